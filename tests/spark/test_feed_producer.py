@@ -11,8 +11,8 @@ from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.errors import ClientClosed, InvalidConfiguration, TooLarge, UnknownApplication, UnknownState
+from keyhole.feed import Producer
 from keyhole.feed.kafka.updates import KafkaUpdates
-from keyhole.feed.producer import Producer
 from keyhole.model.state import StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import record
 from keyhole.protocol.updates import EndRecord, FeedRules, RulesRecord, UpdateRecord, decode, encode

@@ -30,6 +30,11 @@ def count(text: str) -> int:
     return given
 
 
+def count_or_none(text: str) -> int:
+    """0 or more. Raises ArgumentTypeError."""
+    return 0 if text.strip() == "0" else count(text)
+
+
 class Version(argparse.Action):
     """Looked up only where it is asked for."""
 

@@ -8,6 +8,8 @@ import functools
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.cli import read_commands, run_commands, tool_commands
 from keyhole.cli.argument_values import Version, add_pairs, count, seconds
+from keyhole.cli.credential_arguments import add_credentials
+from keyhole.cli.feed_arguments import add_feed
 from keyhole.config import DEFAULT_PROXY_PORT
 from keyhole.demo.jobs import job_names
 
@@ -33,6 +35,7 @@ def parser_of_all() -> argparse.ArgumentParser:
             service.add_argument("--role", choices=("owner", "replica"), help="default: KEYHOLE_STATE_SERVER_ROLE")
             service.add_argument("--applications", metavar="APP,...", help="what a replica follows")
     _add_jobs(commands)
+    add_feed(commands)
     return parser
 
 
@@ -44,7 +47,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     common.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
     common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    _add_credentials(common)
+    add_credentials(common)
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
     describe = commands.add_parser("describe", parents=[common], help="show what a state is and who holds it")
     describe.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
@@ -99,17 +102,6 @@ def _add_servers(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
     )
-
-
-def _add_credentials(command: argparse.ArgumentParser) -> None:
-    of = command.add_argument_group("who asks (or KEYHOLE_CLI_TLS, KEYHOLE_CLI_TOKEN_FILE and so on)")
-    of.add_argument("--tls", action="store_const", const="on", help="speak TLS")
-    of.add_argument("--tls-ca", metavar="FILE", help="whose certificates count; default: the operating system's")
-    of.add_argument("--tls-certificate", metavar="FILE", help="to show to servers that ask for one")
-    of.add_argument("--tls-key", metavar="FILE", help="that certificate's key")
-    of.add_argument("--tls-server-name", metavar="NAME", help="the name in the servers' certificates")
-    of.add_argument("--token-file", metavar="FILE", help="with a bearer token; never give the token itself")
-    of.add_argument("--plaintext", choices=("allow",), help="send the token without TLS, beyond this machine")
 
 
 def _add_token(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -174,7 +166,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     verify.add_argument("--format", choices=("table", "json"), default="table")
     verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    _add_credentials(verify)
+    add_credentials(verify)
     verify.set_defaults(run=tool_commands.run_verify)
 
 
@@ -193,7 +185,7 @@ def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     retire.add_argument("--format", choices=("table", "json"), default="table")
     retire.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    _add_credentials(retire)
+    add_credentials(retire)
     retire.set_defaults(run=tool_commands.run_retire)
 
 

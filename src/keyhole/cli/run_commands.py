@@ -1,4 +1,4 @@
-"""The commands that start programs: state-server, client-proxy, job and demo."""
+"""The commands that start programs, or are one: state-server, client-proxy, job, demo and feed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ SERVICES = {
     "state-server": Program("services.state_server", "server,kafka", ("grpc_health", "lmdb", "confluent_kafka")),
     "client-proxy": Program("services.client_proxy", "server", ("grpc_health", "uvloop")),
 }
+_TO_FEED = ("grpc", "rich", "confluent_kafka", "aiohttp")
 _OF_JOBS = ("pyspark", "confluent_kafka")
 _FOR_THE_DEMO = ("grpc", "rich", "grpc_health", "pyspark", "confluent_kafka", "lmdb", "jgo", "vega_datasets")
 
@@ -74,3 +75,11 @@ def start_demo(options: argparse.Namespace) -> int:
 
     chosen = RunOptions(options.seconds, options.verify, options.json, options.chaos)
     return run_demo(chosen, sensors=options.sensors, rate=options.rate)
+
+
+def start_feed(options: argparse.Namespace) -> int:
+    """Runs `keyhole feed` to its end; returns the exit code. Raises KeyholeError."""
+    require("keyhole feed", "cli,kafka,service", _TO_FEED)
+    from keyhole.cli import feed
+
+    return feed.run(options)

@@ -1,6 +1,10 @@
 """Feeding states without Spark: records of a Kafka topic become updates, each counted once, whoever dies.
 
+    with Producer("kafka:9092", "shop/totals") as producer:     # public: a program's own writes
+        producer.add("c1", {"amount": 12.5})
+
     options.py    what a feeder is told: key, value columns, reducers   -> the state's descriptor
+    preview.py    the last records of a topic                           -> whether they can be fed so
     rows.py       a JSON record                                         -> what becomes of which row
     connect.py    values with the schema that Kafka Connect wrote       -> in the forms that a state has
     debezium.py   a change of a database's table, as Debezium tells it  -> the same
@@ -12,10 +16,36 @@
 
     kafka/        these interfaces on Kafka
     topic_feed.py a feeder on Kafka, through outages
+    rates.py      how many records there were, now and then             -> records per second
+    process.py    a feed run and a feeder: what `keyhole feed` is
 
     writes.py     what a program puts, adds and deletes                 -> updates, and a token for who reads them
     producer.py   sends these to Kafka
 
 Only kafka/, topic_feed.py and producer.py do I/O. docs/updates.md has the records of an updates topic,
-docs/adr/real-time-updates.md the reasons.
+docs/adr/real-time-updates.md the reasons. Importing this loads nothing else: the producer comes with its first use, and
+needs the extra `kafka`.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keyhole.feed.producer import Producer
+    from keyhole.feed.writes import WriteToken
+
+__all__ = ["Producer", "WriteToken"]
+
+_HOMES = {"Producer": "keyhole.feed.producer", "WriteToken": "keyhole.feed.writes"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'keyhole.feed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

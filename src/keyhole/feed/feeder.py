@@ -164,6 +164,8 @@ class Feeder:
         self._boundary_at = self._looked_at = clock.monotonic()
         self.refused = 0
         """How many records went to the dead letters."""
+        self.why_refused = ""
+        """Why the last of these did: it quotes nothing of the record."""
 
     def start(self) -> None:
         """Begins where the last one was. Blocks until that is in the log, in each partition.
@@ -274,7 +276,8 @@ class Feeder:
         except Exception as error:  # noqa: BLE001 - were one record to end a feeder, none would come past it
             self.refused += 1
             self._progress.begin(partition, offset, 1)
-            self._dead_letters.send(record, _reason(error), done)
+            self.why_refused = _reason(error)
+            self._dead_letters.send(record, self.why_refused, done)
             return
         self._progress.begin(partition, offset, len(encoded))
         for group, value in encoded:

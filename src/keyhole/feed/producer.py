@@ -19,29 +19,23 @@ from typing import Any, Self
 
 from confluent_kafka import Message
 
-from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.clients import Deadline, unreachable
 from keyhole.changelog.kafka.consumer import offset_of
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock, SystemClock
 from keyhole.errors import (
-    ChangelogRecreated,
     ClientClosed,
     InvalidConfiguration,
     KeyholeError,
     TooLarge,
-    UnknownApplication,
-    UnknownState,
 )
+from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.kafka.updates import KafkaUpdates
 from keyhole.feed.mapping import RoutedUpdate
 from keyhole.feed.writes import UpdateWrites, WriteToken
-from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
-from keyhole.protocol.control import read_control
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
 
-_OPEN_SECONDS = 30.0
 _CLOSE_SECONDS = 10.0
 _SLICE_SECONDS = 0.05
 _BOUNDARY_SECONDS = 5.0
@@ -64,7 +58,7 @@ class Producer:
 
     def __init__(self, bootstrap_servers: str, state: str, *, clock: Clock | None = None) -> None:
         application, name = state_path(state)
-        descriptor = _descriptor(bootstrap_servers, application, name)
+        descriptor = recorded_state(bootstrap_servers, application, name)
         self._bootstrap_servers = bootstrap_servers
         self._topic = updates_topic_name(application, name)
         self._clock = SystemClock() if clock is None else clock
@@ -193,16 +187,3 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _descriptor(bootstrap_servers: str, application: str, state: str) -> StateDescriptor:
-    control = KafkaChangelog(bootstrap_servers, application).control("")
-    try:
-        states = read_control(control.read(_OPEN_SECONDS), "").states
-    except ChangelogRecreated as error:
-        raise UnknownApplication(f"no application {application} is known to Kafka") from error
-    finally:
-        control.close()
-    if state not in states:
-        raise UnknownState(f"application {application} has no state {state}; it has {', '.join(sorted(states))}")
-    return states[state]

@@ -1,4 +1,4 @@
-"""Runs a feeder until it is told to stop, through outages of Kafka."""
+"""Runs a feeder until it is told to stop, through outages of Kafka, and says how far it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from typing import NamedTuple
 
 from keyhole.backoff import Backoff
 from keyhole.changelog.settings import updates_topic_name
@@ -25,6 +26,25 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
+_TELL_SECONDS = 0.5
+
+
+class FeedFigures(NamedTuple):
+    """How far a feed is, for people. Of this process alone: a record that is sent once more counts once more.
+
+    Attributes:
+        feeding: A feeder has begun: what is read is sent.
+        records: That were read of the source.
+        refused: How many of these are among the dead letters.
+        why_refused: Why the last of them is; empty: none is.
+        behind: How many offsets of the source are not read yet; None: it is not known.
+    """
+
+    feeding: bool = False
+    records: int = 0
+    refused: int = 0
+    why_refused: str = ""
+    behind: int | None = None
 
 
 class TopicFeed:
@@ -55,6 +75,13 @@ class TopicFeed:
         self._boundary_seconds = boundary_seconds
         self._from_earliest = from_earliest
         self._updates_id = ""
+        self._figures = FeedFigures()
+        self._told_at = 0.0
+
+    @property
+    def figures(self) -> FeedFigures:
+        """How far it is. Any thread; half a second old at most, while records come."""
+        return self._figures
 
     def run(self, stop: threading.Event) -> None:
         """Feeds until `stop` is set. Where Kafka is away it begins again, from the last boundary, once it is back.
@@ -68,21 +95,41 @@ class TopicFeed:
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         while not stop.is_set():
             try:
-                with self._opened() as feeder:
+                with self._opened() as (feeder, source):
                     feeder.start()
                     self._from_earliest = False
                     backoff.reset()
+                    before = self._figures
+                    records = before.records
                     while not stop.is_set():
-                        feeder.step(_POLL_SECONDS)
+                        records += feeder.step(_POLL_SECONDS)
+                        self._tell(before, feeder, source, records)
                     feeder.finish()
+                    self._tell(before, feeder, source, records, last=True)
             except KafkaUnreachable as error:
+                self._figures = self._figures._replace(feeding=False, behind=None)
                 _log.warning(
                     "Kafka is away; the feeder begins again", extra={"topic": self._topic, "why": error.message}
                 )
                 self._clock.wait(stop, backoff.next())
 
+    def _tell(
+        self, before: FeedFigures, feeder: Feeder, source: KafkaSource, records: int, *, last: bool = False
+    ) -> None:
+        now = self._clock.monotonic()
+        if not last and self._figures.feeding and now - self._told_at < _TELL_SECONDS:
+            return
+        self._told_at = now
+        self._figures = FeedFigures(
+            True,
+            records,
+            before.refused + feeder.refused,
+            feeder.why_refused or before.why_refused,
+            source.behind(),
+        )
+
     @contextmanager
-    def _opened(self) -> Iterator[Feeder]:
+    def _opened(self) -> Iterator[tuple[Feeder, KafkaSource]]:
         application, state = self._descriptor.application, self._descriptor.state
         lease = f"keyhole.{application}.{state}.feed.{self._topic}"
         with ExitStack() as opened:
@@ -93,10 +140,11 @@ class TopicFeed:
                 raise updates_made_anew(self._topic, self._updates_id, updates.topic_id)
             self._updates_id = updates.topic_id
             letters = opened.enter_context(closing(KafkaDeadLetterTopic(self._bootstrap_servers, self._topic)))
-            yield Feeder(
+            source = opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic)))
+            feeder = Feeder(
                 self._topic,
-                lambda source: RecordMapper(self._descriptor, self._format, source),
-                opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic))),
+                lambda source_id: RecordMapper(self._descriptor, self._format, source_id),
+                source,
                 updates,
                 letters,
                 opened.enter_context(closing(KafkaFeederLease(self._bootstrap_servers, lease, self._topic))),
@@ -104,3 +152,4 @@ class TopicFeed:
                 boundary_seconds=self._boundary_seconds,
                 from_earliest=self._from_earliest,
             )
+            yield feeder, source

@@ -41,6 +41,7 @@ class KafkaSource:
                 "check.crcs": True,
             }
         )
+        self._read: dict[int, int] = {}
 
     def describe(self) -> SourceDescription:
         found = self._described()
@@ -68,6 +69,7 @@ class KafkaSource:
         self._consumer.incremental_assign(
             [TopicPartition(self._topic, partition, offset) for partition, offset in positions.items()]
         )
+        self._read |= positions
 
     def _know(self, partitions: Collection[int]) -> None:
         """Waits until the consumer has heard of them; by itself it hears of new partitions after minutes."""
@@ -90,7 +92,23 @@ class KafkaSource:
         for message in messages:
             if (error := message.error()) is not None:
                 self._check(error, message)
-        return [_record(message) for message in messages if message.error() is None]
+        records = [source_record(message) for message in messages if message.error() is None]
+        # Of each partition its last one counts: they come in their order.
+        self._read |= {record.partition: record.offset + 1 for record in records}
+        return records
+
+    def behind(self) -> int | None:
+        """How many offsets follow what was read, as far as the last answers of Kafka say; None: it has not said yet.
+
+        Nothing is asked. Offsets without a record count too: a topic that is written by transactions is never at 0.
+        """
+        behind = 0
+        for partition, position in self._read.items():
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+            if end < 0:
+                return None
+            behind += max(0, end - position)
+        return behind
 
     def _check(self, error: KafkaError, message: Message) -> None:
         """Raises what ends a feeder; all else the consumer gets over by itself."""
@@ -107,7 +125,8 @@ class KafkaSource:
         self._topics.close()
 
 
-def _record(message: Message) -> SourceRecord:
+def source_record(message: Message) -> SourceRecord:
+    """A record as Kafka's client has it, which is no error."""
     partition, key, value = message.partition(), message.key(), message.value()
     assert partition is not None
     return SourceRecord(partition, offset_of(message), _bytes(key), _bytes(value))

@@ -1,0 +1,236 @@
+"""`keyhole feed APP/STATE`: a Kafka topic becomes a queryable state, each of its rows counted once."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from rich.console import Console
+
+from keyhole import logs
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.clock import Clock, SystemClock
+from keyhole.config import CallerSettings, JobConfig, load
+from keyhole.coordinator.feed_run import FeedRun
+from keyhole.coordinator.stats import stats_of
+from keyhole.demo.signals import StopSignals
+from keyhole.demo.waiting import ProgressLine
+from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
+from keyhole.feed.kafka.last_records import last_records
+from keyhole.feed.kafka.recorded import recorded_state
+from keyhole.feed.options import (
+    DEFAULT_KEY_GROUPS,
+    FeedOptions,
+    RecordFormat,
+    describe,
+    key_columns,
+    reduced_columns,
+    value_columns,
+)
+from keyhole.feed.preview import check_records
+from keyhole.feed.process import FeedProcess
+from keyhole.feed.rates import Rates
+from keyhole.feed.topic_feed import FeedFigures, TopicFeed
+from keyhole.model.state import StateDescriptor
+from keyhole.model.state_path import state_path
+
+_BROKEN_OFF = 130
+_SHOW_SECONDS = 0.5
+_OURS = "keyhole."
+
+
+def feed_options(options: argparse.Namespace) -> FeedOptions:
+    """What the command line says of the state and the topic's records.
+
+    Raises:
+        InvalidConfiguration: It contradicts itself; the message says what to write instead.
+    """
+    application, state = state_path(options.state)
+    if not options.key:
+        raise InvalidConfiguration("name the column by which the state is read: --key customer")
+    if options.value and options.reduce:
+        raise InvalidConfiguration(
+            "--value keeps a key's last row, --reduce makes one of all of them: give one of the two. For a last value "
+            "beside a sum, write --reduce note=last"
+        )
+    if not options.value and not options.reduce:
+        raise InvalidConfiguration("say what is kept of a key: --reduce amount=sum, or --value amount:double")
+    if options.topic.startswith(_OURS):
+        raise InvalidConfiguration(f"topic {options.topic!r} is one of Keyhole's own: name the topic that has the rows")
+    reducers: tuple[str, ...]
+    value, reducers = value_columns(options.value), ()
+    if options.reduce:
+        value, reducers = reduced_columns(options.reduce)
+    return FeedOptions(
+        application,
+        state,
+        key_columns(options.key),
+        value,
+        reducers,
+        key_columns(options.map_key),
+        options.order_by or "",
+        options.max_length or 0,
+        round(1000 * (options.ttl or 0)),
+        options.key_groups or DEFAULT_KEY_GROUPS,
+        RecordFormat(options.format),
+    )
+
+
+def feed_config(options: argparse.Namespace, application: str) -> JobConfig:
+    """Where Kafka and the servers are, and who asks: by the options, else by the environment.
+
+    Raises:
+        InvalidConfiguration: Something is missing, or wrong; the message names the option or the variable.
+    """
+    for name in ("bootstrap_servers", "servers"):
+        variable = f"{JobConfig.PREFIX}{name.upper()}"
+        if not (getattr(options, name) or os.environ.get(variable)):
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidConfiguration(
+                f"give {option} HOST:PORT, or set {variable}: `keyhole demo` prints those of its own", variable=variable
+            )
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(CallerSettings)}
+    if given["tls"] is None and any(value for name, value in given.items() if name.startswith("tls_")):
+        given["tls"] = "on"
+    servers = tuple(part.strip() for part in options.servers.split(",") if part.strip()) if options.servers else None
+    return load(
+        JobConfig,
+        os.environ,
+        application=application,
+        bootstrap_servers=options.bootstrap_servers,
+        servers=servers,
+        **given,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Feeds until Ctrl-C or SIGTERM comes; must be called from the main thread.
+
+    Returns:
+        The exit code: 0; 130 where it was broken off before it had begun to feed.
+
+    Raises:
+        KeyholeError: It can't begin, and nothing was made; or it can't go on, and the next start goes on behind it.
+    """
+    chosen = feed_options(options)
+    descriptor = describe(chosen)
+    config = feed_config(options, chosen.application)
+    console, clock = Console(highlight=False), SystemClock()
+    # In a terminal the line says how far it is; what is logged at INFO is for machines.
+    logs.configure("WARNING" if console.is_terminal else "INFO")
+    logs.tell_crashes()
+    try:
+        with StopSignals() as signals:
+            _check_topic(options, config, descriptor, chosen.format)
+            process = _process(options, config, descriptor, chosen.format, clock)
+            with closing(process), ProgressLine(console) as line:
+                with _told(line, f"taking {options.state} over", clock):
+                    process.start()
+                _say(console, f"feeding {options.state} from topic {options.topic}; it can be read now")
+                with signals.gently():
+                    shown = _Shown(line, options.topic, clock)
+                    done = process.feed(signals.came, shown)
+                signals.ignore()
+    except KeyboardInterrupt:
+        _say(console, "broken off before it had begun to feed")
+        return _BROKEN_OFF
+    _say(console, f"stopped: {shown.total(done)}. {options.state} can be read; the same command goes on from here")
+    return 0
+
+
+def _say(console: Console, what: str) -> None:
+    console.print(what, markup=False, soft_wrap=True)
+
+
+def _check_topic(
+    options: argparse.Namespace, config: JobConfig, descriptor: StateDescriptor, record_format: RecordFormat
+) -> None:
+    """Passes where the topic is there; of a state that is not there yet, where its records fit it, too."""
+    records = last_records(config.bootstrap_servers, options.topic)
+    if options.unchecked:
+        return
+    try:
+        recorded_state(config.bootstrap_servers, descriptor.application, descriptor.state)
+    except (UnknownApplication, UnknownState):
+        check_records(records, descriptor, record_format, options.topic)
+
+
+def _process(
+    options: argparse.Namespace,
+    config: JobConfig,
+    descriptor: StateDescriptor,
+    record_format: RecordFormat,
+    clock: Clock,
+) -> FeedProcess:
+    changelog = KafkaChangelog(config.bootstrap_servers, config.application)
+    counts = stats_of(config).counts.query(descriptor.query)
+    run = FeedRun(config, descriptor.query, changelog, clock, counts=counts)
+
+    def feed_of(recorded: StateDescriptor) -> TopicFeed:
+        return TopicFeed(
+            config.bootstrap_servers,
+            recorded,
+            options.topic,
+            record_format,
+            clock,
+            from_earliest=options.from_earliest,
+        )
+
+    return FeedProcess(run, descriptor, options.standbys, feed_of, clock)
+
+
+@contextmanager
+def _told(line: ProgressLine, what: str, clock: Clock) -> Iterator[None]:
+    """The line grows older while the block runs, in a thread of its own: the block may wait for minutes."""
+    done, began = threading.Event(), clock.monotonic()
+
+    def tell() -> None:
+        while not clock.wait(done, _SHOW_SECONDS):
+            line.show(what, clock.monotonic() - began)
+
+    thread = threading.Thread(target=tell, name="keyhole-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+class _Shown:
+    """Shows how far a feed is."""
+
+    def __init__(self, line: ProgressLine, topic: str, clock: Clock) -> None:
+        self._line = line
+        self._topic = topic
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._rates = Rates()
+
+    def __call__(self, figures: FeedFigures) -> None:
+        seconds = self._clock.monotonic() - self._began
+        per_second = self._rates.note(seconds, figures.records)
+        self._line.show(f"feeding {self._topic} ({progress(figures, per_second)})", seconds)
+
+    def total(self, figures: FeedFigures) -> str:
+        """All that was fed, for the last line."""
+        return f"{figures.records:,} records read{_refused(figures, self._topic)}"
+
+
+def progress(figures: FeedFigures, per_second: float) -> str:
+    """How far a feed is, in words: rows a second, how many are not read yet, and what was refused."""
+    if not figures.feeding:
+        return "waiting for Kafka"
+    behind = "" if figures.behind is None else f", {figures.behind:,} behind"
+    return f"{per_second:,.0f} rows/s{behind}, {figures.records:,} in all{_refused(figures)}"
+
+
+def _refused(figures: FeedFigures, topic: str = "") -> str:
+    if not figures.refused:
+        return ""
+    where = f" to {topic}.dead-letter" if topic else ""
+    return f", {figures.refused:,} refused{where}, the last one as {figures.why_refused}"

@@ -1,0 +1,71 @@
+"""The words of `keyhole feed`. Nothing is run here."""
+
+from __future__ import annotations
+
+import argparse
+
+from keyhole.cli import run_commands
+from keyhole.cli.argument_values import count, count_or_none, seconds
+from keyhole.cli.credential_arguments import add_credentials
+
+FORMATS = ("json", "debezium")
+
+_EXAMPLES = """\
+keyhole feed shop/totals --topic orders --key customer --reduce amount=sum     a sum for each customer
+keyhole feed shop/last --topic orders --key customer --value amount:double     the last order of each
+keyhole feed shop/days --topic orders --key customer --map-key day:date --value amount:double
+keyhole feed shop/recent --topic orders --key customer --value amount:double --max-length 10
+"""
+
+
+def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command `feed` to the others."""
+    feed = commands.add_parser(
+        "feed",
+        help="make a Kafka topic a queryable state, without Spark; it runs until it is stopped",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    feed.add_argument("state", metavar="APP/STATE", help="made at the first start; later ones go on with it")
+    feed.add_argument("--topic", required=True, metavar="TOPIC", help="what is fed into it")
+    feed.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="json",
+        help="of its records: JSON rows, or Debezium's changes (%(default)s)",
+    )
+    columns = feed.add_argument_group("columns: NAME, or NAME:TYPE by Spark's names of types; may be repeated")
+    _add_columns(columns, "--key", "COLUMN", "of the key (a string)")
+    _add_columns(columns, "--value", "COLUMN", "of the value (a string), of which the last row of a key counts")
+    _add_columns(
+        columns, "--reduce", "COLUMN=REDUCER", "in place of --value: how a key's rows become one, as amount=sum"
+    )
+    _add_columns(columns, "--map-key", "COLUMN", "of the map key: a key then has an entry for each of these")
+    kind = feed.add_argument_group("what is kept")
+    kind.add_argument("--max-length", type=count, metavar="N", help="a list of the last N rows of each key")
+    kind.add_argument("--order-by", metavar="COLUMN", help="the row of its highest value counts, not the last one")
+    kind.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long after its last row an entry is kept")
+    kind.add_argument(
+        "--key-groups", type=count, metavar="N", help="the parts in which servers share it (64); they stay for good"
+    )
+    kind.add_argument(
+        "--standbys", type=count_or_none, default=0, metavar="N", help="how many servers follow each part (%(default)s)"
+    )
+    start = feed.add_argument_group("where it begins")
+    start.add_argument(
+        "--from-earliest", action="store_true", help="accept that records, or the topic before, are gone"
+    )
+    start.add_argument("--unchecked", action="store_true", help="make the state without a look at the topic's records")
+    stack = feed.add_argument_group(
+        "where Kafka and the state servers are (or KEYHOLE_JOB_BOOTSTRAP_SERVERS and so on)"
+    )
+    stack.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT", help="Kafka; ?settings=FILE behind it for TLS and SASL"
+    )
+    stack.add_argument("--servers", metavar="HOST:PORT,...", help="the state servers; also dns: and kubernetes:")
+    add_credentials(feed, "KEYHOLE_JOB")
+    feed.set_defaults(run=run_commands.start_feed)
+
+
+def _add_columns(to: argparse._ArgumentGroup, option: str, metavar: str, text: str) -> None:
+    to.add_argument(option, action="append", default=[], metavar=metavar, help=text)

@@ -1,0 +1,41 @@
+"""The last records of a source topic, for a look at them before a state is made of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from keyhole.changelog.kafka.admin import Topics
+from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.kafka.offsets import TopicOffsets
+from keyhole.changelog.kafka.reader import CommittedLog
+from keyhole.errors import InvalidConfiguration
+from keyhole.feed.kafka.source import source_record
+from keyhole.feed.rows import SourceRecord
+
+_SECONDS = 30.0
+_OF_EACH_PARTITION = 10
+
+
+def last_records(bootstrap_servers: str, topic: str) -> list[SourceRecord]:
+    """Of each partition the last few; none of an empty topic.
+
+    Raises:
+        InvalidConfiguration: There is no such topic.
+        KafkaUnreachable: Kafka does not answer.
+    """
+    deadline = Deadline(_SECONDS)
+    with closing(Topics(bootstrap_servers)) as topics:
+        found = topics.describe(topic, deadline)
+    if found is None:
+        raise InvalidConfiguration(
+            f"Kafka at {bootstrap_servers} has no topic {topic!r}: check --topic, or make it first", topic=topic
+        )
+    asked = {topic: range(len(found.partitions))}
+    with closing(TopicOffsets(bootstrap_servers)) as offsets:
+        starts, ends = offsets.starts(asked, deadline.left), offsets.ends(asked, deadline.left)
+    bounds = {part: (max(starts[part], end - _OF_EACH_PARTITION), end) for part, end in ends.items() if part in starts}
+    return [
+        source_record(message)
+        for run in CommittedLog(bootstrap_servers).read(bounds, _SECONDS)
+        for message in run.records
+    ]

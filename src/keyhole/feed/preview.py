@@ -1,0 +1,71 @@
+"""Whether records of a topic can be fed as somebody says, before a state is made of them. Pure.
+
+orders has {"customer": "c1", "amount": 12.5}, and is told --reduce amuont=sum
+    -> "no record has a field amuont (is it amount?)"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyhole.config.spelling import with_the_nearest
+from keyhole.errors import InvalidConfiguration, RequestError
+from keyhole.feed.mapping import RecordMapper
+from keyhole.feed.options import RecordFormat
+from keyhole.feed.rows import SourceRecord, json_object
+from keyhole.model.state import StateDescriptor
+
+_UNCHECKED = "say --unchecked, if other records are to come"
+
+
+def check_records(
+    records: Sequence[SourceRecord], descriptor: StateDescriptor, record_format: RecordFormat, topic: str
+) -> None:
+    """Passes where at least one of the records can be fed, and each column is in one of them; and where there are none.
+
+    Raises:
+        InvalidConfiguration: All would be dead letters, or a column would always be null. The message says why, and
+            quotes no value.
+    """
+    if not records:
+        return
+    mapper = RecordMapper(descriptor, record_format, "preview")
+    reasons = [reason for record in records if (reason := _refusal(mapper, record)) is not None]
+    # Before that: without a column of the key all are refused, and the nearest name says more.
+    if record_format is RecordFormat.JSON:
+        _check_columns(records, descriptor, topic)
+    if len(reasons) == len(records):
+        raise InvalidConfiguration(
+            f"none of the last {len(records)} records of topic {topic!r} can be fed, the last one as {reasons[-1]}. "
+            f"Check --format, --key and the types of the columns; or {_UNCHECKED}",
+            topic=topic,
+        )
+
+
+def _refusal(mapper: RecordMapper, record: SourceRecord) -> str | None:
+    try:
+        mapper.updates(record)
+    except RequestError as error:
+        return error.message
+    return None
+
+
+def _check_columns(records: Sequence[SourceRecord], descriptor: StateDescriptor, topic: str) -> None:
+    found: set[str] = set()
+    for record in records:
+        if record.value is not None:
+            try:
+                found |= json_object(record.value, "the record's value").keys()
+            except RequestError:
+                continue
+    named = [column.name for column in (*descriptor.key, *descriptor.map_key)]
+    named += [field.name for field in descriptor.value.fields]
+    missing = [name for name in named if name not in found]
+    if found and missing:
+        spelled = with_the_nearest(missing[0], found)
+        raise InvalidConfiguration(
+            f"none of the last {len(records)} records of topic {topic!r} has a field {spelled}. A column is called as "
+            f"its field in the JSON. Correct it; or {_UNCHECKED}",
+            topic=topic,
+            column=missing[0],
+        )

@@ -1,0 +1,182 @@
+"""`keyhole feed` with a real Kafka, state server and proxy: feeder and server are killed, and each row counts once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from keyhole import Client
+from keyhole.changelog.kafka.record_topics import make_topics
+from keyhole.cli.main import main
+from keyhole.errors import KeyholeError
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_client_proxy, start_state_server
+from tests.support.waiting import LONG_SECONDS, until
+
+KEYS = 7
+LOOK_SECONDS = 0.1
+
+
+class Stack:
+    """A source that rows are sent to all the time, and the processes that make them readable."""
+
+    def __init__(self, kafka: str, application: str, directory: Path, ending: ExitStack) -> None:
+        self.kafka = kafka
+        self.state = f"{application}/totals"
+        self.topic = f"{application}-orders"
+        self.sent: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.total = 0
+        self._directory = directory
+        self._ending = ending
+        self._feeders = 0
+        self._port, proxy_port = free_ports(2)
+        make_topics(kafka, {self.topic: 2}, LONG_SECONDS)
+        self._producer = Producer({"bootstrap.servers": kafka})
+        ending.callback(self._producer.close)
+        self.start_server()
+        proxy = start_client_proxy(
+            "proxy", proxy_port, servers=[self.server_address], directory=directory, environ=dict(os.environ)
+        )
+        ending.callback(proxy.kill)
+        self.proxy = f"127.0.0.1:{proxy_port}"
+        self.client = ending.enter_context(Client(self.proxy, timeout=LONG_SECONDS))
+
+    @property
+    def server_address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start_server(self) -> None:
+        self.server = start_state_server(
+            "server-0", self._port, bootstrap_servers=self.kafka, directory=self._directory, environ=dict(os.environ)
+        )
+        self._ending.callback(self.server.kill)
+
+    def words(self, *more: str) -> list[str]:
+        return [
+            *("feed", self.state, "--topic", self.topic, "--key", "customer", "--reduce", "amount:bigint=sum"),
+            *("--key-groups", "4", "--bootstrap-servers", self.kafka, "--servers", self.server_address),
+            *more,
+        ]
+
+    def start_feeder(self) -> Child:
+        self._feeders += 1
+        name = f"feeder-{self._feeders}"
+        command = [sys.executable, "-m", "keyhole.cli.main", *self.words("--reduce", "order=count")]
+        child = Child(name, command, self._directory / f"{name}.log", dict(os.environ))
+        self._ending.callback(child.kill)
+        return child
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            number, self.total = self.total, self.total + 1
+            customer = f"c{number % KEYS}"
+            row = {"customer": customer, "amount": number, "order": f"o{number}"}
+            self._producer.produce(self.topic, json.dumps(row).encode(), partition=number % 2)
+            self.sent[customer] += number
+            self.rows[customer] += 1
+        assert self._producer.flush(LONG_SECONDS) == 0
+
+    def send_unreadable(self) -> None:
+        self._producer.produce(self.topic, b"{", partition=0)
+        assert self._producer.flush(LONG_SECONDS) == 0
+
+    def found(self) -> tuple[Counter[str], Counter[str]]:
+        """Sums and counts by key, as a reader sees them; of what can't be read now nothing."""
+        names = [f"c{number}" for number in range(KEYS)]
+        try:
+            answers = self.client.get_many(*self.state.split("/"), names)
+        except KeyholeError:
+            return Counter(), Counter()
+        there = {name: answer.value for name, answer in zip(names, answers, strict=True) if answer.found}
+        return (
+            Counter({name: value.amount for name, value in there.items()}),
+            Counter({name: value.order for name, value in there.items()}),
+        )
+
+    def readable(self) -> int:
+        return sum(self.found()[1].values())
+
+    def grows(self) -> None:
+        """Returns once a row is readable that was not there when this was called."""
+        before = self.total
+        until(lambda: self.readable() > before, LONG_SECONDS, LOOK_SECONDS)
+
+    def all_agree(self) -> None:
+        until(lambda: self.readable() == self.total, LONG_SECONDS, LOOK_SECONDS)
+        assert self.found() == (self.sent, self.rows)
+
+
+@pytest.fixture
+def stack(kafka: str, application: str, tmp_path: Path) -> Iterator[Stack]:
+    with ExitStack() as ending:
+        yield Stack(kafka, application, tmp_path, ending)
+
+
+@pytest.fixture
+def stream(stack: Stack) -> Iterator[Callable[[], None]]:
+    """Rows come all the time; called, it ends them."""
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.wait(0.02):
+            stack.send(10)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+
+    def end() -> None:
+        stop.set()
+        sending.join()
+
+    yield end
+    end()
+
+
+def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
+    stack: Stack, stream: Callable[[], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    until(lambda: stack.total > 20, LONG_SECONDS, LOOK_SECONDS)
+    assert main(stack.words("--value", "amount")) == 1
+    assert "give one of the two" in capfd.readouterr().err
+    assert main(stack.words("--reduce", "ordr=count")) == 1
+    assert "has a field ordr (is it order?)" in capfd.readouterr().err
+    assert stack.client.list_states() == []
+
+    feeder = stack.start_feeder()
+    stack.grows()
+    feeder.kill()
+    feeder = stack.start_feeder()
+    stack.grows()
+    stack.server.kill()
+    stack.start_server()
+    stack.grows()
+
+    # Another one for the same state: the first one ends, and says who has taken over.
+    second = stack.start_feeder()
+    until(lambda: feeder.exit_code == 1, LONG_SECONDS, LOOK_SECONDS)
+    assert "was taken over" in feeder.output()
+    assert f"process {second.pid}" in feeder.output()
+    stack.grows()
+    stream()
+    stack.all_agree()
+
+    assert second.terminate(LONG_SECONDS) == 0
+    assert "stopped: " in second.output()
+    assert stack.found() == (stack.sent, stack.rows)
+    stack.send_unreadable()
+    stack.send(50)
+    last = stack.start_feeder()
+    stack.all_agree()
+    assert last.terminate(LONG_SECONDS) == 0
+    assert f"1 refused to {stack.topic}.dead-letter" in last.output()

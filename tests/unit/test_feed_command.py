@@ -1,0 +1,178 @@
+"""What `keyhole feed` is told: the state that it comes to, and what is refused before anything is made."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keyhole.cli.arguments import parser_of_all
+from keyhole.cli.feed import feed_config, feed_options, progress
+from keyhole.cli.feed_arguments import FORMATS
+from keyhole.cli.main import main
+from keyhole.errors import InvalidConfiguration
+from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
+from keyhole.feed.preview import check_records
+from keyhole.feed.rates import Rates
+from keyhole.feed.rows import SourceRecord
+from keyhole.feed.topic_feed import FeedFigures
+from keyhole.model.state import StateKind
+
+FEED = ["feed", "shop/totals", "--topic", "orders"]
+KEY = ["--key", "customer"]
+
+
+def told(*words: str) -> FeedOptions:
+    return feed_options(parser_of_all().parse_args([*FEED, *words]))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KEYHOLE_JOB_BOOTSTRAP_SERVERS", "KEYHOLE_JOB_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_sum_by_customer_is_a_reducing_state() -> None:
+    value, reducers = reduced_columns(["amount=sum", "price:decimal(9,2)=max"])
+    assert told(*KEY, "--reduce", "amount=sum", "--reduce", "price:decimal(9,2)=max") == FeedOptions(
+        "shop", "totals", key_columns(["customer"]), value, reducers
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ([], StateKind.VALUE),
+        (["--order-by", "amount", "--ttl", "2.5"], StateKind.VALUE),
+        (["--map-key", "day:date"], StateKind.MAP),
+        (["--max-length", "10"], StateKind.LIST),
+    ],
+    ids=" ".join,
+)
+def test_rows_are_values_maps_and_lists(words: list[str], kind: StateKind) -> None:
+    options = told(*KEY, "--value", "amount:double", "--value", "note", *words)
+    of = describe(options)
+    assert (of.kind, of.query, of.key_groups) == (kind, "totals", 64)
+    assert options.value == value_columns(["amount:double", "note"])
+    assert options.ttl_ms == (2500 if "--ttl" in words else 0)
+
+
+def test_formats_are_those_that_a_feeder_reads() -> None:
+    assert list(RecordFormat) == list(FORMATS)
+    assert told(*KEY, "--reduce", "amount=sum", "--format", "debezium").format is RecordFormat.DEBEZIUM
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--value", "amount"], "name the column by which the state is read: --key customer"),
+        (KEY, "say what is kept of a key: --reduce amount=sum"),
+        ([*KEY, "--value", "amount", "--reduce", "amount=sum"], "give one of the two"),
+        ([*KEY, "--reduce", "amount"], "write column=reducer, as amount=sum"),
+        ([*KEY, "--reduce", "amount=median"], "median"),
+        ([*KEY, "--value", "amount:money"], "money"),
+        (["--key", "customer:double", "--value", "amount"], "which can't be a key: take one of"),
+        ([*KEY, "--value", "customer"], "column 'customer' is named twice"),
+        ([*KEY, "--value", "amount", "--order-by", "price"], "order_by names 'price'"),
+        ([*KEY, "--value", "amount", "--topic", "keyhole.shop.totals.updates"], "one of Keyhole's own"),
+        ([*KEY, "--reduce", "amount=max", "--format", "debezium"], "max can't follow the changes of a table"),
+        ([*KEY, "--value", "amount"], "give --bootstrap-servers HOST:PORT, or set KEYHOLE_JOB_BOOTSTRAP_SERVERS"),
+        ([*KEY, "--value", "amount", "--bootstrap-servers", "k:9092"], "give --servers HOST:PORT, or set"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else None,
+)
+def test_what_contradicts_itself_or_lacks_is_said_with_what_to_write(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*FEED, *words]) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["feed", "--topic", "orders", *KEY],
+        ["feed", "shop/totals", *KEY],
+        [*FEED, *KEY, "--format", "avro"],
+        [*FEED, *KEY, "--key-groups", "0"],
+        [*FEED, *KEY, "--standbys", "-1"],
+        [*FEED, *KEY, "--ttl", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+
+
+def test_options_come_before_the_settings_of_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BOOTSTRAP_SERVERS", "kafka:1"), ("SERVERS", "a:1,b:1"), ("APPLICATION", "another")):
+        monkeypatch.setenv(f"KEYHOLE_JOB_{name}", value)
+    monkeypatch.setenv("KEYHOLE_JOB_TOKEN_FILE", "/token")
+    words = [*FEED, *KEY, "--value", "amount"]
+    config = feed_config(parser_of_all().parse_args(words), "shop")
+    assert (config.bootstrap_servers, config.servers) == ("kafka:1", ("a:1", "b:1"))
+    assert (config.application, config.token_file, config.tls) == ("shop", "/token", "off")
+    words += ["--bootstrap-servers", "k:2?settings=/f", "--servers", "dns:s:7410, c:1", "--tls-ca", "/ca"]
+    config = feed_config(parser_of_all().parse_args(words), "shop")
+    assert (config.bootstrap_servers, config.servers) == ("k:2?settings=/f", ("dns:s:7410", "c:1"))
+    assert (config.tls, config.tls_ca) == ("on", "/ca")
+
+
+ORDER = {"customer": "c1", "amount": 12.5}
+
+
+def checked(*values: object, **changes: object) -> None:
+    options = told(*KEY, "--reduce", "amount=sum")
+    records = [
+        SourceRecord(0, offset, None, value if isinstance(value, bytes) else json.dumps(value).encode())
+        for offset, value in enumerate(values)
+    ]
+    check_records(records, describe(options), RecordFormat(str(changes.get("format", "json"))), "orders")
+
+
+def test_records_that_fit_and_a_topic_without_any_pass() -> None:
+    checked()
+    checked(ORDER)
+    checked(b"{", ORDER, {"customer": "c2"})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([{"custmer": "c1", "amount": 1}], r"has a field customer \(is it custmer\?\)"),
+        ([{"customer": "c1", "amuont": 1}], r"has a field amount \(is it amuont\?\)"),
+        ([b"{", b"["], "none of the last 2 records of topic 'orders' can be fed, the last one as .* no JSON"),
+        ([{"customer": "c1", "amount": "much"}], "none of the last 1 records .* can be fed"),
+    ],
+)
+def test_records_of_which_none_fits_are_refused_with_the_reason(values: list[object], says: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=says) as caught:
+        checked(*values)
+    assert "say --unchecked" in caught.value.message
+    assert "c1" not in caught.value.message
+    assert "much" not in caught.value.message
+
+
+def test_json_rows_are_no_changes_of_a_table() -> None:
+    with pytest.raises(InvalidConfiguration, match="Check --format"):
+        checked(ORDER, format="debezium")
+
+
+def test_the_rate_is_of_the_last_few_seconds() -> None:
+    rates = Rates()
+    assert rates.note(0.0, 100) == 0.0
+    assert rates.note(1.0, 300) == 200.0
+    for second in range(2, 20):
+        last = rates.note(float(second), 300)
+    assert last == 0.0
+
+
+def test_how_far_a_feed_is_in_words() -> None:
+    assert progress(FeedFigures(), 0.0) == "waiting for Kafka"
+    assert progress(FeedFigures(True, 1234), 1000.4) == "1,000 rows/s, 1,234 in all"
+    figures = FeedFigures(True, 1234, 2, "the record's value is no JSON object", 5678)
+    assert progress(figures, 0.0) == (
+        "0 rows/s, 5,678 behind, 1,234 in all, 2 refused, the last one as the record's value is no JSON object"
+    )

@@ -1,0 +1,163 @@
+"""A process that holds a feed run and feeds: how it ends when it is told to, is replaced, or can't go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from keyhole.coordinator.feed_run import FeedRun
+from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError
+from keyhole.feed.process import FeedProcess
+from keyhole.feed.topic_feed import FeedFigures
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.testing.changelog import MemoryChangelog
+from tests.support.simulation import SimulatedFleet, World
+from tests.support.states import descriptor
+
+SUM = descriptor(
+    kind=StateKind.REDUCING, reducers=("sum",), value=ValueSchema(1, (ValueField("n", "double"),)), topic_id=""
+)
+
+
+class FakeFeed:
+    """A feed that reads a record a look, until it is stopped; `fails`: what it ends with at once."""
+
+    def __init__(self, of: StateDescriptor, fails: BaseException | None = None) -> None:
+        self.of = of
+        self.figures = FeedFigures()
+        self.finished = False
+        self._fails = fails
+
+    def run(self, stop: threading.Event) -> None:
+        if self._fails is not None:
+            raise self._fails
+        self.figures = FeedFigures(True, 1)
+        assert stop.wait(60)
+        self.figures = FeedFigures(True, 2, behind=0)
+        self.finished = True
+
+
+class Processes:
+    """Makes processes of one world's state, and closes them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.made: list[FeedProcess] = []
+        self.feeds: list[FakeFeed] = []
+
+    def start(self, fails: BaseException | None = None) -> FeedProcess:
+        process = self.make(SUM, fails)
+        process.start()
+        return process
+
+    def make(self, of: StateDescriptor, fails: BaseException | None = None) -> FeedProcess:
+        def feed_of(of: StateDescriptor) -> FakeFeed:
+            self.feeds.append(FakeFeed(of, fails))
+            return self.feeds[-1]
+
+        world = self.world
+        fleet = SimulatedFleet(world)
+        changelog = MemoryChangelog(world.kafka, "app")
+        run = FeedRun(world.config, SUM.query, changelog, world.clock, fleet=fleet, heartbeat_seconds=1e6)
+        self.made.append(FeedProcess(run, of, 0, feed_of, world.clock))
+        return self.made[-1]
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    world = World(SUM)
+    made = Processes(world)
+    yield made
+    for process in made.made:
+        process.close()
+    world.close()
+
+
+def once(act: Callable[[], object]) -> Callable[[FeedFigures], None]:
+    """Does it when the first figures are shown that a feed has told."""
+    done = threading.Event()
+
+    def show(figures: FeedFigures) -> None:
+        if figures.feeding and not done.is_set():
+            done.set()
+            act()
+
+    return show
+
+
+def test_told_to_stop_it_feeds_to_its_end_and_says_how_far_it_came(processes: Processes) -> None:
+    process, stop = processes.start(), threading.Event()
+    assert process.feed(stop, once(stop.set)) == FeedFigures(True, 2, behind=0)
+    (feed,) = processes.feeds
+    assert feed.finished
+    assert feed.of.updates_topic_id, "it is fed as it is on record"
+
+
+def test_a_second_process_ends_the_first_which_says_who_took_over(processes: Processes) -> None:
+    first, stop = processes.start(), threading.Event()
+
+    def replace() -> None:
+        processes.start()
+        with pytest.raises(Fenced):
+            first._run.beat(0.0)
+
+    with pytest.raises(Fenced, match=r"taken over from its run 1, which must stop: by run 2 \(") as caught:
+        first.feed(stop, once(replace))
+    assert stop.is_set()
+    assert processes.feeds[0].finished
+    assert "Is the job running twice?" in caught.value.message
+
+
+def test_a_lease_that_is_lost_first_is_told_as_what_it_is(processes: Processes) -> None:
+    first = processes.start(Fenced("keyhole.app.counts.feed.orders was taken over"))
+    processes.start()
+    with pytest.raises(Fenced, match="by run 2"):
+        first.feed(threading.Event(), lambda figures: None)
+
+
+def test_a_lease_that_is_lost_to_nobody_s_run_is_told_as_it_came(processes: Processes) -> None:
+    lost = Fenced("keyhole.app.counts.feed.orders was taken over")
+    with pytest.raises(Fenced) as caught:
+        processes.start(lost).feed(threading.Event(), lambda figures: None)
+    assert caught.value is lost
+
+
+@pytest.mark.parametrize("error", [InvalidConfiguration("no"), RuntimeError("a bug")], ids=repr)
+def test_what_a_feed_ends_with_ends_the_process(processes: Processes, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        processes.start(error).feed(threading.Event(), lambda figures: None)
+    assert caught.value is error
+
+
+def test_one_that_has_ended_is_followed_by_one_that_goes_on(processes: Processes) -> None:
+    first, stop = processes.start(), threading.Event()
+    first.feed(stop, once(stop.set))
+    first.close()
+    second, stop = processes.start(), threading.Event()
+    second.feed(stop, once(stop.set))
+    assert processes.feeds[0].of == processes.feeds[1].of
+
+
+def test_a_column_that_is_added_is_a_newer_schema_that_is_fed_from_then_on(processes: Processes) -> None:
+    first = processes.start()
+    first.close()
+    more = ValueSchema(1, (*SUM.value.fields, ValueField("rows", "bigint")))
+    process = processes.make(msgspec.structs.replace(SUM, value=more, reducers=("sum", "sum")))
+    process.start()
+    stop = threading.Event()
+    process.feed(stop, once(stop.set))
+    of = processes.feeds[-1].of
+    assert (of.value.version, [field.name for field in of.value.fields]) == (2, ["n", "rows"])
+
+
+def test_a_start_that_is_refused_leaves_the_process_before_it_as_it_is(processes: Processes) -> None:
+    first, stop = processes.start(), threading.Event()
+    other = descriptor(value=ValueSchema(1, (ValueField("n", "bigint"),)), topic_id="")
+    refused = processes.make(other)
+    with pytest.raises(KeyholeError):
+        refused.start()
+    first._run.beat(0.0)
+    assert first.feed(stop, once(stop.set)).records == 2
