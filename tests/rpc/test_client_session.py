@@ -9,9 +9,10 @@ import pytest
 
 from keyhole import AsyncClient, Client, Stale
 from keyhole.client.bounds import bounds_of
-from keyhole.client.session import Seen
+from keyhole.client.options import ReadOptions
+from keyhole.client.session_epochs import Seen
 from keyhole.errors import EpochNotReached, MalformedRequest
-from keyhole.model.read import Answer, ReadBounds, Role, Source
+from keyhole.model.read import ReadBounds
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 
@@ -92,18 +93,20 @@ def test_an_older_answer_that_comes_after_a_newer_one_takes_nothing_back() -> No
     """Reads that are under way at the same time come back in any order."""
     seen = Seen({})
     for epoch in (7, 5):
-        source = Source("a", Role.STANDBY, epoch, None, None, 1, 1, unconfirmed=False)
-        seen.note(APPLICATION, STATE, [Answer(False, None, source)])
-    seen.note(APPLICATION, STATE, [])
+        seen.note((APPLICATION, STATE), [("sensor-1", epoch)], None)
+    seen.note((APPLICATION, STATE), [], None)
     assert seen.epochs == {(APPLICATION, STATE): 7}
-    assert seen.least(APPLICATION, STATE, 8) == 8
+    for given, held in ((8, 8), (3, 7)):
+        options = ReadOptions(min_epoch=given)
+        seen.hold((APPLICATION, STATE), options, ["sensor-1"], None)
+        assert options["min_epoch"] == held
 
 
 async def test_a_session_of_threads_does_the_same() -> None:
     async with fake_servers("a") as (server,):
         readings = server.host(descriptor(), rows(3))
 
-        def read() -> int:
+        def read() -> object:
             with Client(server.address) as client:
                 session = client.session()
                 session.get(APPLICATION, STATE, "sensor-1")

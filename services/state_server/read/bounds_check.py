@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import EpochNotReached, TooStale, Unconfirmed
 from keyhole.model.read import ReadBounds, Stale
 from services.state_server.read.standing import Lease, Standing
@@ -24,8 +26,12 @@ class BoundsCheck:
         self._lease = lease
         self._owner = owner
 
-    def check(self, standings: Sequence[Standing], bounds: ReadBounds) -> None:
+    def check(self, keys: Sequence[bytes], standings: Sequence[Standing], bounds: ReadBounds) -> None:
         """Whether what the copy stands for, at the keys that are read, is good enough.
+
+        Args:
+            keys: Or what they begin with.
+            standings: Of each; one alone: of all.
 
         Raises:
             Unconfirmed: Nothing stale is wanted, and the lease has passed: a newer owner may exist.
@@ -35,6 +41,11 @@ class BoundsCheck:
             raise self._unconfirmed()
         if bounds.min_epoch:
             self._check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch)
+        if bounds.min_epochs:
+            named = dict(bounds.min_epochs)
+            of_each = standings if len(standings) == len(keys) else itertools.repeat(standings[0])
+            for key, standing in zip(keys, of_each, strict=False):
+                self._check_epoch(standing.stamp.epoch, named.get(group_of(key), 0))
         if bounds.max_staleness_ms:
             # An owner has all there is, as long as nobody has replaced it: that it knows as of its lease.
             if self._owner:

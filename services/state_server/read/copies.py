@@ -195,7 +195,7 @@ class Copy:
         """
         assert self._snapshot is not None
         standings = self._standings(keys)
-        self._bounds.check(standings, bounds)
+        self._bounds.check(keys, standings, bounds)
         rows, large = self._snapshot.get_first(keys, most_bytes)
         if len(standings) > 1:
             standings = standings[: len(rows)]
@@ -221,7 +221,7 @@ class Copy:
         """
         assert self._held is not None
         standings = self._standings((within.prefix,))
-        self._bounds.check(standings, bounds)
+        self._bounds.check((within.prefix,), standings, bounds)
         standing = standings[0]
         held = self._held.hold()
         group = group_of(within.prefix)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
@@ -13,10 +13,12 @@ from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.options import Key, ReadOptions, ScanOptions, asked_of, defaults
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
+from keyhole.client.session_epochs import Epochs
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.lookups import Whole, keys_of
 from keyhole.client.wire.scans import Scan
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
@@ -171,7 +173,12 @@ class AsyncClient:
         )
         return await self._here().scan(scan, seconds)
 
-    def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> AsyncSession:
+    def known(self, application: str, state: str) -> StateCodec | None:
+        """As the reads of this client encode the state's keys; None: none has been answered yet. Any thread."""
+        connection = self._connection
+        return None if connection is None else connection.known(application, state)
+
+    def session(self, epochs: Epochs | None = None) -> AsyncSession:
         """Reads that never go backwards, on this client's event loop.
 
         Args:

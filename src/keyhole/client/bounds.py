@@ -16,6 +16,7 @@ StalePolicy: TypeAlias = Stale | Literal["never", "when_needed", "always"]
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""
 
+_KEY_GROUPS = 1 << 16
 # What the wire has room for, in milliseconds: 49 days.
 _MOST_MS = (1 << 32) - 1
 
@@ -40,8 +41,13 @@ def seconds_of(name: str, duration: Duration) -> float:
     return min(seconds, _MOST_MS / 1000)
 
 
-def bounds_of(stale: StalePolicy, max_staleness: Duration | None, min_epoch: int) -> ReadBounds:
+def bounds_of(
+    stale: StalePolicy, max_staleness: Duration | None, min_epoch: int | tuple[tuple[int, int], ...]
+) -> ReadBounds:
     """What an answer must meet, from the arguments of a read. Staleness counts in whole milliseconds, rounded up.
+
+    Args:
+        min_epoch: One, or pairs of key group and epoch.
 
     Raises:
         MalformedRequest: An unknown policy, a staleness of nothing or less, an epoch below 0.
@@ -50,11 +56,16 @@ def bounds_of(stale: StalePolicy, max_staleness: Duration | None, min_epoch: int
         policy = Stale(stale)
     except ValueError:
         raise MalformedRequest(f"stale is {stale!r}; it must be one of {', '.join(Stale)}") from None
-    if min_epoch < 0:
-        raise MalformedRequest(f"min_epoch is {min_epoch}; epochs begin with 1, and 0 means any")
+    by_group = () if isinstance(min_epoch, int) else min_epoch
+    least = min_epoch if isinstance(min_epoch, int) else 0
+    for group, epoch in ((0, least), *by_group):
+        if epoch < 0:
+            raise MalformedRequest(f"min_epoch is {epoch}; epochs begin with 1, and 0 means any")
+        if not 0 <= group < _KEY_GROUPS:
+            raise MalformedRequest(f"min_epoch names key group {group}; they go from 0 to {_KEY_GROUPS - 1}")
     if max_staleness is None:
-        return ReadBounds(min_epoch, policy)
+        return ReadBounds(least, policy, min_epochs=by_group)
     staleness_ms = math.ceil(round(seconds_of("max_staleness", max_staleness) * 1000, 3))
     if staleness_ms <= 0:
         raise MalformedRequest(f"max_staleness is {max_staleness}; no answer can be that fresh, and None means any age")
-    return ReadBounds(min_epoch, policy, staleness_ms)
+    return ReadBounds(least, policy, staleness_ms, by_group)

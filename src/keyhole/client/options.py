@@ -3,7 +3,7 @@ option is refused by its name. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypedDict
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
@@ -26,8 +26,9 @@ class ReadOptions(TypedDict, total=False):
     default), "always"."""
     max_staleness: Duration | None
     """The answer must hold all that was complete so long ago, in seconds or as a timedelta; None: any age."""
-    min_epoch: int
-    """The answer must hold this epoch or a later one; 0: any."""
+    min_epoch: int | Mapping[int, int]
+    """The answer must hold this epoch or a later one; 0: any. Of a state that is fed by updates an epoch is of one key
+    group: then also epochs by key group, as a WriteToken has them, and any epoch of those that are not named."""
     timeout: Duration | None
     """How long the read may take, in seconds or as a timedelta; None: as long as the client was made with."""
 
@@ -51,7 +52,7 @@ class RequestedRead(NamedTuple):
 
     stale: StalePolicy
     max_staleness: Duration | None
-    min_epoch: int
+    min_epoch: int | tuple[tuple[int, int], ...]
     timeout: Duration
 
     def read(self) -> tuple[ReadBounds, float]:
@@ -85,10 +86,10 @@ def asked_of(
     for name in options:
         if name not in known.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}; the options are {', '.join(known.__annotations__)}")
-    timeout = options.get("timeout")
+    timeout, min_epoch = options.get("timeout"), options.get("min_epoch", 0)
     return RequestedRead(
         options.get("stale", default.stale),
         options.get("max_staleness"),
-        options.get("min_epoch", 0),
+        min_epoch if isinstance(min_epoch, int) else tuple(sorted(min_epoch.items())),
         default.timeout if timeout is None else timeout,
     )

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol, Unpack
 
+from keyhole.client.bounds import Duration
 from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.session_epochs import Epochs, Seen, StateName
+from keyhole.client.wire.lookups import keys_of
+from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Answer, Entries
+from keyhole.model.state import StateDescriptor
+
+# ruff: noqa: ASYNC109 - a timeout is part of the request
 
 
 class AsyncReads(Protocol):
@@ -21,6 +28,12 @@ class AsyncReads(Protocol):
 
     async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
 
+    async def describe_state(
+        self, application: str, state: str, *, timeout: Duration | None = None
+    ) -> StateDescriptor: ...
+
+    def known(self, application: str, state: str) -> StateCodec | None: ...
+
 
 class Reads(Protocol):
     """What a Session reads through: a Client, whose methods these are."""
@@ -33,58 +46,68 @@ class Reads(Protocol):
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
 
+    def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor: ...
 
-class Seen:
-    """The highest epoch that was seen of each state."""
+    def known(self, application: str, state: str) -> StateCodec | None: ...
 
-    def __init__(self, epochs: Mapping[tuple[str, str], int]) -> None:
-        self._epochs = dict(epochs)
 
-    @property
-    def epochs(self) -> dict[tuple[str, str], int]:
-        """The highest epoch seen of each state, by application and state; a copy."""
-        return dict(self._epochs)
+class _Codecs:
+    """By which the key groups of keys are known, of the states that a session has read."""
 
-    def least(self, application: str, state: str, min_epoch: int) -> int:
-        """The epoch that the next answer of the state must hold."""
-        return max(min_epoch, self._epochs.get((application, state), 0))
+    def __init__(self, client: AsyncReads | Reads) -> None:
+        self._client = client
+        self._codecs: dict[StateName, StateCodec] = {}
 
-    def hold(self, application: str, state: str, options: ReadOptions) -> None:
-        """Raises the `min_epoch` of a read's options to the highest epoch seen of the state."""
-        options["min_epoch"] = self.least(application, state, options.get("min_epoch", 0))
+    def get(self, name: StateName) -> StateCodec | None:
+        known = self._client.known(*name)
+        if known is not None:
+            self._codecs[name] = known
+        return self._codecs.get(name)
 
-    def note(self, application: str, state: str, answers: Iterable[Answer | Entries]) -> None:
-        """Remembers the newest epoch of these answers: reads after them see none that is older."""
-        name = (application, state)
-        newest = max((answer.epoch for answer in answers), default=0)
-        self._epochs[name] = max(newest, self._epochs.get(name, 0))
+    def put(self, name: StateName, descriptor: StateDescriptor) -> None:
+        self._codecs[name] = StateCodec(descriptor)
 
 
 class AsyncSession:
-    """Reads through a client; each answer holds all that earlier answers of the same state held.
+    """Reads through a client; each answer holds all that earlier answers of the same state held: of one that is fed by
+    updates, earlier answers of the same key group.
 
     A copy that is behind is passed over, or waited for until the timeout; then EpochNotReached says how far it is.
     Reads that are under way at the same time don't wait for each other. Made by AsyncClient.session; needs no closing.
     Used on the client's event loop only.
     """
 
-    def __init__(self, client: AsyncReads, epochs: Mapping[tuple[str, str], int]) -> None:
+    def __init__(self, client: AsyncReads, epochs: Epochs) -> None:
         self._client = client
         self._seen = Seen(epochs)
+        self._codecs = _Codecs(client)
 
     @property
-    def epochs(self) -> dict[tuple[str, str], int]:
-        """The highest epoch seen of each state, by application and state; a copy. Another session can go on from it."""
+    def epochs(self) -> dict[tuple[str, str], int | dict[int, int]]:
+        """The highest epoch seen of each state, by application and state; of one that is fed by updates, by key group.
+        A copy. Another session can go on from it.
+        """
         return self._seen.epochs
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
-        """The value of one key, at the highest epoch seen of the state or a later one. Raises as AsyncClient.get."""
-        self._seen.hold(application, state, options)
-        future = self._client.get(application, state, key, **options)
+        """The value of one key, at the highest epoch seen or a later one. Raises as AsyncClient.get."""
+        name = application, state
+        if self._seen.needs_key_groups(name) and self._codecs.get(name) is None:
+            return asyncio.ensure_future(self._get_described(name, key, options))
+        return self._get(name, key, options)
+
+    async def _get_described(self, name: StateName, key: Key, options: ReadOptions) -> Answer:
+        await self._describe(name, options)
+        return await self._get(name, key, options)
+
+    def _get(self, name: StateName, key: Key, options: ReadOptions) -> asyncio.Future[Answer]:
+        codec = self._codecs.get(name)
+        self._seen.hold(name, options, (key,), codec)
+        future = self._client.get(*name, key, **options)
 
         def note(future: asyncio.Future[Answer]) -> None:
             if not future.cancelled() and future.exception() is None:
-                self._seen.note(application, state, [future.result()])
+                self._seen.note(name, [(key, future.result().epoch)], self._codecs.get(name))
 
         future.add_done_callback(note)
         return future
@@ -92,64 +115,92 @@ class AsyncSession:
     async def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
-        """The values of many keys, in their order; none is of an epoch before the highest one seen of the state.
+        """The values of many keys, in their order; none is of an epoch before the highest one seen.
 
         Raises as AsyncClient.get_many.
         """
-        self._seen.hold(application, state, options)
-        answers = await self._client.get_many(application, state, keys, **options)
-        self._seen.note(application, state, answers)
+        name, wanted = (application, state), keys_of(keys)
+        await self._describe(name, options)
+        codec = self._codecs.get(name)
+        self._seen.hold(name, options, wanted, codec)
+        answers = await self._client.get_many(application, state, wanted, **options)
+        epochs = [(key, answer.epoch) for key, answer in zip(wanted, answers, strict=True)]
+        self._seen.note(name, epochs, self._codecs.get(name))
         return answers
 
     async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
-        """The entries of one key, at the highest epoch seen of the state or a later one. Raises as AsyncClient.scan."""
-        self._seen.hold(application, state, options)
+        """The entries of one key, at the highest epoch seen or a later one. Raises as AsyncClient.scan."""
+        name = application, state
+        await self._describe(name, options)
+        codec = self._codecs.get(name)
+        self._seen.hold(name, options, (key,), codec, scan=True)
         entries = await self._client.scan(application, state, key, **options)
-        self._seen.note(application, state, [entries])
+        self._seen.note(name, [(key, entries.epoch)], self._codecs.get(name), scan=True)
         return entries
+
+    async def _describe(self, name: StateName, options: ReadOptions) -> None:
+        """Where key groups must be known, and this client has read nothing of the state yet."""
+        if self._seen.needs_key_groups(name) and self._codecs.get(name) is None:
+            self._codecs.put(name, await self._client.describe_state(*name, timeout=options.get("timeout")))
 
 
 class Session:
-    """Reads through a client; each answer holds all that earlier answers of the same state held. Made by
-    Client.session.
+    """Reads through a client; each answer holds all that earlier answers of the same state held: of one that is fed by
+    updates, earlier answers of the same key group. Made by Client.session.
 
     For one thread at a time: each read blocks until it is answered, or its timeout has passed. Needs no closing.
     """
 
-    def __init__(self, client: Reads, epochs: Mapping[tuple[str, str], int]) -> None:
+    def __init__(self, client: Reads, epochs: Epochs) -> None:
         self._client = client
         self._seen = Seen(epochs)
+        self._codecs = _Codecs(client)
 
     @property
-    def epochs(self) -> dict[tuple[str, str], int]:
-        """The highest epoch seen of each state, by application and state; a copy. Another session can go on from it."""
+    def epochs(self) -> dict[tuple[str, str], int | dict[int, int]]:
+        """The highest epoch seen of each state, by application and state; of one that is fed by updates, by key group.
+        A copy. Another session can go on from it.
+        """
         return self._seen.epochs
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
-        """The value of one key, at the highest epoch seen of the state or a later one. Blocks. Raises as Client.get."""
-        self._seen.hold(application, state, options)
+        """The value of one key, at the highest epoch seen or a later one. Blocks. Raises as Client.get."""
+        name = application, state
+        codec = self._described(name, options)
+        self._seen.hold(name, options, (key,), codec)
         answer = self._client.get(application, state, key, **options)
-        self._seen.note(application, state, [answer])
+        self._seen.note(name, [(key, answer.epoch)], self._codecs.get(name))
         return answer
 
     def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
     ) -> list[Answer]:
-        """The values of many keys, in their order; none is of an epoch before the highest one seen of the state.
+        """The values of many keys, in their order; none is of an epoch before the highest one seen.
 
         Blocks. Raises as Client.get_many.
         """
-        self._seen.hold(application, state, options)
-        answers = self._client.get_many(application, state, keys, **options)
-        self._seen.note(application, state, answers)
+        name, wanted = (application, state), keys_of(keys)
+        codec = self._described(name, options)
+        self._seen.hold(name, options, wanted, codec)
+        answers = self._client.get_many(application, state, wanted, **options)
+        epochs = [(key, answer.epoch) for key, answer in zip(wanted, answers, strict=True)]
+        self._seen.note(name, epochs, self._codecs.get(name))
         return answers
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
-        """The entries of one key, at the highest epoch seen of the state or a later one.
+        """The entries of one key, at the highest epoch seen or a later one.
 
         Blocks. Raises as Client.scan.
         """
-        self._seen.hold(application, state, options)
+        name = application, state
+        codec = self._described(name, options)
+        self._seen.hold(name, options, (key,), codec, scan=True)
         entries = self._client.scan(application, state, key, **options)
-        self._seen.note(application, state, [entries])
+        self._seen.note(name, [(key, entries.epoch)], self._codecs.get(name), scan=True)
         return entries
+
+    def _described(self, name: StateName, options: ReadOptions) -> StateCodec | None:
+        """As the client knows the state; asked for where key groups must be known, and it has read nothing of it."""
+        if self._seen.needs_key_groups(name) and self._codecs.get(name) is None:
+            self._codecs.put(name, self._client.describe_state(*name, timeout=options.get("timeout")))
+        return self._codecs.get(name)

@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
@@ -18,8 +18,10 @@ from keyhole.client.bounds import Duration
 from keyhole.client.options import Key, ReadOptions, ScanOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
+from keyhole.client.session_epochs import Epochs
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
@@ -127,7 +129,11 @@ class Client:
         """
         return self._run(lambda: self._client.scan(application, state, key, **options))
 
-    def session(self, epochs: Mapping[tuple[str, str], int] | None = None) -> Session:
+    def known(self, application: str, state: str) -> StateCodec | None:
+        """As the reads of this client encode the state's keys; None: none has been answered yet. Never blocks."""
+        return self._client.known(application, state)
+
+    def session(self, epochs: Epochs | None = None) -> Session:
         """Reads that never go backwards, for one thread at a time.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -29,11 +29,26 @@ class ReadBounds(NamedTuple):
         min_epoch: It holds this epoch or a later one; 0: no bound.
         stale: Whether a copy other than the confirmed owner's may give it.
         max_staleness_ms: It holds all that was complete so many milliseconds ago; 0: no bound.
+        min_epochs: By key group, ascending, where it is to hold a later one than `min_epoch`.
     """
 
     min_epoch: int = 0
     stale: Stale = Stale.WHEN_NEEDED
     max_staleness_ms: int = 0
+    min_epochs: tuple[tuple[int, int], ...] = ()
+
+    def among(self, key_groups: Collection[int]) -> ReadBounds:
+        """What they come to where all keys are of these key groups, at least one: with as few that are named as can be.
+
+        So what is asked of one key group names none, and its `min_epoch` says it all.
+        """
+        if not self.min_epochs:
+            return self
+        named = dict(self.min_epochs)
+        wanted = {group: max(self.min_epoch, named.get(group, 0)) for group in key_groups}
+        lowest = min(wanted.values())
+        above = tuple(sorted((group, epoch) for group, epoch in wanted.items() if epoch > lowest))
+        return self._replace(min_epoch=lowest, min_epochs=above)
 
 
 class Role(enum.StrEnum):

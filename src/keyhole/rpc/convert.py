@@ -142,7 +142,10 @@ def bounds_to_proto(bounds: ReadBounds) -> query_pb2.ReadOptions | None:
     if bounds == ReadBounds():
         return None
     return query_pb2.ReadOptions(
-        min_epoch=bounds.min_epoch, stale=_STALE[bounds.stale], max_staleness_ms=bounds.max_staleness_ms
+        min_epoch=bounds.min_epoch,
+        stale=_STALE[bounds.stale],
+        max_staleness_ms=bounds.max_staleness_ms,
+        min_epochs=dict(bounds.min_epochs),
     )
 
 
@@ -150,7 +153,8 @@ def bounds_from_proto(message: query_pb2.ReadOptions) -> ReadBounds:
     """The bounds of a request's options. Raises Unsupported for a policy that this version does not know."""
     if message.stale not in _STALE_BACK:
         raise Unsupported(f"the policy for stale reads {message.stale} is not known here; update this side")
-    return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms)
+    by_group = tuple(sorted(message.min_epochs.items())) if message.min_epochs else ()
+    return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms, by_group)
 
 
 def key_to_proto(columns: Sequence[KeyColumn], key: KeyValue | Sequence[KeyValue]) -> query_pb2.Key:

@@ -75,9 +75,11 @@ class HostedState:
 
     def check(self, server: str, bounds: ReadBounds) -> None:
         """Passes where the copy meets the bounds. Raises EpochNotReached or TooStale."""
-        if self.epoch < bounds.min_epoch:
+        # It has one epoch for all key groups.
+        least = max([bounds.min_epoch, *(epoch for _, epoch in bounds.min_epochs)])
+        if self.epoch < least:
             raise EpochNotReached(
-                f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {bounds.min_epoch}",
+                f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {least}",
                 epoch=self.epoch,
             )
         age_ms = 0 if self.as_of_ms is None else _now_ms() - self.as_of_ms if self.as_of_ms else float("inf")

@@ -182,11 +182,32 @@ Global___Key: _TypeAlias = Key  # noqa: Y015
 class ReadOptions(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MinEpochsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CONSISTENCY_FIELD_NUMBER: _builtins.int
     MIN_EPOCH_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
+    MIN_EPOCHS_FIELD_NUMBER: _builtins.int
     consistency: Global___Consistency.ValueType
     min_epoch: _builtins.int
     """The answer must hold this epoch or a later one, else EPOCH_NOT_REACHED."""
@@ -194,6 +215,12 @@ class ReadOptions(_message.Message):
     stale: Global___Stale.ValueType
     max_staleness_ms: _builtins.int
     """The answer must hold all that was complete so long ago, else TOO_STALE; 0: no bound."""
+    @_builtins.property
+    def min_epochs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """As min_epoch, by key group: for keys of that one the higher of the two counts. Of states that are fed by updates,
+        where an epoch is of one key group. Name those of the request's keys alone.
+        """
+
     def __init__(
         self,
         *,
@@ -202,10 +229,11 @@ class ReadOptions(_message.Message):
         format: Global___ValueFormat.ValueType = ...,
         stale: Global___Stale.ValueType = ...,
         max_staleness_ms: _builtins.int = ...,
+        min_epochs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "format", b"format", "max_staleness_ms", b"max_staleness_ms", "min_epoch", b"min_epoch", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "format", b"format", "max_staleness_ms", b"max_staleness_ms", "min_epoch", b"min_epoch", "min_epochs", b"min_epochs", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

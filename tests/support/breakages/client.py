@@ -66,17 +66,17 @@ CLIENT = (
     Breakage(
         "a session does not ask for what it has seen",
         "client",
-        "src/keyhole/client/session.py",
-        "        return max(min_epoch, self._epochs.get((application, state), 0))\n",
-        "        return min_epoch\n",
+        "src/keyhole/client/session_epochs.py",
+        'options["min_epoch"] = max(given, whole)',
+        'options["min_epoch"] = given',
         ("test_client_session.py",),
     ),
     Breakage(
         "a session forgets the highest epoch for the last one",
         "client",
-        "src/keyhole/client/session.py",
-        "        self._epochs[name] = max(newest, self._epochs.get(name, 0))\n",
-        "        self._epochs[name] = newest\n",
+        "src/keyhole/client/session_epochs.py",
+        "self._whole[name] = max(newest, self._whole.get(name, 0))",
+        "self._whole[name] = newest",
         ("test_client_session.py",),
     ),
     Breakage(

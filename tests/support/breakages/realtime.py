@@ -401,6 +401,22 @@ REALTIME: tuple[Breakage, ...] = (
         ("test_feed_progress.py::test_a_key_group_that_never_had_all_of_its_log_lacks_it_since_it_began",),
     ),
     Breakage(
+        "a copy looks at the epochs of no single key group",
+        "realtime",
+        "services/state_server/read/bounds_check.py",
+        "        if bounds.min_epochs:\n",
+        "        if False:\n",
+        ("test_epochs_by_key_group.py",),
+    ),
+    Breakage(
+        "a session asks of each key group what it has seen of another",
+        "realtime",
+        "src/keyhole/client/session_epochs.py",
+        "given.get(group, 0), seen.get(group, 0))",
+        "given.get(group, 0), max(seen.values(), default=0))",
+        ("test_epochs_by_key_group.py",),
+    ),
+    Breakage(
         "a boundary that was meant for another updates topic is believed",
         "realtime",
         _UPDATES,

@@ -17,6 +17,7 @@ from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.lookups import LookupBatch
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.read import Entries
 from keyhole.model.state import StateDescriptor
@@ -93,6 +94,11 @@ class Connection:
             else:
                 link.heard()
                 return response
+
+    def known(self, application: str, state: str) -> StateCodec | None:
+        """By the descriptor that a read of the state has used last; None: there was none. Any thread."""
+        reads = self._states.get((application, state))
+        return None if reads is None else reads.known
 
     async def describe(self, application: str, state: str, timeout: float) -> StateDescriptor:
         """The state's descriptor as the target has it now. `timeout` is in seconds. Raises as

@@ -14,6 +14,7 @@ from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import (
     DeadlineExceeded,
     InternalError,
@@ -57,13 +58,16 @@ class Scan:
         value does not fit.
         """
         check_has_entries(codec.descriptor)
+        bounds = self.bounds
+        if bounds.min_epochs:
+            bounds = bounds.among([group_of(codec.prefix(self.key))])
         request = pb.ScanRequest(
             state=pb.StateRef(application=self.application, state=self.state),
             key=key_to_proto(codec.keys.columns, self.key),
             to=_bound(codec.entries.columns, self.stop),
             descending=self.descending,
             limit=self.limit or 0,
-            options=bounds_to_proto(self.bounds),
+            options=bounds_to_proto(bounds),
             topic_id=codec.descriptor.topic_id,
         )
         # A field of this name can't be an argument.

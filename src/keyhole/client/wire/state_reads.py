@@ -11,6 +11,7 @@ from keyhole.client.wire.links import Link, Links, pause_seconds
 from keyhole.client.wire.lookups import BatchSink, LookupBatch
 from keyhole.client.wire.segments import Segment
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import status
@@ -26,6 +27,9 @@ class StateReads:
     Args:
         describe: Asks for the descriptor: application, state, timeout in seconds.
         forget: Called when the state could not be described: whoever asks again asks the server again, too.
+
+    Attributes:
+        known: By the last descriptor, also where that has turned out stale; None: there was none yet. Any thread.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class StateReads:
         self._ask = describe
         self._forget = forget
         self._codec: StateCodec | None = None
+        self.known: StateCodec | None = None
         self._topic_id = ""
         # With what ends their waiting, which would keep all of this alive.
         self._parked: dict[LookupBatch, asyncio.TimerHandle] = {}
@@ -71,7 +76,10 @@ class StateReads:
             lambda cut, error: self._submit_again(cut, error, link),
         )
         batch.attempts += 1
-        lane = Lane(self._application, self._state, self._topic_id, batch.bounds, batch.patient)
+        bounds = batch.bounds
+        if bounds.min_epochs:
+            bounds = bounds.among({group_of(key) for key in keys})
+        lane = Lane(self._application, self._state, self._topic_id, bounds, batch.patient)
         try:
             link.stream.submit(lane, Segment(keys, sink, batch.deadline))
         except KeyholeError as error:
@@ -85,7 +93,8 @@ class StateReads:
             except KeyholeError:
                 self._forget_unless_waiting()
                 raise
-            self._codec, self._topic_id = StateCodec(descriptor), descriptor.topic_id
+            self._codec = self.known = StateCodec(descriptor)
+            self._topic_id = descriptor.topic_id
         return self._codec
 
     def outdated(self, codec: StateCodec) -> None:
@@ -151,7 +160,7 @@ class StateReads:
     async def _describe(self) -> None:
         try:
             descriptor = await self._ask_for_the_patient()
-            self._codec = StateCodec(descriptor)
+            self._codec = self.known = StateCodec(descriptor)
         except KeyholeError as error:
             self._forget_unless_waiting()
             self._fail_parked(error)

@@ -433,8 +433,11 @@ type ReadOptions struct {
 	Stale    Stale       `protobuf:"varint,4,opt,name=stale,proto3,enum=keyhole.v1.Stale" json:"stale,omitempty"`
 	// The answer must hold all that was complete so long ago, else TOO_STALE; 0: no bound.
 	MaxStalenessMs uint32 `protobuf:"varint,5,opt,name=max_staleness_ms,json=maxStalenessMs,proto3" json:"max_staleness_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As min_epoch, by key group: for keys of that one the higher of the two counts. Of states that are fed by updates,
+	// where an epoch is of one key group. Name those of the request's keys alone.
+	MinEpochs     map[uint32]uint64 `protobuf:"bytes,6,rep,name=min_epochs,json=minEpochs,proto3" json:"min_epochs,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadOptions) Reset() {
@@ -500,6 +503,13 @@ func (x *ReadOptions) GetMaxStalenessMs() uint32 {
 		return x.MaxStalenessMs
 	}
 	return 0
+}
+
+func (x *ReadOptions) GetMinEpochs() map[uint32]uint64 {
+	if x != nil {
+		return x.MinEpochs
+	}
+	return nil
 }
 
 type GetRequest struct {
@@ -1702,13 +1712,18 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x10timestamp_micros\x18\x06 \x01(\x12H\x00R\x0ftimestampMicrosB\a\n" +
 	"\x05value\"0\n" +
 	"\x03Key\x12)\n" +
-	"\x05parts\x18\x01 \x03(\v2\x13.keyhole.v1.KeyPartR\x05parts\"\xe9\x01\n" +
+	"\x05parts\x18\x01 \x03(\v2\x13.keyhole.v1.KeyPartR\x05parts\"\xee\x02\n" +
 	"\vReadOptions\x129\n" +
 	"\vconsistency\x18\x01 \x01(\x0e2\x17.keyhole.v1.ConsistencyR\vconsistency\x12\x1b\n" +
 	"\tmin_epoch\x18\x02 \x01(\x04R\bminEpoch\x12/\n" +
 	"\x06format\x18\x03 \x01(\x0e2\x17.keyhole.v1.ValueFormatR\x06format\x12'\n" +
 	"\x05stale\x18\x04 \x01(\x0e2\x11.keyhole.v1.StaleR\x05stale\x12(\n" +
-	"\x10max_staleness_ms\x18\x05 \x01(\rR\x0emaxStalenessMs\"\x8e\x01\n" +
+	"\x10max_staleness_ms\x18\x05 \x01(\rR\x0emaxStalenessMs\x12E\n" +
+	"\n" +
+	"min_epochs\x18\x06 \x03(\v2&.keyhole.v1.ReadOptions.MinEpochsEntryR\tminEpochs\x1a<\n" +
+	"\x0eMinEpochsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x8e\x01\n" +
 	"\n" +
 	"GetRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
@@ -1840,7 +1855,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -1867,63 +1882,65 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*StatusResponse)(nil),        // 22: keyhole.v1.StatusResponse
 	(*ServerStatus)(nil),          // 23: keyhole.v1.ServerStatus
 	(*StateHolding)(nil),          // 24: keyhole.v1.StateHolding
-	(*Source)(nil),                // 25: keyhole.v1.Source
-	(*Error)(nil),                 // 26: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 27: keyhole.v1.StateDescriptor
+	nil,                           // 25: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 26: keyhole.v1.Source
+	(*Error)(nil),                 // 27: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 28: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	3,  // 4: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 5: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
-	6,  // 6: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	25, // 7: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
-	8,  // 8: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
-	3,  // 9: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 10: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 11: keyhole.v1.GetManyRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 12: keyhole.v1.GetManyResponse.answers:type_name -> keyhole.v1.Answer
-	3,  // 13: keyhole.v1.ScanRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 14: keyhole.v1.ScanRequest.key:type_name -> keyhole.v1.Key
-	5,  // 15: keyhole.v1.ScanRequest.from:type_name -> keyhole.v1.Key
-	5,  // 16: keyhole.v1.ScanRequest.to:type_name -> keyhole.v1.Key
-	6,  // 17: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
-	25, // 18: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	3,  // 19: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 20: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 21: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	25, // 22: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	16, // 23: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	26, // 24: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	27, // 25: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
-	3,  // 26: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	27, // 27: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	24, // 28: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	23, // 29: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	24, // 30: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	27, // 31: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	25, // 32: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	17, // 33: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	19, // 34: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 35: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 36: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	14, // 37: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	12, // 38: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	21, // 39: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	18, // 40: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	20, // 41: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 42: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 43: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	15, // 44: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	13, // 45: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	22, // 46: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	40, // [40:47] is the sub-list for method output_type
-	33, // [33:40] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	25, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
+	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
+	26, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
+	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 12: keyhole.v1.GetManyRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 13: keyhole.v1.GetManyResponse.answers:type_name -> keyhole.v1.Answer
+	3,  // 14: keyhole.v1.ScanRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 15: keyhole.v1.ScanRequest.key:type_name -> keyhole.v1.Key
+	5,  // 16: keyhole.v1.ScanRequest.from:type_name -> keyhole.v1.Key
+	5,  // 17: keyhole.v1.ScanRequest.to:type_name -> keyhole.v1.Key
+	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
+	26, // 19: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	3,  // 20: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 21: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 22: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
+	26, // 23: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	16, // 24: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	27, // 25: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	28, // 26: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	3,  // 27: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
+	28, // 28: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	24, // 29: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	23, // 30: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	24, // 31: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	28, // 32: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	26, // 33: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	17, // 34: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	19, // 35: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 36: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 37: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	14, // 38: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	12, // 39: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	21, // 40: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	18, // 41: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	20, // 42: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 43: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 44: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	15, // 45: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	13, // 46: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	22, // 47: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	41, // [41:48] is the sub-list for method output_type
+	34, // [34:41] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -1947,7 +1964,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,110 @@
+"""What a session has seen of each state, and so what its next reads must hold. Pure.
+
+An epoch of the batch lane is of the whole state: one number. Where a state is fed by updates it is of one key group,
+and another key group may never come to that number: so there is one for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from keyhole.client.options import ReadOptions
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
+from keyhole.errors import KeyholeError
+
+StateName: TypeAlias = tuple[str, str]
+"""Application and state."""
+
+Epochs: TypeAlias = Mapping[StateName, int | Mapping[int, int]]
+"""The highest epoch seen of each state; of one that is fed by updates, of each of its key groups."""
+
+
+class Seen:
+    """See the module's text. Used by one thread at a time."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._whole: dict[StateName, int] = {}
+        self._groups: dict[StateName, dict[int, int]] = {}
+        for name, of in epochs.items():
+            if isinstance(of, int):
+                self._whole[name] = of
+            else:
+                self._groups[name] = dict(of)
+
+    @property
+    def epochs(self) -> dict[StateName, int | dict[int, int]]:
+        """The highest epoch seen of each state, or of each of its key groups; a copy."""
+        return {**self._whole, **{name: dict(of) for name, of in self._groups.items()}}
+
+    def needs_key_groups(self, name: StateName) -> bool:
+        """Whether `hold` must know the keys' key groups."""
+        return name in self._groups
+
+    def hold(
+        self,
+        name: StateName,
+        options: ReadOptions,
+        keys: Iterable[Any],
+        codec: StateCodec | None,
+        *,
+        scan: bool = False,
+    ) -> None:
+        """Raises the `min_epoch` of a read's options to what was seen.
+
+        Args:
+            keys: That are read. One that does not fit the state is passed over: its read fails for that.
+            codec: Of the state. Needed where `needs_key_groups`.
+            scan: The keys are those of a scan, without map keys.
+        """
+        given = options.get("min_epoch", 0)
+        seen = self._groups.get(name)
+        if seen is None:
+            whole = self._whole.get(name, 0)
+            if isinstance(given, int):
+                options["min_epoch"] = max(given, whole)
+            elif whole:
+                options["min_epoch"] = max(whole, *given.values())
+            return
+        assert codec is not None
+        groups = {group for key in keys if (group := _group(codec, key, scan=scan)) is not None}
+        wanted = {
+            group: max(given if isinstance(given, int) else given.get(group, 0), seen.get(group, 0)) for group in groups
+        }
+        if wanted:
+            options["min_epoch"] = wanted if len(wanted) > 1 else next(iter(wanted.values()))
+
+    def note(
+        self,
+        name: StateName,
+        epochs: Iterable[tuple[Any, int]],
+        codec: StateCodec | None,
+        *,
+        scan: bool = False,
+    ) -> None:
+        """Remembers the newest: reads after this see none that is older.
+
+        Args:
+            epochs: By key, those of its answer.
+            codec: Of the state. None, where it can't be known any more: then no key group may be behind the newest.
+            scan: As of `hold`.
+        """
+        if codec is None or not codec.descriptor.updates_topic_id:
+            newest = max((epoch for _, epoch in epochs), default=0)
+            if name not in self._groups:
+                self._whole[name] = max(newest, self._whole.get(name, 0))
+            return
+        whole = self._whole.pop(name, 0)
+        seen = self._groups.setdefault(name, dict.fromkeys(range(codec.descriptor.key_groups), whole) if whole else {})
+        for key, epoch in epochs:
+            group = _group(codec, key, scan=scan)
+            if group is not None:
+                seen[group] = max(epoch, seen.get(group, 0))
+
+
+def _group(codec: StateCodec, key: Any, *, scan: bool) -> int | None:
+    try:
+        return group_of(codec.prefix(key) if scan else codec.storage_key(key))
+    except KeyholeError:
+        return None
