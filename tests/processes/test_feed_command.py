@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from keyhole import Client
+from keyhole import Client, feed
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.cli.main import main
 from keyhole.errors import KeyholeError
@@ -90,6 +90,16 @@ class Stack:
     def send_unreadable(self) -> None:
         self._producer.produce(self.topic, b"{", partition=0)
         assert self._producer.flush(LONG_SECONDS) == 0
+
+    def write(self, customer: str, amount: int) -> int:
+        """By a program, beside the topic. Returns what a reader asks for to see it."""
+        with feed.Producer(self.kafka, self.state) as producer:
+            producer.add(customer, {"amount": amount, "order": 1})
+            token = producer.flush(LONG_SECONDS)
+            self.total += 1
+            self.sent[customer] += amount
+            self.rows[customer] += 1
+            return token.min_epoch(producer.key_group(customer))
 
     def found(self) -> tuple[Counter[str], Counter[str]]:
         """Sums and counts by key, as a reader sees them; of what can't be read now nothing."""
@@ -170,6 +180,9 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     stack.grows()
     stream()
     stack.all_agree()
+    epoch = stack.write("c1", 1000)
+    answer = stack.client.get(*stack.state.split("/"), "c1", min_epoch=epoch)
+    assert answer.value.amount == stack.sent["c1"], "who has written it sees it, without waiting for more"
 
     assert second.terminate(LONG_SECONDS) == 0
     assert "stopped: " in second.output()

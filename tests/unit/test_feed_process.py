@@ -16,6 +16,7 @@ from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSch
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import descriptor
+from tests.support.waiting import PATIENCE_SECONDS
 
 SUM = descriptor(
     kind=StateKind.REDUCING, reducers=("sum",), value=ValueSchema(1, (ValueField("n", "double"),)), topic_id=""
@@ -35,7 +36,7 @@ class FakeFeed:
         if self._fails is not None:
             raise self._fails
         self.figures = FeedFigures(True, 1)
-        assert stop.wait(60)
+        assert stop.wait(PATIENCE_SECONDS)
         self.figures = FeedFigures(True, 2, behind=0)
         self.finished = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         key_columns(options.map_key),
         options.order_by or "",
         options.max_length or 0,
-        round(1000 * (options.ttl or 0)),
+        math.ceil(1000 * (options.ttl or 0)),
         options.key_groups or DEFAULT_KEY_GROUPS,
         RecordFormat(options.format),
     )
@@ -125,7 +126,8 @@ def run(options: argparse.Namespace) -> int:
     logs.tell_crashes()
     try:
         with StopSignals() as signals:
-            _check_topic(options, config, descriptor, chosen.format)
+            with ProgressLine(console) as line, _told(line, f"looking at topic {options.topic}", clock):
+                _check_topic(options, config, descriptor, chosen.format)
             process = _process(options, config, descriptor, chosen.format, clock)
             with closing(process), ProgressLine(console) as line:
                 with _told(line, f"taking {options.state} over", clock):

@@ -6,6 +6,7 @@
     client.get("shop", "totals", "c1", min_epoch=token.min_epoch(producer.key_group("c1")))    # sees the write
 
 Each write counts once, however often it is sent. Those of a process that dies before `flush` may be there, or not.
+docs/feed.md says how to read what was written, docs/updates.md what is sent.
 """
 
 from __future__ import annotations
@@ -79,19 +80,42 @@ class Producer:
         self._closed = False
 
     def put(self, key: object, value: Mapping[str, Any]) -> None:
-        """A row of a value, map or broadcast state. See UpdateWrites.write for the arguments, and what is refused."""
+        """A row of a value, map or broadcast state: it replaces the one of the key, or of the key and the map key.
+
+        Args:
+            key: One value, or a tuple of one for each column of the key, then of the map key.
+            value: By field, as docs/values.md has the types in Python; a field that lacks is null.
+
+        Raises:
+            MalformedRequest: The state is of a kind that has another method.
+            KeyMismatch, NullKey, ValueMismatch, TooLarge: It does not fit the state. Nothing was sent.
+            ClientClosed: After `close`.
+            KeyholeError: Kafka has refused an earlier write. This producer takes no more.
+        """
         self._write("put", key, value)
 
     def add(self, key: object, value: Mapping[str, Any]) -> None:
-        """A row of a reducing state, which is merged. See UpdateWrites.write."""
+        """A row of a reducing state, which is merged field by field. Arguments and errors as of `put`.
+
+        Of a field that is counted 1 is one more, -1 takes one back, and one that lacks is 0.
+        """
         self._write("add", key, value)
 
     def append(self, key: object, value: Mapping[str, Any]) -> None:
-        """An element of a list state, behind those there are. See UpdateWrites.write."""
+        """An element of a list state, behind those there are. Arguments and errors as of `put`."""
         self._write("append", key, value)
 
     def delete(self, key: object, *, order: Any = None) -> None:
-        """Deletes a key or an entry. See UpdateWrites.delete for the arguments, and what is refused."""
+        """Deletes a key with all that it has; of a map, with the map key in `key`, that entry alone.
+
+        Args:
+            key: As of `put`; the map key may be left out.
+            order: Of states that remember deletions by order, and of no others: the order of this one.
+
+        Raises:
+            MalformedRequest: `order` lacks, or the state has none.
+            KeyholeError: As `put`.
+        """
         with self._lock:
             self._check_open()
             self._send(self._writes.delete(key, order))

@@ -6,6 +6,7 @@ from tests.support.breakages.breakage import Breakage
 
 _FEEDER = "src/keyhole/feed/feeder.py"
 _POSITIONS = "src/keyhole/feed/positions.py"
+_PROCESS = "src/keyhole/feed/process.py"
 
 FEEDING: tuple[Breakage, ...] = (
     Breakage(
@@ -127,5 +128,29 @@ FEEDING: tuple[Breakage, ...] = (
         'return puts if operation != "u" else',
         'return puts if operation != "" else',
         ("test_feed_mapping.py::test_the_sums_of_a_table_s_changes_are_those_of_its_rows",),
+    ),
+    Breakage(
+        "a process feeds on when another one has taken its state over",
+        "realtime",
+        _PROCESS,
+        "                stop.set()\n",
+        "                pass\n",
+        ("test_feed_process.py::test_a_second_process_ends_the_first_which_says_who_took_over",),
+    ),
+    Breakage(
+        "a process that has lost its lease first does not say who has taken over",
+        "realtime",
+        _PROCESS,
+        "if isinstance(self._failure, Fenced):",
+        "if isinstance(self._failure, MemoryError):",
+        ("test_feed_process.py::test_a_lease_that_is_lost_first_is_told_as_what_it_is",),
+    ),
+    Breakage(
+        "a state is made of a column that no record has",
+        "realtime",
+        "src/keyhole/feed/preview.py",
+        "if found and missing:",
+        "if not found and missing:",
+        ("test_feed_command.py::test_records_of_which_none_fits_are_refused_with_the_reason",),
     ),
 )
