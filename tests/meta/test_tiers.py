@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiers import TIERS, refusal, tier_of
+from tests.support.tiers import TIERS, refusal, refuse_unknown_fixtures, tier_of
 
 TESTS = Path(__file__).resolve().parents[1]
 FOLDERS = sorted({path.parent.relative_to(TESTS).parts[0] for path in TESTS.glob("*/test_*.py")})
@@ -58,3 +58,16 @@ def java() -> None:
 def test_of_what_a_test_asks_for_as_it_runs_the_same_holds(request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.fail.Exception, match="the tier 'core' doesn't have"):
         request.getfixturevalue("java")
+
+
+@pytest.mark.parametrize("parameter", [1])
+def test_a_fixture_that_nobody_defines_is_refused(
+    request: pytest.FixtureRequest, tmp_path: Path, parameter: int
+) -> None:
+    del tmp_path, parameter
+    asking = request.node
+    refuse_unknown_fixtures(asking)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "fixturenames", [*asking.fixturenames, "nobodys"])
+        with pytest.raises(pytest.UsageError, match="a fixture that there isn't: nobodys"):
+            refuse_unknown_fixtures(asking)

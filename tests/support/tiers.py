@@ -8,7 +8,7 @@
     platform   Docker, a Kubernetes cluster
 
 A test is of the tier of its folder, or of the one tier that it is marked with. A test that asks for a fixture which its
-tier doesn't have is refused while tests are collected.
+tier doesn't have, or which there isn't, is refused while tests are collected, those that are left out as well.
 """
 
 from __future__ import annotations
@@ -82,6 +82,19 @@ def refusal(tier: str, fixtures: Iterable[str]) -> str:
     return ""
 
 
+def refuse_unknown_fixtures(item: pytest.Function) -> None:
+    """Refuses a test that asks for a fixture which nobody defines: pytest itself says so only as the test runs.
+
+    Raises:
+        pytest.UsageError: It names the fixtures.
+    """
+    unknown = [
+        name for name in item.fixturenames if name != "request" and name not in item._fixtureinfo.name2fixturedefs
+    ]
+    if unknown:
+        raise pytest.UsageError(f"{item.nodeid} asks for a fixture that there isn't: {', '.join(unknown)}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A core test that starts a JVM is in the wrong tier, however it comes by it."""
     config.stash[_LEFT_OUT] = Counter()
@@ -122,6 +135,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(tier_of(item))
         if wrong := unshared(item.nodeid.partition("::")[0], getattr(item, "fixturenames", ())):
             raise pytest.UsageError(wrong)
+        if isinstance(item, pytest.Function):
+            refuse_unknown_fixtures(item)
     items.sort(key=lambda item: (-TIERS.index(tier_of(item)), place(item.nodeid)))
 
 
