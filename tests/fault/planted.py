@@ -147,14 +147,14 @@ def keep_deleted() -> None:
 
 def reduce_cleared() -> None:
     """What an epoch both clears and writes is merged with what it has cleared."""
-    merge_entries._Without.get_many = lambda self, keys: self._stored.get_many(keys)  # type: ignore[method-assign]
+    merge_entries._Without.get_many = lambda self, storage_keys: self._stored.get_many(storage_keys)  # type: ignore[method-assign]
 
 
 def count_expired() -> None:
     """What an epoch brings is merged with what has expired."""
 
-    def get_many(self: merge_expiring._Living, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None if row is None else row[STAMP_BYTES:] for row in self._stored.get_many(keys)]
+    def get_many(self: merge_expiring._Living, storage_keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None if row is None else row[STAMP_BYTES:] for row in self._stored.get_many(storage_keys)]
 
     merge_expiring._Living.get_many = get_many  # type: ignore[method-assign]
 

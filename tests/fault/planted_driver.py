@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from keyhole.protocol.epochs import StatePlan
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.driver import subtask_numbers
+from keyhole.spark.driver.micro_batch import MicroBatch
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.worker.subtasks import SubtaskNumber
@@ -45,8 +47,8 @@ def deal_out_unions() -> None:
     """When the number of subtasks changes, the elements of a union state are dealt out, too."""
     staged_operator = epoch_states.staged_operator
 
-    def dealt_out(subtasks: Subtasks, *of: Any) -> StagedState:
-        return staged_operator(dataclasses.replace(subtasks, mode="list"), *of)
+    def dealt_out(subtasks: Subtasks, plan: StatePlan, rows: ClassicDataFrame, batch: MicroBatch) -> StagedState:
+        return staged_operator(dataclasses.replace(subtasks, mode="list"), plan, rows, batch)
 
     epoch_states.staged_operator = dealt_out
 
@@ -55,9 +57,9 @@ def forget_numbers() -> None:
     """A batch that is run again has as many subtasks of one operator as its driver wants."""
     subtask_number = subtask_numbers.subtask_number
 
-    def forgotten(batch: Any, state: str, wanted: int, partitions: int) -> SubtaskNumber:
+    def forgotten(batch: MicroBatch, state: str, wanted: int | None, partitions: int) -> SubtaskNumber:
         number = subtask_number(batch, state, wanted, partitions)
-        return SubtaskNumber(wanted, number.most, partitions) if state == LEDGERS else number
+        return SubtaskNumber(wanted or partitions, number.most, partitions) if state == LEDGERS else number
 
     operator_rows.subtask_number = dealing.subtask_number = forgotten
 

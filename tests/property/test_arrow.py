@@ -69,7 +69,8 @@ def batch_of(of: StateDescriptor, rows: list[Any], text: pa.DataType) -> pa.Reco
 
 
 def expected(of: StateDescriptor, rows: list[Any]) -> list[tuple[bytes, bytes | None]]:
-    codec, changes = StateCodec(of), []
+    codec = StateCodec(of)
+    changes: list[tuple[bytes, bytes | None]] = []
     for place, (key, map_key, number, op) in enumerate(rows):
         position = (place,) if of.kind is StateKind.LIST else ()
         storage_key = codec.storage_key((*key, *map_key, *position))

@@ -64,7 +64,8 @@ numbers = st.sampled_from([0.0, 1.0, 2.0, 3.0])
 @st.composite
 def ordered_rows(draw: st.DrawFn, of: StateDescriptor) -> Staged:
     orders = st.none() | numbers
-    codec, rows = StateCodec(of), []
+    codec = StateCodec(of)
+    rows: Staged = []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
         prefix = codec.prefix(name)
         if of.map_key:
@@ -82,7 +83,8 @@ def ordered_rows(draw: st.DrawFn, of: StateDescriptor) -> Staged:
 def staged_rows(draw: st.DrawFn, of: StateDescriptor) -> Staged:
     if of.keep_deleted_ms:
         return draw(ordered_rows(of))
-    codec, rows = StateCodec(of), []
+    codec = StateCodec(of)
+    rows: Staged = []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
         prefix = codec.prefix(name)
         if of.entry_key:

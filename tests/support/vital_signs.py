@@ -78,12 +78,12 @@ class ProcessorBench:
 class _OfTwoColumns(VitalSigns):
     """The tester knows keys of one column only: it gives the pair as if it were one."""
 
-    def handleInputRows(
+    def handleInputRows(  # type: ignore[override]  # as said above
         self, key: tuple[tuple[str, str]], rows: Iterator[Row], timerValues: TimerValues
     ) -> Iterator[Row]:
         return super().handleInputRows(key[0], rows, timerValues)
 
-    def handleExpiredTimer(
+    def handleExpiredTimer(  # type: ignore[override]  # as said above
         self, key: tuple[tuple[str, str]], timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
         return super().handleExpiredTimer(key[0], timerValues, expiredTimerInfo)

@@ -68,7 +68,7 @@ class Processor(StatefulProcessor):
         self.last.clear()
         return iter([Row(number=expiredTimerInfo.getExpiryTimeInMs())])
 
-    def handleInitialState(self, key: Any, initialState: Work, timerValues: TimerValues) -> None:  # noqa: N802, N803
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:  # noqa: N802, N803
         initialState(self)
 
 

@@ -817,7 +817,7 @@ def test_a_restore_that_stood_still_before_it_took_the_id_of_the_rows_writes_non
     assert ends_of(kafka) == ends
 
 
-def ends_of(kafka: MemoryKafka) -> dict[Partition, int]:
+def ends_of(kafka: MemoryKafka) -> Mapping[Partition, int]:
     with closing(MemoryChangelog(kafka, "app").reader()) as reader:
         return reader.ends({"counts": range(descriptor().key_groups)}, 1)
 
