@@ -76,7 +76,13 @@ async def _read_from_the_standby(address: str, epoch: int) -> None:
     """It has what its owner has committed, each 250 ms, and goes on when there is no owner any more."""
     async with proxy_of(address) as proxy, AsyncClient(proxy.address) as client:
         got = await client.get(
-            APPLICATION, STATE, ("sensor-7", 9), stale="always", min_epoch=epoch, timeout=PATIENCE_SECONDS
+            APPLICATION,
+            STATE,
+            ("sensor-7", 9),
+            stale="always",
+            min_epoch=epoch,
+            max_staleness=60,
+            timeout=PATIENCE_SECONDS,
         )
         assert (got.source.role, got.source.epoch) == (Role.STANDBY, epoch)
         entries = await client.scan(APPLICATION, STATE, "sensor-7", stale="always", timeout=PATIENCE_SECONDS)

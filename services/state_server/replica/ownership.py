@@ -71,6 +71,8 @@ class Ownership:
             self._heard,
             settings.changed,
             settings.make_follower,
+            settings.kafka_deadline_seconds,
+            asks_ends=settings.feeds_by_itself,
         )
         self.take_overs = TakeOvers(query, changelog, states, feeding, self.standbys, lease, thread, settings)
         self.standbys.start()

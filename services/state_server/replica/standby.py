@@ -26,6 +26,7 @@ from services.state_server.read.standing import Standing
 from services.state_server.replica.follower import Delivery, MakeFollower, Subscription
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import drop_unusable
+from services.state_server.replica.updates_ends import FollowedUpdates, UpdatesEnds
 from services.state_server.write.host_thread import HostThread
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class StandbyCopies:
         thread: The host's.
         heard: Is called with the query's records in the control topic, on the event loop, whenever they change.
         changed: Is called, on the event loop, when other key groups are shown, or have caught up.
+
+    Attributes:
+        ends: Of the updates of what is followed, where a state is fed by them.
     """
 
     def __init__(
@@ -73,6 +77,9 @@ class StandbyCopies:
         heard: Callable[[QueryControl], Awaitable[None]],
         changed: Callable[[], None],
         make_follower: MakeFollower,
+        kafka_deadline_seconds: float,
+        *,
+        asks_ends: bool = True,
     ) -> None:
         self._hosted = hosted
         self._thread = thread
@@ -85,6 +92,7 @@ class StandbyCopies:
         self._told_ms, self._heard_monotonic = -1, 0.0
         self._shown: dict[str, tuple[Mapping[int, Position], Mapping[int, Standing]]] = {}
         self._follower = make_follower(changelog, query, self._prepare_from_follower, self._deliver, clock)
+        self.ends = UpdatesEnds(changelog, query, clock, kafka_deadline_seconds, self._stand_fed, by_itself=asks_ends)
         self._closed = False
         # What the follower waits for: its delivery is taken in, or nothing is followed any more.
         self._go_on = threading.Event()
@@ -115,6 +123,13 @@ class StandbyCopies:
             name = state.descriptor.state
             if self._hosted.get(name) is state:
                 state.table.given.follow(self.wanted(name), shown)
+        self.ends.want(
+            {
+                name: FollowedUpdates(state.descriptor.updates_topic_id, self.wanted(name))
+                for name, state in self._hosted.items()
+                if state.descriptor.updates_topic_id
+            }
+        )
         self._follower.subscribe(subscription)
 
     def _take_subscription(
@@ -225,10 +240,20 @@ class StandbyCopies:
 
     def _stand(self, state: StateReplica, positions: Mapping[int, Position], before: Mapping[int, Standing]) -> None:
         name = state.descriptor.state
-        complete = self._control.complete if self._control is not None else None
-        found = standings(name, positions, complete, before, self._heard_monotonic)
+        if state.descriptor.updates_topic_id:
+            found = {of: self.ends.standing(Partition(name, of), position) for of, position in positions.items()}
+        else:
+            complete = self._control.complete if self._control is not None else None
+            found = standings(name, positions, complete, before, self._heard_monotonic)
         self._shown[name] = (positions, found)
         state.table.standby.stand(most_common(found), found)
+
+    def _stand_fed(self) -> None:
+        """More is known of where updates end."""
+        for name, (positions, before) in self._shown.items():
+            state = self._hosted.get(name)
+            if state is not None and state.descriptor.updates_topic_id:
+                self._stand(state, positions, before)
 
     def forget(self, state: str) -> None:
         """The state's store is being closed."""
@@ -239,7 +264,9 @@ class StandbyCopies:
         self._closed = True
         self._go_on.set()
         self._follower.close()
+        self.ends.close()
         await self._loop.run_in_executor(None, self._follower.join)
+        await self._loop.run_in_executor(None, self.ends.join)
 
 
 def _view(state: StateReplica) -> StandbyView:

@@ -29,8 +29,9 @@ class KafkaUpdatesTopics:
     def __init__(self, bootstrap_servers: str, application: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._application = application
-        # Made when first asked: an owner asks several times a second.
+        # Made when first asked: an owner asks several times a second, and a standby each second.
         self._topics: Topics | None = None
+        self._offsets: TopicOffsets | None = None
         self._letters: dict[str, KafkaLetters] = {}
         # By topic that the last look did not find: when the first one did not.
         self._absent: dict[str, tuple[float, float]] = {}
@@ -53,9 +54,9 @@ class KafkaUpdatesTopics:
     ) -> Mapping[Partition, LogExtent]:
         deadline = Deadline(deadline_seconds)
         asked = {updates_topic_name(self._application, state): groups for state, groups in key_groups.items()}
-        with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
-            # The start first: it only grows, so it is never above the end.
-            starts, ends = offsets.starts(asked, deadline.left), offsets.ends(asked, deadline.left)
+        self._offsets = offsets = self._offsets or TopicOffsets(self._bootstrap_servers)
+        # The start first: it only grows, so it is never above the end.
+        starts, ends = offsets.starts(asked, deadline.left), offsets.ends(asked, deadline.left)
         found = {}
         for state, groups in key_groups.items():
             topic = updates_topic_name(self._application, state)
@@ -126,6 +127,9 @@ class KafkaUpdatesTopics:
         if self._topics is not None:
             self._topics.close()
             self._topics = None
+        if self._offsets is not None:
+            self._offsets.close()
+            self._offsets = None
 
     def _known(self) -> Topics:
         self._topics = self._topics or Topics(self._bootstrap_servers, UPDATES)
