@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -91,7 +91,7 @@ class Stack:
         self._producer.produce(self.topic, b"{", partition=0)
         assert self._producer.flush(LONG_SECONDS) == 0
 
-    def write(self, customer: str, amount: int) -> int:
+    def write(self, customer: str, amount: int) -> Mapping[int, int]:
         """By a program, beside the topic. Returns what a reader asks for to see it."""
         with feed.Producer(self.kafka, self.state) as producer:
             producer.add(customer, {"amount": amount, "order": 1})
@@ -99,7 +99,7 @@ class Stack:
             self.total += 1
             self.sent[customer] += amount
             self.rows[customer] += 1
-            return token.min_epoch(producer.key_group(customer))
+            return token.epochs
 
     def found(self) -> tuple[Counter[str], Counter[str]]:
         """Sums and counts by key, as a reader sees them; of what can't be read now nothing."""
@@ -180,8 +180,8 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     stack.grows()
     stream()
     stack.all_agree()
-    epoch = stack.write("c1", 1000)
-    answer = stack.client.get(*stack.state.split("/"), "c1", min_epoch=epoch)
+    epochs = stack.write("c1", 1000)
+    answer = stack.client.get(*stack.state.split("/"), "c1", min_epoch=epochs)
     assert answer.value.amount == stack.sent["c1"], "who has written it sees it, without waiting for more"
 
     assert second.terminate(LONG_SECONDS) == 0

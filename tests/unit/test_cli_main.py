@@ -58,6 +58,11 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
     [
         (["states"], "rich", "keyhole states needs rich: install keyhole-spark[cli]"),
         (["get", "a/b", "c"], "grpc", "keyhole get needs grpc: install keyhole-spark[cli]"),
+        (
+            ["feed", "a/b", "--topic", "t"],
+            "confluent_kafka",
+            "keyhole feed needs confluent_kafka: install keyhole-spark[cli,kafka]",
+        ),
         (["state-server"], "lmdb", "services.state_server needs lmdb: install keyhole-spark[server,kafka]"),
         (["job", "temperature_monitor", "--external"], "pyspark", "needs pyspark: install keyhole-spark[spark]"),
         (["job", "temperature_monitor"], "jgo", "a job on this machine needs jgo: install keyhole-spark[demo]"),

@@ -112,6 +112,27 @@ def test_a_second_process_ends_the_first_which_says_who_took_over(processes: Pro
     assert "Is the job running twice?" in caught.value.message
 
 
+def test_who_took_over_is_waited_for_until_it_is_on_record(processes: Processes) -> None:
+    first, stop = processes.start(), threading.Event()
+    asked = first._run.fenced_by
+
+    def fence() -> None:
+        MemoryChangelog(processes.world.kafka, "app").control(SUM.query).open(1.0)
+        with pytest.raises(Fenced, match="nobody is on record who has"):
+            first._run.beat(0.0)
+
+    def then_it_is_on_record() -> Fenced | None:
+        told = asked()
+        if len(processes.made) == 1:
+            processes.start()
+        return told
+
+    first._run.fenced_by = then_it_is_on_record  # type: ignore[method-assign]
+    with pytest.raises(Fenced, match="by run 2") as caught:
+        first.feed(stop, once(fence))
+    assert "nobody" not in caught.value.message
+
+
 def test_a_lease_that_is_lost_first_is_told_as_what_it_is(processes: Processes) -> None:
     first = processes.start(Fenced("keyhole.app.counts.feed.orders was taken over"))
     processes.start()

@@ -36,12 +36,14 @@ from keyhole.feed.preview import check_records
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.rates import Rates
 from keyhole.feed.topic_feed import FeedFigures, TopicFeed
+from keyhole.installing import require
 from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
 
 _BROKEN_OFF = 130
 _SHOW_SECONDS = 0.5
 _OURS = "keyhole."
+_TO_SERVE = ("aiohttp", "grpc_health", "prometheus_client")
 
 
 def feed_options(options: argparse.Namespace) -> FeedOptions:
@@ -120,6 +122,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = feed_options(options)
     descriptor = describe(chosen)
     config = feed_config(options, chosen.application)
+    if config.stats or config.metrics:
+        require("what KEYHOLE_JOB_STATS and KEYHOLE_JOB_METRICS serve", "service", _TO_SERVE)
     console, clock = Console(highlight=False), SystemClock()
     # In a terminal the line says how far it is; what is logged at INFO is for machines.
     logs.configure("WARNING" if console.is_terminal else "INFO")

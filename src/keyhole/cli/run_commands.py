@@ -24,7 +24,7 @@ SERVICES = {
     "state-server": Program("services.state_server", "server,kafka", ("grpc_health", "lmdb", "confluent_kafka")),
     "client-proxy": Program("services.client_proxy", "server", ("grpc_health", "uvloop")),
 }
-_TO_FEED = ("grpc", "rich", "confluent_kafka", "aiohttp")
+_TO_FEED = ("grpc", "rich", "confluent_kafka")
 _OF_JOBS = ("pyspark", "confluent_kafka")
 _FOR_THE_DEMO = ("grpc", "rich", "grpc_health", "pyspark", "confluent_kafka", "lmdb", "jgo", "vega_datasets")
 
@@ -79,7 +79,7 @@ def start_demo(options: argparse.Namespace) -> int:
 
 def start_feed(options: argparse.Namespace) -> int:
     """Runs `keyhole feed` to its end; returns the exit code. Raises KeyholeError."""
-    require("keyhole feed", "cli,kafka,service", _TO_FEED)
+    require("keyhole feed", "cli,kafka", _TO_FEED)
     from keyhole.cli import feed
 
     return feed.run(options)

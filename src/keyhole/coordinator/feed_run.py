@@ -152,6 +152,21 @@ class FeedRun:
         """What this run ends with, once a newer one has taken the query over. Any thread, as the following."""
         return self._run.fenced
 
+    def fenced_by(self) -> Fenced | None:
+        """`fenced`, with who has taken the query over as far as that is on record by now. Blocks; after `start`.
+
+        A newer run fences this one before it is on record itself: so who asks at once may hear that nobody is. One that
+        is on record has its `generation` among the facts. Raises nothing.
+        """
+        with self._changes.held():
+            fenced = self._run.fenced
+            if fenced is None or "generation" in fenced.facts or not isinstance(fenced.__cause__, Fenced):
+                return fenced
+            cause = fenced.__cause__
+            told = self._run.be_fenced(cause)
+            told.__cause__ = cause
+            return told
+
     @property
     def generation(self) -> int:
         """Of this run; 0 before it has taken the query."""

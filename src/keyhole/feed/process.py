@@ -21,7 +21,7 @@ from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor
 
 _LOOK_SECONDS = 0.5
-_AGAIN_SECONDS, _FENCED_SECONDS = 0.1, 5.0
+_AGAIN_SECONDS, _FENCED_SECONDS, _ON_RECORD_SECONDS = 0.1, 5.0, 15.0
 
 
 class StateRun(Protocol):
@@ -33,6 +33,9 @@ class StateRun(Protocol):
     @property
     def fenced(self) -> Fenced | None:
         """What it ends with, once a newer run has taken the query over."""
+
+    def fenced_by(self) -> Fenced | None:
+        """The same, with who has taken it over, as far as that is on record by now."""
 
     @property
     def descriptors(self) -> Mapping[str, StateDescriptor]:
@@ -125,10 +128,19 @@ class FeedProcess:
                 with suppress(KeyholeError):
                     self._run.beat(0.0)
                 self._clock.sleep(_AGAIN_SECONDS)
-        if self._run.fenced is not None:
-            raise self._run.fenced from self._failure
+        if (fenced := self._fenced()) is not None:
+            raise fenced
         if self._failure is not None:
             raise self._failure
+
+    def _fenced(self) -> Fenced | None:
+        """Who has taken over, which is on record a moment after the run was fenced."""
+        until = self._clock.monotonic() + _ON_RECORD_SECONDS
+        while (fenced := self._run.fenced_by()) is not None and "generation" not in fenced.facts:
+            if self._clock.monotonic() >= until:
+                break
+            self._clock.sleep(_AGAIN_SECONDS)
+        return fenced
 
     def close(self) -> None:
         """Ends the run: see FeedRun.close. Idempotent."""

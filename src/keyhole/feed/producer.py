@@ -3,7 +3,7 @@
     with Producer("kafka:9092", "shop/totals") as producer:
         producer.add("c1", {"amount": 12.5})
         token = producer.flush()
-    client.get("shop", "totals", "c1", min_epoch=token.min_epoch(producer.key_group("c1")))    # sees the write
+    client.get("shop", "totals", "c1", min_epoch=token.epochs)    # sees the write
 
 Each write counts once, however often it is sent. Those of a process that dies before `flush` may be there, or not.
 docs/feed.md says how to read what was written, docs/updates.md what is sent.
