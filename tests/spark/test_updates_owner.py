@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -66,7 +67,8 @@ class Owner:
                 assert piece.marker.feed is not None
                 positions[piece.partition.key_group] = piece.marker.feed
         self.feed = StateFeed(state, topic_id)
-        extents = KafkaUpdatesTopics(kafka, of.application).extents({of.state: GROUPS}, DEADLINE)
+        with closing(KafkaUpdatesTopics(kafka, of.application)) as topics:
+            extents = topics.extents({of.state: GROUPS}, DEADLINE)
         for group, position in positions.items():
             self.feed.begin(group, position, extents[Partition(of.state, group)].start)
         self._tail = KafkaUpdatesTail(kafka, of.application, {of.state: topic_id})
@@ -198,3 +200,31 @@ def _until_ended(owner: Owner) -> None:
     while any(owner.feed.next_of(group) == offset for group, offset in before.items()):
         assert time.monotonic() < deadline
         owner.apply()
+
+
+def test_a_reader_that_is_behind_knows_how_much_there_is_without_asking(kafka: str, application: str) -> None:
+    of = descriptor(application=application, key_groups=len(GROUPS))
+    with closing(KafkaUpdatesTopics(kafka, application)) as topics:
+        topic_id = topics.ensure(of.state, len(GROUPS), "", DEADLINE)
+        producer = Producer({"bootstrap.servers": kafka})
+        for _ in range(9_000):
+            producer.produce(updates_topic_name(application, of.state), b"{}" * 50, partition=0)
+        assert producer.flush(DEADLINE) == 0
+        part = Partition(of.state, 0)
+        assert topics.extents({of.state: GROUPS}, DEADLINE)[part].end == 9_000
+        with closing(KafkaUpdatesTail(kafka, application, {of.state: topic_id})) as tail:
+            tail.follow({part: 0})
+            known, read, deadline = set(), 0, time.monotonic() + DEADLINE
+            while read < 9_000:
+                assert time.monotonic() < deadline
+                for run in tail.poll(0.5):
+                    read += len(run.updates)
+                    if run.end is None:
+                        known.add(run.log_end)
+                    else:
+                        assert (run.end, run.log_end) == (9_000, 0)
+            assert known == {9_000}
+        # Asked again, by the same client.
+        producer.produce(updates_topic_name(application, of.state), b"{}", partition=0)
+        assert producer.flush(DEADLINE) == 0
+        assert topics.extents({of.state: GROUPS}, DEADLINE)[part].end == 9_001
