@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
 _TELL_SECONDS = 0.5
+
+Behind = Callable[[], int | None]
+"""How many offsets of the source are not read yet; None: it is not known."""
 
 
 class FeedFigures(NamedTuple):
@@ -95,7 +98,7 @@ class TopicFeed:
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         while not stop.is_set():
             try:
-                with self._opened() as (feeder, source):
+                with self._opened() as (feeder, behind):
                     feeder.start()
                     self._from_earliest = False
                     backoff.reset()
@@ -103,9 +106,9 @@ class TopicFeed:
                     records = before.records
                     while not stop.is_set():
                         records += feeder.step(_POLL_SECONDS)
-                        self._tell(before, feeder, source, records)
+                        self._tell(before, feeder, behind, records)
                     feeder.finish()
-                    self._tell(before, feeder, source, records, last=True)
+                    self._tell(before, feeder, behind, records, last=True)
             except KafkaUnreachable as error:
                 self._figures = self._figures._replace(feeding=False, behind=None)
                 _log.warning(
@@ -113,9 +116,7 @@ class TopicFeed:
                 )
                 self._clock.wait(stop, backoff.next())
 
-    def _tell(
-        self, before: FeedFigures, feeder: Feeder, source: KafkaSource, records: int, *, last: bool = False
-    ) -> None:
+    def _tell(self, before: FeedFigures, feeder: Feeder, behind: Behind, records: int, *, last: bool = False) -> None:
         now = self._clock.monotonic()
         if not last and self._figures.feeding and now - self._told_at < _TELL_SECONDS:
             return
@@ -125,11 +126,11 @@ class TopicFeed:
             records,
             before.refused + feeder.refused,
             feeder.why_refused or before.why_refused,
-            source.behind(),
+            behind(),
         )
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Feeder, KafkaSource]]:
+    def _opened(self) -> Iterator[tuple[Feeder, Behind]]:
         application, state = self._descriptor.application, self._descriptor.state
         lease = f"keyhole.{application}.{state}.feed.{self._topic}"
         with ExitStack() as opened:
@@ -152,4 +153,4 @@ class TopicFeed:
                 boundary_seconds=self._boundary_seconds,
                 from_earliest=self._from_earliest,
             )
-            yield feeder, source
+            yield feeder, source.behind
