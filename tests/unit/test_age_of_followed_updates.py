@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyhole.changelog.base import LogExtent, Partition
@@ -150,6 +150,7 @@ class Log:
         st.one_of(st.integers(1, 3), st.sampled_from(["ask", "ask", "follow", "restart", "down", "wait"])), max_size=200
     )
 )
+@example([2, "ask", "follow", "restart"])
 def test_whatever_happens_it_has_all_that_there_was_when_it_says(steps: list[int | str]) -> None:
     async def run() -> None:
         clock = ManualClock()
