@@ -114,12 +114,18 @@ def _staged_rows(
 def _reduced_columns(descriptor: StateDescriptor) -> list[str]:
     """The value columns as they are staged, in SQL: widened to the field's type, or whether there is a value."""
     return [
-        f"{_reduced(quoted(field.name), field.type, parse(reducer))} AS {quoted(field.name)}"
+        f"{reduced_column(quoted(field.name), field.type, parse(reducer))} AS {quoted(field.name)}"
         for field, reducer in zip(descriptor.value.fields, descriptor.reducers, strict=True)
     ]
 
 
-def _reduced(of: str, kind: str, call: ReducerCall) -> str:
+def reduced_column(of: str, kind: str, call: ReducerCall) -> str:
+    """SQL of what a reducer is given of a column: widened to the field's type, or whether there is a value.
+
+    Args:
+        of: The column, quoted.
+        kind: The field's type.
+    """
     if call.reducer.of_presence:
         return f"CAST(CASE WHEN {of} IS NOT NULL THEN 1 ELSE 0 END AS bigint)"
     if call.by:

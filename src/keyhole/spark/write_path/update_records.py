@@ -1,0 +1,130 @@
+"""SQL that makes each row of a real-time query an update of a state, as docs/updates.md has it, with its partition.
+
+    customer "c1", amount 12.5, of partition 0 and offset 7    partition 14: [1,"a1b2",0,7,0,0,1,["c1"],null,[12.5]]
+
+Native SQL alone, as Spark's real-time mode runs nothing else. What comes out depends on the row, and on no setting of
+the session. No job uses it yet: docs/adr/real-time-updates.md says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import types as spark
+
+from keyhole.encoding.reducers import parse
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.protocol.updates import DELETE, PUT
+from keyhole.spark.declaration.spark_types import spark_type
+from keyhole.spark.driver.data_frames import quoted
+from keyhole.spark.write_path.state_rows import reduced_column
+
+# Text that has no exponent: Spark writes 0.0000001 as 1E-7, unless it is in ANSI mode.
+_PLAIN_SCALE = 6
+_WHOLE = (spark.BooleanType, spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+_LOCAL_TIME = "map('timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+
+
+def update_columns(
+    descriptor: StateDescriptor,
+    source: str,
+    *,
+    partition: str = "partition",
+    offset: str = "offset",
+    sub: str = "0",
+    delete_when: str = "false",
+) -> tuple[str, str]:
+    """Two expressions over a query's rows: `partition`, an int, and `value`, a string; Kafka's sink takes both so.
+
+    Args:
+        descriptor: Its key, map key and value are columns of the rows. Of kind value, map, list, reducing or broadcast.
+        source: Names the rows' topic, by its id, and this query: letters, digits, `_`, `-`, `.`. Where topics are
+            united, each has a source of its own: unite the updates, not the rows.
+        partition, offset, sub: SQL that says which row it is: see keyhole.protocol.updates.SourceRow.
+        delete_when: SQL, true of rows that delete. What is neither true nor false puts.
+
+    A null in the key is in the update, too, and its owner refuses it.
+    """
+    key, map_key = ([(quoted(of.name), of.type) for of in part] for part in (descriptor.key, descriptor.map_key))
+    values = [(quoted(field.name), field.type) for field in descriptor.value.fields]
+    if descriptor.kind is StateKind.REDUCING:
+        calls = map(parse, descriptor.reducers)
+        values = [(reduced_column(of, kind, call), kind) for (of, kind), call in zip(values, calls, strict=True)]
+    put = _json_array(values)
+    deletion = "'null'"
+    if descriptor.keep_deleted_ms:
+        deletion = _json_array([(of, kind) for of, kind in values if of == quoted(descriptor.order_by)])
+    deletes = f"({delete_when}) IS TRUE"
+    parts = [
+        f"'[1,\"{source}\"'",
+        f"string({partition})",
+        f"string({offset})",
+        f"string({sub})",
+        f"if({deletes}, '{DELETE}', '{PUT}')",
+        f"'{descriptor.value.version}'",
+        _json_array(key),
+        _json_array(map_key) if map_key else "'null'",
+        f"if({deletes}, {deletion}, {put})",
+    ]
+    group = "0"
+    if descriptor.kind is not StateKind.BROADCAST:
+        group = f"pmod(hash({', '.join(of for of, _ in key)}), {descriptor.key_groups})"
+    return f"int({group}) AS partition", f"concat(concat_ws(',', {', '.join(parts)}), ']') AS value"
+
+
+def _json_array(of: Sequence[tuple[str, str]]) -> str:
+    """Of columns and the names of their types."""
+    return _listed([_or_null(_json(column, spark_type(kind), 0)) for column, kind in of])
+
+
+def _listed(texts: list[str]) -> str:
+    return f"concat('[', concat_ws(',', {', '.join(texts)}), ']')"
+
+
+def _or_null(text: str) -> str:
+    return f"coalesce({text}, 'null')"
+
+
+def _json(of: str, kind: spark.DataType, depth: int) -> str:
+    """The JSON of a value in a form that docs/values.md takes; null of null.
+
+    Not `to_json` of it all: that cuts times to milliseconds, and writes decimals as numbers and the keys of some maps
+    as Spark has them in memory.
+
+    Args:
+        depth: Of arrays and maps around it, by which their elements are named apart.
+    """
+    element = f"_keyhole_{depth}"
+    match kind:
+        case spark.FloatType() | spark.DoubleType():
+            return f"if(isnan({of}) OR abs({of}) = double('Infinity'), concat('\"', {of}, '\"'), string({of}))"
+        case spark.DecimalType(scale=scale) if scale > _PLAIN_SCALE:
+            return f"concat('\"', replace(format_number({of}, {scale}), ',', ''), '\"')"
+        case spark.DecimalType():
+            return f"concat('\"', {of}, '\"')"
+        case spark.DateType():
+            return f"string(unix_date({of}))"
+        case spark.TimestampType():
+            return f"string(unix_micros({of}))"
+        case spark.TimestampNTZType():
+            return _only(f"to_json(array({of}), {_LOCAL_TIME})", of)
+        case spark.ArrayType():
+            texts = f"transform({of}, {element} -> {_or_null(_json(element, kind.elementType, depth + 1))})"
+            return f"concat('[', array_join({texts}, ','), ']')"
+        case spark.MapType():
+            pair = [
+                _json(f"{element}.key", kind.keyType, depth + 1),
+                _or_null(_json(f"{element}.value", kind.valueType, depth + 1)),
+            ]
+            return f"concat('[', array_join(transform(map_entries({of}), {element} -> {_listed(pair)}), ','), ']')"
+        case spark.StructType():
+            fields = [_or_null(_json(f"{of}.{quoted(field.name)}", field.dataType, depth)) for field in kind.fields]
+            return f"if({of} IS NULL, null, {_listed(fields)})"
+        case simple if isinstance(simple, _WHOLE):
+            return f"string({of})"
+    return _only(f"to_json(array({of}))", of)
+
+
+def _only(array: str, of: str) -> str:
+    """The only element of an array, which is in quotes, as JSON; null of null."""
+    return f"if({of} IS NULL, null, trim(BOTH '[]' FROM {array}))"

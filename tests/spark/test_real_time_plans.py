@@ -1,0 +1,74 @@
+"""What Spark's real-time mode can't do is refused by name before the query starts, with what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
+
+from keyhole.errors import Unsupported
+from keyhole.spark.driver.real_time_plan import check_real_time
+
+
+def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
+    "groupBy": (lambda events, _: events.groupBy("k").count(), "groupBy and agg: the state keeps .* kind reducing"),
+    "dropDuplicates": (lambda events, _: events.dropDuplicates(["k"]), "dropDuplicates: the state keeps"),
+    "within": (
+        lambda events, _: events.withWatermark("timestamp", "1 minute").dropDuplicatesWithinWatermark(["k"]),
+        "dropDuplicatesWithinWatermark: use a job by micro-batches",
+    ),
+    "repartition": (lambda events, _: events.repartition(2), "repartition and coalesce: leave it out"),
+    "by": (lambda events, _: events.repartition(2, "k"), "repartition: leave it out"),
+    "limit": (lambda events, _: events.limit(2), "limit: use a job by micro-batches"),
+    "udf": (
+        lambda events, _: events.filter(F.udf(str, "string", useArrow=False)("k") != "a"),
+        r"Python \(str\) in the query: use SQL's functions",
+    ),
+    "mapInArrow": (
+        lambda events, _: events.select("k").mapInArrow(nothing, "k string"),
+        "Python .* in the query: use SQL's functions",
+    ),
+    "streams": (lambda events, _: events.join(events.select("k"), "k"), "join of two streams: let each feed a state"),
+    "unhinted": (lambda events, table: events.join(table, "k"), "join without broadcast"),
+    "unequal": (
+        lambda events, table: events.join(F.broadcast(table.withColumnRenamed("k", "l")), F.expr("k < l")),
+        "join without broadcast",
+    ),
+    "rate": (
+        lambda events, _: events.sparkSession.readStream.format("rate").load(),
+        "source of format rate: read from Kafka",
+    ),
+    "table": (lambda _, table: table, "rows that are no stream"),
+}
+
+
+@pytest.fixture
+def events(spark: SparkSession) -> DataFrame:
+    """Of a Kafka that nobody asks: a query that has not started has no broker."""
+    settings = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "events"}
+    return spark.readStream.format("kafka").options(**settings).load().withColumn("k", F.col("value").cast("string"))
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> DataFrame:
+    return spark.range(3).selectExpr("string(id) AS k", "id AS n")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_real_time_mode_can_not_do_is_refused_by_name(events: DataFrame, table: DataFrame, name: str) -> None:
+    change, message = REFUSED[name]
+    with pytest.raises(Unsupported, match=f"Spark's real-time mode has no {message}"):
+        check_real_time(change(events, table))
+
+
+def test_what_it_can_do_is_taken(events: DataFrame, table: DataFrame) -> None:
+    rows = events.withWatermark("timestamp", "1 minute").filter("k <> ''").selectExpr("*", "posexplode(split(k, ','))")
+    rows = rows.join(F.broadcast(table).alias("t"), F.expr("col = t.k"), "left").select("col", "pos", "n")
+    check_real_time(rows.union(events.selectExpr("k", "0", "bigint(1)")))

@@ -1,0 +1,107 @@
+"""Updates that Spark's SQL makes of rows are those of docs/updates.md, and go where the keys' storage keys are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.json_values import JsonRows, key_reader
+from keyhole.encoding.storage_key import group_of
+from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.protocol.updates import DELETE, PUT, UpdateRecord, decode, encode
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
+from keyhole.spark.write_path.update_records import update_columns
+from tests.spark.test_values_from_spark import KEYS, VALUES, stored
+
+ZONES = ("UTC", "America/New_York", "Asia/Tokyo")
+
+EVENTS = r"""
+    SELECT partition, offset, sub, k, m, cast(n AS bigint) n, string(n) s, gone FROM VALUES
+    (0, bigint(7), 0, 'c1', date'2026-11-21', 12, false), (1, bigint(8), 3, '[é"\\]', date'1969-12-31', null, true),
+    (1, bigint(9), 0, null, null, 1, null) AS rows (partition, offset, sub, k, m, n, gone)
+"""
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)  # type: ignore[arg-type]  # each has a default
+
+
+def updates(rows: DataFrame, of: StateDescriptor, **columns: str) -> list[tuple[int, UpdateRecord]]:
+    found = []
+    for partition, value in rows.selectExpr(*update_columns(of, "a1b2", **columns)).collect():
+        record = decode(value.encode())
+        assert isinstance(record, UpdateRecord)
+        found.append((partition, record))
+    return found
+
+
+def test_every_value_and_key_is_stored_as_the_batch_lane_stores_it_whatever_the_session_is_set_to(
+    spark: SparkSession,
+) -> None:
+    more = ["cast(0.0000001 as decimal(38,10))", "cast(-0.1 as float)", "cast('NaN' as double)", "'a]\"[\\\\'", "'[]'"]
+    values = [*VALUES, *more, "cast('-1234567.00000001' as decimal(38,8))"]
+    keys = [f"{expression} as key_{kind}" for kind, (expression, _) in KEYS.items()]
+    present = [f"{expression} as v{number}" for number, expression in enumerate(values)]
+    absent = [f"if(id < 1, null, {expression}) as n{number}" for number, expression in enumerate(values)]
+    where = ("0 as partition", "bigint(7) as offset")
+    for zone, ansi in zip(ZONES, ("true", "false", "true"), strict=True):
+        with configured(spark, {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}):
+            data = spark.range(1).selectExpr(*keys, *present, *absent)
+            names = tuple(f"key_{kind}" for kind in KEYS)
+            of = describe(Declaration("state", names, 64, None, None), "application", "query", data.schema)
+            ((partition, record),) = updates(data.selectExpr("*", *where), of)
+            ((storage_key, value),) = stored(data, of)
+        key = key_reader(of.key)(record.key)
+        assert StateCodec(of).storage_key(key) == storage_key
+        assert partition == group_of(storage_key)
+        assert JsonRows(of).row(record.schema_version, record.value or []) == value
+
+
+def test_kinds_deletions_and_rows_of_one_offset_have_the_documented_records(spark: SparkSession) -> None:
+    rows = spark.sql(EVENTS)
+
+    def of(declared: Declaration, **columns: str) -> list[tuple[int, UpdateRecord]]:
+        return updates(rows, describe(declared, "app", "main", rows.schema), **columns)
+
+    def record(offset: int, sub: int, operation: int, key: object, **more: list[object] | None) -> UpdateRecord:
+        return UpdateRecord("a1b2", int(offset > 7), offset, sub, operation, 1, [key], **more)
+
+    bytewise = update_columns(describe(Declaration("s", ("k",), 8, ("n",), None), "app", "main", rows.schema), "a1b2")
+    assert [row.value.encode() for row in rows.selectExpr(*bytewise).collect()] == [
+        encode(record(7, 0, PUT, "c1", value=[12])),
+        encode(record(8, 0, PUT, '[é"\\]', value=[None])),
+        encode(record(9, 0, PUT, None, value=[1])),
+    ]
+    # docs/updates.md: the key group of "c1" of 64.
+    value = of(Declaration("s", ("k",), 64, ("n", "s"), None), sub="sub", delete_when="gone")
+    assert value[0] == (14, record(7, 0, PUT, "c1", value=[12, "12"]))
+    assert [update for _, update in value[1:]] == [
+        record(8, 3, DELETE, '[é"\\]'),
+        record(9, 0, PUT, None, value=[1, "1"]),
+    ]
+    entries = of(Declaration("s", ("k",), 64, ("n",), None, kind=StateKind.MAP, map_key=("m",)), delete_when="gone")
+    assert entries[0] == (14, record(7, 0, PUT, "c1", map_key=[20778], value=[12]))
+    assert entries[1][1] == record(8, 0, DELETE, '[é"\\]', map_key=[-1])
+    ordered = of(Declaration("s", ("k",), 64, ("s",), "n", keep_deleted_ms=60_000), delete_when="n = 12")
+    assert ordered[0] == (14, record(7, 0, DELETE, "c1", value=[12]))
+    assert ordered[1][1].value == [None, None]
+    reduced = of(Declaration("s", ("k",), 64, ("n", "s"), None, ("sum", "count"), kind=StateKind.REDUCING))
+    assert [update.value for _, update in reduced] == [[12, 1], [None, 0], [1, 1]]
+    elements = of(Declaration("s", ("k",), 64, ("n",), None, kind=StateKind.LIST))
+    assert elements[0] == (14, record(7, 0, PUT, "c1", value=[12]))
+    everywhere = of(Declaration("s", ("k",), 1, ("n",), None, kind=StateKind.BROADCAST))
+    assert [partition for partition, _ in everywhere] == [0, 0, 0]
+    assert msgspec.structs.astuple(everywhere[2][1])[:4] == ("a1b2", 1, 9, 0)
