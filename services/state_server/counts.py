@@ -32,7 +32,11 @@ class ServerCounts:
 
 
 class EpochCounts:
-    """The epochs of one query on this server. Written on the event loop alone."""
+    """The epochs of one query on this server. Written on the event loop alone.
+
+    Attributes:
+        failed: Commits that failed, by reason; also those of updates.
+    """
 
     __slots__ = ("committed", "committed_epoch", "failed", "replayed", "staged_epoch")
 

@@ -72,7 +72,14 @@ class QueryHost:
         self._writer = EpochWriter(application, self._states, self._grant, self.lease, self._thread, settings)
         self.attempts, self.epochs = self._writer.attempts, self._writer.counts
         self.feeding = OwnerLoop(
-            query, changelog, self._states, self._grant, self._thread, settings, lambda: self.fence.run.generation
+            query,
+            changelog,
+            self._states,
+            self._grant,
+            self._thread,
+            settings,
+            lambda: self.fence.run.generation,
+            self.epochs,
         )
         self._ownership = Ownership(
             query,

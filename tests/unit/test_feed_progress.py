@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.errors import ChangelogRecreated
+from keyhole.errors import ChangelogRecreated, KafkaUnreachable, TooLarge
 from keyhole.protocol.updates import PUT, FeedRules, RulesRecord, UpdateRecord
 from keyhole.rpc.convert import descriptor_to_proto
 from services.state_server.read.feed_progress import FeedProgress, GroupLag
@@ -57,6 +57,33 @@ def test_a_key_group_that_never_had_all_of_its_log_lacks_it_since_it_began() -> 
     assert group.lag == GroupLag(5.0, 4)
     group.reached_ms, group.reached_monotonic, group.waits = 1, 6.0, True
     assert group.lag == GroupLag(6.0, 4, stopped=False, waits=True)
+
+
+def test_readers_of_one_that_never_had_all_of_its_log_are_told_since_when() -> None:
+    group = FedGroup(tenure=1, begun_monotonic=500_000.0)
+    assert (group.behind.as_of_ms, group.behind.heard_monotonic) == (1, 500_000.0)
+
+
+async def test_commits_that_fail_are_counted_by_their_reason() -> None:
+    fed = await begun()
+    reasons: list[Exception] = [RuntimeError("a bug"), KafkaUnreachable("no transactions"), TooLarge("a marker")]
+
+    def fail() -> None:
+        if reasons:
+            raise reasons.pop()
+
+    fed.kafka.before_commit = fail
+    fed.add(NAMES[0], 1)
+    await fed.steps()
+    async with fed.host.feeding.committed():
+        pass  # before a release it is only logged
+    with pytest.raises(KafkaUnreachable):
+        await fed.host.feeding.commit()
+    with pytest.raises(RuntimeError):
+        await fed.host.feeding.commit()
+    assert fed.host.epochs.failed == {"TOO_LARGE": 1, "KAFKA_UNREACHABLE": 1, "INTERNAL": 1}
+    await closed(fed)
+    assert sum(fed.host.epochs.failed.values()) == 3, "an end is no failure"
 
 
 async def test_what_came_of_updates_is_counted() -> None:

@@ -53,14 +53,18 @@ class FedGroup:
     @property
     def behind(self) -> Standing:
         """What readers are told where it is behind its log: as of when it was not."""
-        return Standing(self.stamp, as_of_ms=self.reached_ms or 1, heard_monotonic=self.reached_monotonic)
+        return Standing(self.stamp, as_of_ms=self.reached_ms or 1, heard_monotonic=self._since)
 
     @property
     def lag(self) -> GroupLag:
         """What it has not applied. Any thread."""
-        since = self.reached_monotonic if self.reached_ms else self.begun_monotonic
         updates = max(0, self.log_end - self.at)
-        return GroupLag(None if self.at_end else since, updates, self.why is not None, self.waits)
+        return GroupLag(None if self.at_end else self._since, updates, self.why is not None, self.waits)
+
+    @property
+    def _since(self) -> float:
+        """When it had all of its log last, or began."""
+        return self.reached_monotonic if self.reached_ms else self.begun_monotonic
 
 
 class KeptGroup(NamedTuple):

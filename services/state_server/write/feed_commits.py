@@ -24,6 +24,7 @@ from keyhole.errors import (
     StoreFull,
     TooLarge,
 )
+from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.write.fed_state import FedState, fed_states
 from services.state_server.write.grant import Grant
@@ -58,6 +59,7 @@ class FeedCommits:
 
     Args:
         generation: The generation of the run that is obeyed now. Any thread.
+        counts: The query's, where commits that fail are counted.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class FeedCommits:
         thread: HostThread,
         settings: HostSettings,
         generation: Callable[[], int],
+        counts: EpochCounts,
     ) -> None:
         self._changelog = changelog
         self._states = states
@@ -75,6 +78,7 @@ class FeedCommits:
         self._thread = thread
         self._settings = settings
         self._generation = generation
+        self._counts = counts
         self._committing = asyncio.Lock()
         self._pool: ThreadPoolExecutor | None = None
         # The pool's.
@@ -114,6 +118,14 @@ class FeedCommits:
             yield
 
     async def _commit(self) -> None:
+        try:
+            await self._commit_all()
+        except Exception as error:
+            if not self._thread.refusing:
+                self._counts.failed[error.reason if isinstance(error, KeyholeError) else InternalError.reason] += 1
+            raise
+
+    async def _commit_all(self) -> None:
         left = None
         while not self._grant.given_up:
             commit = await self._thread.call(self._begin_commit, left)

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from keyhole.changelog.base import Changelog, Partition, UpdatesRun, UpdatesTail
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, NotReady, UnavailableError
+from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.write.fed_begin import NewGroups
 from services.state_server.write.fed_state import FedState, fed_states
@@ -67,6 +68,7 @@ class OwnerLoop:
 
     Args:
         generation: The generation of the run that is obeyed now. Any thread.
+        counts: The query's, where commits that fail are counted.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class OwnerLoop:
         thread: HostThread,
         settings: HostSettings,
         generation: Callable[[], int],
+        counts: EpochCounts,
     ) -> None:
         self._query = query
         self._changelog = changelog
@@ -90,7 +93,7 @@ class OwnerLoop:
         self._closed = threading.Event()
         # One step at a time, whoever asks for it.
         self._stepping = asyncio.Lock()
-        self._commits = FeedCommits(changelog, states, grant, thread, settings, generation)
+        self._commits = FeedCommits(changelog, states, grant, thread, settings, generation, counts)
         self._under_way: asyncio.Task[None] | None = None
         self._commit_at = settings.clock.monotonic() + _COMMIT_SECONDS
         # Why the last commit failed, which is logged once; empty: it did not.
