@@ -116,6 +116,41 @@ async def test_what_is_followed_no_more_is_forgotten_and_begins_anew(pair: Pair)
     assert pair.is_within(0.001)
 
 
+async def test_of_a_state_that_was_made_anew_no_end_of_the_topic_before_is_waited_for_or_believed() -> None:
+    clock, part = ManualClock(), Partition("s", 0)
+    log = Log(clock, end=70)
+    ends = UpdatesEnds(MemoryChangelog(MemoryKafka(), "app"), "main", clock, 1.0, lambda: None, by_itself=False)
+
+    async def ask() -> None:
+        ends.ask(log)  # type: ignore[arg-type]  # all that is asked
+        await asyncio.sleep(0)
+
+    ends.want({"s": FollowedUpdates("before", frozenset([0]))})
+    await ask()
+    assert ends.standing(part, Position(0, 70, 1, 0)).as_of_ms
+    log.end = 90
+    await ask()
+    ends.ask(log)  # type: ignore[arg-type]  # is heard of only below
+    ends.want({"s": FollowedUpdates("after", frozenset([0]))})
+    await asyncio.sleep(0)
+    log.end = 5
+    assert not ends.standing(part, Position(0, 80, 1, 0)).as_of_ms
+    await ask()
+    assert ends.standing(part, Position(0, 5, 1, 0)).as_of_ms == clock.now_ms() - 250
+
+
+async def test_a_log_that_has_lost_its_end_is_not_waited_for() -> None:
+    clock = ManualClock()
+    log = Log(clock, end=70)
+    ends = UpdatesEnds(MemoryChangelog(MemoryKafka(), "app"), "main", clock, 1.0, lambda: None, by_itself=False)
+    ends.want({"s": FollowedUpdates("t", frozenset([0]))})
+    for end in (70, 90, 80):
+        log.end = end
+        ends.ask(log)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    assert ends.standing(Partition("s", 0), Position(0, 80, 1, 0)).as_of_ms == clock.now_ms() - 250
+
+
 @dataclass
 class Log:
     """Updates topics of one partition, whose ends are known at any time."""

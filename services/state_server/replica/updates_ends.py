@@ -80,9 +80,14 @@ class UpdatesEnds:
         self._reached: dict[Partition, _End] = {}
 
     def want(self, followed: Mapping[str, FollowedUpdates]) -> None:
-        """By state, what is followed from now on; of others all is forgotten."""
+        """By state, what is followed from now on; of others all is forgotten, and so of one that was made anew."""
         wanted = {name: of for name, of in followed.items() if of.key_groups}
-        kept = {Partition(name, group) for name, of in wanted.items() for group in of.key_groups}
+        kept = {
+            Partition(name, group)
+            for name, of in wanted.items()
+            if (before := self._wanted.get(name)) is not None and before.topic_id == of.topic_id
+            for group in of.key_groups
+        }
         self._ahead = {part: ends for part, ends in self._ahead.items() if part in kept}
         self._reached = {part: end for part, end in self._reached.items() if part in kept}
         self._wanted = wanted
@@ -108,7 +113,8 @@ class UpdatesEnds:
         """
         failed: KeyholeError | None = None
         ends: dict[Partition, _End] = {}
-        for name, of in self._wanted.items():
+        asked = self._wanted
+        for name, of in asked.items():
             ms, monotonic = self._clock.now_ms(), self._clock.monotonic()
             try:
                 extents = topics.extents({name: sorted(of.key_groups)}, self._deadline_seconds)
@@ -118,17 +124,18 @@ class UpdatesEnds:
             except KeyholeError as error:
                 failed = error
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._take, ends)
+            self._loop.call_soon_threadsafe(self._take, asked, ends)
         if failed is not None:
             raise failed
 
-    def _take(self, ends: Mapping[Partition, _End]) -> None:
+    def _take(self, asked: Mapping[str, FollowedUpdates], ends: Mapping[Partition, _End]) -> None:
         for part, end in ends.items():
             of = self._wanted.get(part.state)
-            if of is None or part.key_group not in of.key_groups:
+            if of is None or part.key_group not in of.key_groups or of.topic_id != asked[part.state].topic_id:
                 continue
             ahead = self._ahead.setdefault(part, [])
-            if ahead and ahead[-1].offset == end.offset:
+            # Also ends above it, which were lost: a copy would wait for them for ever.
+            while ahead and ahead[-1].offset >= end.offset:
                 ahead.pop()
             if len(ahead) >= _MOST_ENDS:
                 del ahead[1::2]
