@@ -153,7 +153,7 @@ class ConflictError(KeyholeError):
 
 
 class StateConflict(ConflictError):
-    """A second state under a name that the application already has, or one that another query feeds."""
+    """A second state under a name that the application already has, or one that another query, or process, feeds."""
 
     reason, code = "STATE_CONFLICT", "ALREADY_EXISTS"
 

@@ -69,10 +69,10 @@ class Stack:
             *more,
         ]
 
-    def start_feeder(self) -> Child:
+    def start_feeder(self, *more: str) -> Child:
         self._feeders += 1
         name = f"feeder-{self._feeders}"
-        command = [sys.executable, "-m", "keyhole.cli.main", *self.words("--reduce", "order=count")]
+        command = [sys.executable, "-m", "keyhole.cli.main", *self.words("--reduce", "order=count", *more)]
         child = Child(name, command, self._directory / f"{name}.log", dict(os.environ))
         self._ending.callback(child.kill)
         return child
@@ -172,8 +172,12 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     stack.start_server()
     stack.grows()
 
-    # Another one for the same state: the first one ends, and says who has taken over.
-    second = stack.start_feeder()
+    # Another one for the same state is refused, and says who feeds it.
+    assert main(stack.words("--reduce", "order=count")) == 1
+    assert f"process {feeder.pid}" in capfd.readouterr().err
+    stack.grows()
+    # Told to take over it does: the first one ends, and says who that is.
+    second = stack.start_feeder("--take-over")
     until(lambda: feeder.exit_code == 1, LONG_SECONDS, LOOK_SECONDS)
     assert "was taken over" in feeder.output()
     assert f"process {second.pid}" in feeder.output()

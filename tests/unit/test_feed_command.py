@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+from collections.abc import Callable
 
 import pytest
 
+from keyhole.cli import feed
 from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_config, feed_options, progress
 from keyhole.cli.feed_arguments import FORMATS
 from keyhole.cli.main import main
-from keyhole.errors import InvalidConfiguration
+from keyhole.config import JobConfig
+from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, UnknownState
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.preview import check_records
 from keyhole.feed.rates import Rates
@@ -76,6 +82,9 @@ def test_formats_are_those_that_a_feeder_reads() -> None:
         ([*KEY, "--value", "amount", "--order-by", "price"], "order_by names 'price'"),
         ([*KEY, "--value", "amount", "--topic", "keyhole.shop.totals.updates"], "one of Keyhole's own"),
         ([*KEY, "--reduce", "amount=max", "--format", "debezium"], "max can't follow the changes of a table"),
+        ([*KEY, "--value", "amount", "--ttl", "1e308"], "a ttl is at most 31536000000 seconds"),
+        ([*KEY, "--value", "amount", "--ttl", "1e12"], "a ttl is at most 31536000000 seconds"),
+        ([*KEY, "--value", "amount", "--max-length", "9" * 30], "it is at most"),
         ([*KEY, "--value", "amount"], "give --bootstrap-servers HOST:PORT, or set KEYHOLE_JOB_BOOTSTRAP_SERVERS"),
         ([*KEY, "--value", "amount", "--bootstrap-servers", "k:9092"], "give --servers HOST:PORT, or set"),
     ],
@@ -118,6 +127,63 @@ def test_options_come_before_the_settings_of_every_job(monkeypatch: pytest.Monke
     config = feed_config(parser_of_all().parse_args(words), "shop")
     assert (config.bootstrap_servers, config.servers) == ("k:2?settings=/f", ("dns:s:7410", "c:1"))
     assert (config.tls, config.tls_ca) == ("on", "/ca")
+
+
+class FakeProcess:
+    """Is told to end while it is put away; `fails`: what its feed ends with."""
+
+    def __init__(self, fails: KeyholeError | None) -> None:
+        self._fails = fails
+
+    def start(self) -> None: ...
+
+    def feed(self, stop: threading.Event, show: Callable[[FeedFigures], None]) -> FeedFigures:
+        if self._fails is not None:
+            raise self._fails
+        return FeedFigures(True, 3)
+
+    def close(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("fails", "code"), [(None, 0), (Fenced("by run 2"), 1)], ids=repr)
+def test_what_it_ended_with_is_told_whoever_is_impatient_meanwhile(
+    fails: KeyholeError | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(feed, "_check_topic", lambda *_: None)
+    monkeypatch.setattr(feed, "_process", lambda *_: FakeProcess(fails))
+    monkeypatch.setattr("keyhole.logs.configure", lambda _: None)
+    monkeypatch.setattr("keyhole.logs.tell_crashes", lambda: None)
+    at = ["--bootstrap-servers", "k:1", "--servers", "s:1"]
+    assert main([*FEED, *KEY, "--value", "amount", *at]) == code
+    said = capsys.readouterr()
+    assert "broken off" not in said.out
+    assert ("stopped: 3 records read" in said.out) == (code == 0)
+    assert ("by run 2" in said.err) == (code == 1)
+
+
+def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def recorded(_: str, application: str, state: str) -> None:
+        if state != "there":
+            raise UnknownState("no")
+
+    def records(_: str, topic: str, partitions: int) -> list[SourceRecord]:
+        looked.append(topic)
+        assert partitions == 3
+        return []
+
+    monkeypatch.setattr(feed, "partitions_of", lambda *_: 3)
+    monkeypatch.setattr(feed, "recorded_state", recorded)
+    monkeypatch.setattr(feed, "last_records", records)
+    config = JobConfig("shop", ("s:1",), "k:1")
+    for name, words in (("there", []), ("new", ["--unchecked"]), ("new", [])):
+        options = parser_of_all().parse_args(["feed", f"shop/{name}", "--topic", name, *KEY, "--value", "a", *words])
+        chosen = feed_options(options)
+        feed._check_topic(options, config, describe(chosen), chosen.format)
+    assert looked == ["new"]
 
 
 ORDER = {"customer": "c1", "amount": 12.5}

@@ -11,7 +11,6 @@ from keyhole.feed.mapping import RecordMapper, RoutedUpdate
 from keyhole.feed.options import RecordFormat
 from keyhole.feed.positions import (
     BoundarySearch,
-    FeederBoundary,
     FoundBoundaries,
     SourceDescription,
     start_positions,
@@ -28,7 +27,7 @@ UPDATE = encode(UpdateRecord("id-1", 0, 1, 0, 0, 1, ["a"]))
 def boundary(
     ends: dict[int, int], topic_id: str = "id-1", topic: str = "orders", updates_id: str = "updates-1"
 ) -> bytes:
-    return encode(FeederBoundary(topic_id, 1, ends, topic, updates_id))
+    return encode(BoundaryRecord(topic_id, 1, ends, topic, updates_id))
 
 
 def found(*values: bytes | None, whole: bool = True) -> FoundBoundaries:

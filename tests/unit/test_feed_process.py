@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError
+from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, StateConflict
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
@@ -49,12 +49,12 @@ class Processes:
         self.made: list[FeedProcess] = []
         self.feeds: list[FakeFeed] = []
 
-    def start(self, fails: BaseException | None = None) -> FeedProcess:
-        process = self.make(SUM, fails)
+    def start(self, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
+        process = self.make(SUM, fails, take_over=take_over)
         process.start()
         return process
 
-    def make(self, of: StateDescriptor, fails: BaseException | None = None) -> FeedProcess:
+    def make(self, of: StateDescriptor, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
         def feed_of(of: StateDescriptor) -> FakeFeed:
             self.feeds.append(FakeFeed(of, fails))
             return self.feeds[-1]
@@ -63,7 +63,7 @@ class Processes:
         fleet = SimulatedFleet(world)
         changelog = MemoryChangelog(world.kafka, "app")
         run = FeedRun(world.config, SUM.query, changelog, world.clock, fleet=fleet, heartbeat_seconds=1e6)
-        self.made.append(FeedProcess(run, of, 0, feed_of, world.clock))
+        self.made.append(FeedProcess(run, of, 0, feed_of, world.clock, take_over=take_over))
         return self.made[-1]
 
 
@@ -173,6 +173,43 @@ def test_a_column_that_is_added_is_a_newer_schema_that_is_fed_from_then_on(proce
     process.feed(stop, once(stop.set))
     of = processes.feeds[-1].of
     assert (of.value.version, [field.name for field in of.value.fields]) == (2, ["n", "rows"])
+
+
+def test_a_start_beside_a_process_that_goes_on_is_refused_and_says_who_that_is(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, sleep = processes.start(), processes.world.clock.sleep
+
+    def beats(seconds: float) -> None:
+        sleep(seconds)
+        first._run.beat(0.0)
+
+    monkeypatch.setattr(processes.world.clock, "sleep", beats)
+    for _ in range(2):
+        with pytest.raises(StateConflict, match=r"goes on: run 1 \(run id .* process \d+ on .*--take-over"):
+            processes.start(take_over=False)
+    first._run.beat(0.0)
+
+
+def test_a_process_that_has_died_is_followed_once_it_is_silent(processes: Processes) -> None:
+    processes.start(take_over=False)
+    before = processes.world.clock.monotonic()
+    second, stop = processes.start(take_over=False), threading.Event()
+    assert 3 <= processes.world.clock.monotonic() - before < 10
+    assert isinstance(second._run, FeedRun)
+    assert second._run.generation == 2
+    assert second.feed(stop, once(stop.set)).records == 2
+
+
+def test_figures_that_can_t_be_shown_end_the_feed(processes: Processes) -> None:
+    process, stop = processes.start(), threading.Event()
+
+    def nobody_reads() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        process.feed(stop, once(nobody_reads))
+    assert stop.is_set()
 
 
 def test_a_start_that_is_refused_leaves_the_process_before_it_as_it_is(processes: Processes) -> None:

@@ -26,7 +26,7 @@ from keyhole.errors import (
     ServerLost,
     StateConflict,
 )
-from keyhole.protocol.control import OpenedRecord, SavepointRecord, record
+from keyhole.protocol.control import GenerationRecord, OpenedRecord, SavepointRecord, record
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog
 from tests.support.applications import control_of
 from tests.support.refused_starts import NEW, REFUSALS, Refusal, healthy, snapshot, start
@@ -248,6 +248,16 @@ def test_a_driver_that_is_fenced_by_who_is_no_run_says_what_is_known(
     by_somebody(world)
     error = fenced(world)
     assert re.search(f"query 'main' was taken over from its run 1, which must stop: {told}", error.message)
+
+
+def test_who_has_fenced_a_driver_is_waited_for_until_that_is_on_record(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened()(world)
+    newer = record("generation", "main", GenerationRecord(2, "other"))
+    on_record = opened(record("opened", "main", OpenedRecord("other", "elsewhere", 7)), newer)
+    monkeypatch.setattr(world.clock, "sleep", lambda seconds: on_record(world))
+    assert "by run 2 (run id other, process 7 on elsewhere)" in fenced(world).message
 
 
 def test_that_it_could_not_be_read_is_told_in_place_of_who(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,25 @@ class UnsteadyProcess(FeederProcess):
             self.away_in -= 1
 
 
+class FullProcess(UnsteadyProcess):
+    """Kafka answers, and takes no record, as where replicas lack; from `full` on."""
+
+    full = True
+    asked = 0
+
+    def call(self) -> None:
+        super().call()
+        self.asked += 1
+        assert self.asked < 5_000, "it would go on for ever"
+
+    def serve(self, *, waits: bool) -> None:
+        super().serve(waits=waits and not self.full)
+
+
 class WorldFeed(TopicFeed):
     """Feeds a world's topic. `away`: of each of its feeders, in which call Kafka is away; the last ones have it."""
+
+    process: type[UnsteadyProcess] = UnsteadyProcess
 
     def __init__(self, world: World, stop: threading.Event, *away: int, from_earliest: bool = False) -> None:
         super().__init__("world", STATE, TOPIC, RecordFormat.JSON, world.clock, from_earliest=from_earliest)
@@ -45,7 +62,7 @@ class WorldFeed(TopicFeed):
     @contextmanager
     def _opened(self) -> Iterator[tuple[Feeder, Behind]]:
         self.between.append(self.figures)
-        process = UnsteadyProcess(self.world, from_earliest=self._from_earliest)
+        process = self.process(self.world, from_earliest=self._from_earliest)
         self.opened.append(process)
         if len(self.opened) == self.stop_at:
             self._stop.set()
@@ -118,3 +135,44 @@ def test_one_that_is_told_to_stop_while_kafka_is_away_ends() -> None:
     feed.run(stop)
     assert len(feed.opened) == 10
     assert feed.figures == FeedFigures()
+
+
+def test_a_start_whose_boundary_is_not_taken_is_an_outage_and_one_that_is_told_to_stop_ends() -> None:
+    world, stop = world_of(), threading.Event()
+
+    class Full(FullProcess):
+        def serve(self, *, waits: bool) -> None:
+            super().serve(waits=waits)
+            if self.world.clock.monotonic() > 60:
+                stop.set()
+
+    feed = WorldFeed(world, stop)
+    feed.process = Full
+    feed.run(stop)
+    assert len(feed.opened) > 1
+    assert not world.counted()
+
+
+def test_one_that_is_told_to_stop_while_too_much_is_under_way_ends_and_the_next_one_sends_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("keyhole.feed.feeder.MOST_WAITING", 5)
+    world, stop = world_of(), threading.Event()
+
+    class FullOnceItReads(FullProcess):
+        def serve(self, *, waits: bool) -> None:
+            self.full = bool(self._positions)
+            super().serve(waits=waits)
+            if self.feeder.waiting > 5 and self.asked > 100:
+                stop.set()
+
+    feed = WorldFeed(world, stop)
+    feed.process = FullOnceItReads
+    before = world.clock.monotonic()
+    feed.run(stop)
+    assert feed.opened[0].feeder.waiting <= 5 + 3
+    assert "the next start sends the rest once more" in caplog.text
+    assert world.clock.monotonic() - before < 120
+    stop.clear()
+    WorldFeed(world, stop).run(stop)
+    assert world.counted() == world.expected()

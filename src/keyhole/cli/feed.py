@@ -21,7 +21,7 @@ from keyhole.coordinator.stats import stats_of
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
-from keyhole.feed.kafka.last_records import last_records
+from keyhole.feed.kafka.last_records import last_records, partitions_of
 from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.options import (
     DEFAULT_KEY_GROUPS,
@@ -43,6 +43,8 @@ from keyhole.model.state_path import state_path
 _BROKEN_OFF = 130
 _SHOW_SECONDS = 0.5
 _OURS = "keyhole."
+# More is refused as it is; a number of seconds may be one of which no milliseconds can be made.
+_MOST_SECONDS = 1e15
 _TO_SERVE = ("aiohttp", "grpc_health", "prometheus_client")
 
 
@@ -77,7 +79,7 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         key_columns(options.map_key),
         options.order_by or "",
         options.max_length or 0,
-        math.ceil(1000 * (options.ttl or 0)),
+        math.ceil(1000 * min(options.ttl or 0, _MOST_SECONDS)),
         options.key_groups or DEFAULT_KEY_GROUPS,
         RecordFormat(options.format),
     )
@@ -139,8 +141,10 @@ def run(options: argparse.Namespace) -> int:
                 _say(console, f"feeding {options.state} from topic {options.topic}; it can be read now")
                 with signals.gently():
                     shown = _Shown(line, options.topic, clock)
-                    done = process.feed(signals.came, shown)
-                signals.ignore()
+                    try:
+                        done = process.feed(signals.came, shown)
+                    finally:
+                        signals.ignore()  # what it ended with is told, whoever is impatient
     except KeyboardInterrupt:
         _say(console, "broken off before it had begun to feed")
         return _BROKEN_OFF
@@ -156,12 +160,13 @@ def _check_topic(
     options: argparse.Namespace, config: JobConfig, descriptor: StateDescriptor, record_format: RecordFormat
 ) -> None:
     """Passes where the topic is there; of a state that is not there yet, where its records fit it, too."""
-    records = last_records(config.bootstrap_servers, options.topic)
+    partitions = partitions_of(config.bootstrap_servers, options.topic)
     if options.unchecked:
         return
     try:
         recorded_state(config.bootstrap_servers, descriptor.application, descriptor.state)
     except (UnknownApplication, UnknownState):
+        records = last_records(config.bootstrap_servers, options.topic, partitions)
         check_records(records, descriptor, record_format, options.topic)
 
 
@@ -186,7 +191,7 @@ def _process(
             from_earliest=options.from_earliest,
         )
 
-    return FeedProcess(run, descriptor, options.standbys, feed_of, clock)
+    return FeedProcess(run, descriptor, options.standbys, feed_of, clock, take_over=options.take_over)
 
 
 @contextmanager

@@ -55,6 +55,9 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     start.add_argument(
         "--from-earliest", action="store_true", help="accept that records, or the topic before, are gone"
     )
+    start.add_argument(
+        "--take-over", action="store_true", help="take the state from a process that feeds it now, and ends then"
+    )
     start.add_argument("--unchecked", action="store_true", help="make the state without a look at the topic's records")
     stack = feed.add_argument_group(
         "where Kafka and the state servers are (or KEYHOLE_JOB_BOOTSTRAP_SERVERS and so on)"

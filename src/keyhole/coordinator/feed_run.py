@@ -27,13 +27,16 @@ from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Addresses, Fleet, fleet_of
 from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from keyhole.coordinator.run import QueryRun
-from keyhole.errors import ChangelogRecreated, Fenced
+from keyhole.errors import ChangelogRecreated, Fenced, StateConflict
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.control import CompleteRecord, QueryControl
+from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl
 from keyhole.protocol.membership import Membership
 from keyhole.protocol.start import Start, decide_feed
 from keyhole.protocol.updates import FeedRules, RulesRecord, encode
+
+_SILENT_SECONDS = 3.0
+_LOOK_SECONDS = 0.25
 
 
 class FeedRun:
@@ -73,13 +76,15 @@ class FeedRun:
             query, self._run, self._changes, self._counts, clock, self._closed, heartbeat_seconds
         )
 
-    def start(self, states: Mapping[StateDescriptor, int]) -> None:
+    def start(self, states: Mapping[StateDescriptor, int], *, take_over: bool = True) -> None:
         """Takes the query over, and returns once every key group has an owner that applies its updates.
 
         Args:
             states: As they are declared, with neither a topic's id; and how many standbys each is to have.
+            take_over: Also from a run that goes on. Else one is listened for, for three of its heartbeats.
 
         Raises:
+            StateConflict: Another run goes on, which must not be taken over.
             StateChanged, StateConflict, CheckpointMismatch, SavepointMismatch, TopicMismatch: A state can't be fed so,
                 or is another query's; or the query runs by epochs.
             ChangelogRecreated: The updates topic of a state is gone, was made anew, or holds records of an earlier one.
@@ -96,6 +101,8 @@ class FeedRun:
             for of in decide(self._run.known()).states:
                 if of.updates_topic_id:  # else there is nothing that an earlier run has applied
                     self._ensured(topics, of)
+        if not take_over:
+            self._refuse_beside_another()
         with self._changes.held():
             control = self._run.take()
             # Once more: until now others could record.
@@ -105,6 +112,27 @@ class FeedRun:
             except Fenced as error:
                 raise self._run.be_fenced(error) from error
         self._heartbeat.start()
+
+    def _refuse_beside_another(self) -> None:
+        """Passes once nothing was heard of the run before for a while. No clocks of two machines are compared."""
+        before = self._run.known()
+        if before.complete is None:
+            return  # no run has come so far
+        until = self._clock.monotonic() + _SILENT_SECONDS
+        while self._clock.monotonic() < until:
+            self._clock.sleep(_LOOK_SECONDS)
+            now = self._run.known()
+            if (now.run_id, now.opened, now.complete) != (before.run_id, before.opened, before.complete):
+                opened = now.opened
+                if opened is None or opened.run_id != now.run_id:
+                    opened = OpenedRecord(now.run_id)
+                raise StateConflict(
+                    f"query {self._query!r} is run by another process, which goes on: run {now.generation} "
+                    f"({opened.told}). Stop that one first, or take over from it (--take-over). One that has died is "
+                    f"followed once nothing was heard of it for {_SILENT_SECONDS:g} s",
+                    query=self._query,
+                    generation=now.generation,
+                )
 
     def _begin(self, control: QueryControl, start: Start) -> None:
         deadline = self._config.kafka_deadline_seconds

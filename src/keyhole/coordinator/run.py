@@ -40,6 +40,8 @@ from keyhole.protocol.takeover import taken_over_by
 
 _log = logging.getLogger(__name__)
 
+_ON_RECORD_SECONDS, _AGAIN_SECONDS = 5.0, 0.1
+
 
 class QueryRun:
     """Not thread-safe: the coordinator holds its ChangeLock around every call but `confirm`.
@@ -123,11 +125,20 @@ class QueryRun:
         return control
 
     def be_fenced(self, error: Fenced) -> Fenced:
-        """`fenced`, from now on: the error, and who has taken the query over, as far as the control topic has it."""
-        try:
-            who, facts = taken_over_by(self.known(), self.run)
-        except KeyholeError as unread:
-            who, facts = f"by whom could not be read ({unread.message})", {}
+        """`fenced`, from now on: the error, and who has taken the query over, as far as the control topic has it.
+
+        A newer run fences this one before it is on record itself: so that is waited for, a few seconds.
+        """
+        until = self._clock.monotonic() + _ON_RECORD_SECONDS
+        while True:
+            try:
+                who, facts = taken_over_by(self.known(), self.run)
+            except KeyholeError as unread:
+                who, facts = f"by whom could not be read ({unread.message})", {}
+                break
+            if "generation" in facts or self._clock.monotonic() >= until:
+                break
+            self._clock.sleep(_AGAIN_SECONDS)
         self.fenced = Fenced(
             f"query {self._query!r} was taken over from its run {self.run.generation}, which must stop: {who}. "
             f"({error.message})",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from numbers import Integral
 from typing import Any
 
@@ -67,13 +67,22 @@ def plain(column: KeyColumn, value: object) -> Any:
 def _fits(kind: KeyType, value: Any) -> bool:
     if kind is KeyType.TIMESTAMP:
         aware: bool = value.utcoffset() is not None
-        return aware
+        return aware and _has_utc(value)
     if kind is KeyType.STRING:
         return not any("\ud800" <= character <= "\udfff" for character in value)
     if kind in (KeyType.SMALLINT, KeyType.INT, KeyType.BIGINT):
         limit: int = 1 << 8 * BYTES[kind] - 1
         in_range: bool = -limit <= value < limit
         return in_range
+    return True
+
+
+def _has_utc(value: datetime) -> bool:
+    """Whether it is in the years 1 to 9999 in UTC, too."""
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        return False
     return True
 
 

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from keyhole.clock import Clock
-from keyhole.errors import RequestError, TooLarge
+from keyhole.errors import KafkaUnreachable, RequestError, TooLarge
 from keyhole.feed.mapping import RecordMapper, RoutedUpdate
 from keyhole.feed.positions import (
     BoundarySearch,
-    FeederBoundary,
     FoundBoundaries,
     SourceDescription,
     check_starts,
@@ -32,13 +31,14 @@ from keyhole.feed.positions import (
 )
 from keyhole.feed.progress import SourceProgress
 from keyhole.feed.rows import SourceRecord
-from keyhole.protocol.updates import EndRecord, Record, encode
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
 
 MOST_WAITING = 20_000
 """Above so many sends without an acknowledgement the source is not read on."""
 
 _SEARCHED_PARTITION = 0
 _WAIT_SECONDS = 0.1
+_START_SECONDS = 30.0
 
 Done = Callable[[], None]
 
@@ -173,7 +173,8 @@ class Feeder:
         Raises:
             ChangelogRecreated: See start_positions; or the updates topic is made anew meanwhile.
             Fenced: Another feeder began at the same time.
-            KeyholeError: Kafka can't be reached, or refuses.
+            KafkaUnreachable: It can't be reached, or has not taken what was written within 30 s.
+            KeyholeError: Kafka refuses.
         """
         self._lease.take()
         described = self._source.describe()
@@ -196,7 +197,14 @@ class Feeder:
         self._source.read_from(positions)
 
     def _await_written(self) -> None:
+        until = self._clock.monotonic() + _START_SECONDS
         while self._unwritten:
+            if self._clock.monotonic() >= until:
+                raise KafkaUnreachable(
+                    f"Kafka has not taken a boundary of topic {self._topic} within {_START_SECONDS:g} s in "
+                    f"{self._unwritten} partitions of the updates topic: has it the replicas that it needs?",
+                    topic=self._topic,
+                )
             self._updates.poll(_WAIT_SECONDS)
 
     def _check_updates_topic(self) -> None:
@@ -228,12 +236,14 @@ class Feeder:
         # First: whoever wakes late finds out before it sends.
         if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
             self._look()
+        if self._progress.waiting > MOST_WAITING:
+            # And back: whoever is told to stop must hear so, however long Kafka takes.
+            self._serve(_WAIT_SECONDS)
+            return 0
         records = self._source.poll(seconds)
         for record in records:
             self._feed(record)
         self._serve(0.0)
-        while self._progress.waiting > MOST_WAITING:
-            self._serve(_WAIT_SECONDS)
         return len(records)
 
     def finish(self, seconds: float = 30.0) -> bool:
@@ -324,7 +334,7 @@ class Feeder:
         self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
         updates_id = self._updates.topic_id
         self._write_everywhere(
-            FeederBoundary(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id)
+            BoundaryRecord(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id)
         )
 
     def _write_everywhere(self, record: Record) -> None:

@@ -20,6 +20,8 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, 
 
 DEFAULT_KEY_GROUPS = 64
 MAX_KEY_GROUPS = 65_536
+_MOST_TTL_MS = 1000 * 365 * 86_400_000
+_MOST_LENGTH = (1 << 63) - 1
 
 _RESERVED_PREFIX = "_keyhole_"
 _SUMMED = ("sum", "min", "max")
@@ -186,6 +188,10 @@ def _problems(options: FeedOptions) -> Iterator[str]:
         yield f"key_groups is {options.key_groups}; it must be from 1 to {MAX_KEY_GROUPS}"
     if options.ttl_ms < 0 or options.max_length < 0:
         yield "neither ttl_ms nor max_length can be below 0"
+    if options.ttl_ms > _MOST_TTL_MS:
+        yield f"a ttl is at most {_MOST_TTL_MS // 1000} seconds; leave it out, and rows never expire"
+    if options.max_length > _MOST_LENGTH:
+        yield f"max_length is {options.max_length}; it is at most {_MOST_LENGTH}"
     if options.order_by and options.order_by not in {field.name for field in options.value}:
         yield f"order_by names {options.order_by!r}, which is no value column"
     if options.order_by and options.kind not in (StateKind.VALUE, StateKind.MAP):

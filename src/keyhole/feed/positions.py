@@ -15,16 +15,10 @@ from typing import NamedTuple
 import msgspec
 
 from keyhole.errors import ChangelogRecreated, ConflictError
-from keyhole.hints import ready
 from keyhole.protocol.updates import BoundaryRecord
 
 _FIRST_WINDOW = 1_000
 _GROWTH = 4
-
-
-@ready
-class FeederBoundary(BoundaryRecord, frozen=True, array_like=True, tag=0):
-    """A boundary that says where it belongs: it names its topic, and the updates topic that all of it was sent to."""
 
 
 class SourceDescription(NamedTuple):
@@ -81,7 +75,7 @@ class BoundarySearch:
         self._ends: dict[int, int] | None = None
         self._other_ids: list[str] = []
         self._misplaced = ""
-        self._decoder = msgspec.json.Decoder(FeederBoundary)
+        self._decoder = msgspec.json.Decoder(BoundaryRecord)
 
     def look(self, values: Iterable[bytes | None]) -> bool:
         """Whether it has been found with the records of this window.

@@ -27,7 +27,7 @@ _AGAIN_SECONDS, _FENCED_SECONDS, _ON_RECORD_SECONDS = 0.1, 5.0, 15.0
 class StateRun(Protocol):
     """keyhole.coordinator.feed_run.FeedRun, as far as it is used here."""
 
-    def start(self, states: Mapping[StateDescriptor, int]) -> None:
+    def start(self, states: Mapping[StateDescriptor, int], *, take_over: bool) -> None:
         """Returns once every key group has an owner."""
 
     @property
@@ -66,6 +66,7 @@ class FeedProcess:
         descriptor: Of the state, as it is declared.
         standbys: How many it is to have.
         feed_of: Makes the feed of a state, as it is on record.
+        take_over: Also from a process that goes on.
     """
 
     def __init__(
@@ -75,7 +76,10 @@ class FeedProcess:
         standbys: int,
         feed_of: Callable[[StateDescriptor], StateFeeder],
         clock: Clock,
+        *,
+        take_over: bool = False,
     ) -> None:
+        self._take_over = take_over
         self._run = run
         self._descriptor = descriptor
         self._standbys = standbys
@@ -86,7 +90,7 @@ class FeedProcess:
 
     def start(self) -> None:
         """Takes the state over. Blocks until servers have it. May be broken off. Raises as FeedRun.start."""
-        self._run.start({self._descriptor: self._standbys})
+        self._run.start({self._descriptor: self._standbys}, take_over=self._take_over)
 
     def feed(self, stop: threading.Event, show: Callable[[FeedFigures], None]) -> FeedFigures:
         """Feeds until `stop` is set, which it sets itself where the state is taken over. Blocks.
@@ -104,10 +108,14 @@ class FeedProcess:
         feed = self._feed_of(self._run.descriptors[self._descriptor.state])
         thread = threading.Thread(target=self._feed, args=(feed, stop), name="keyhole-feed", daemon=True)
         thread.start()
-        while not self._clock.wait(self._ended, _LOOK_SECONDS):
-            if self._run.fenced is not None:
-                stop.set()
-            show(feed.figures)
+        try:
+            while not self._clock.wait(self._ended, _LOOK_SECONDS):
+                if self._run.fenced is not None:
+                    stop.set()
+                show(feed.figures)
+        finally:
+            # Also where they can't be shown: nothing is sent behind the caller's back.
+            stop.set()
         thread.join()
         self._raise_failure()
         return feed.figures

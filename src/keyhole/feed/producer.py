@@ -11,10 +11,11 @@ docs/feed.md says how to read what was written, docs/updates.md what is sent.
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,9 +23,11 @@ from confluent_kafka import Message
 
 from keyhole.changelog.kafka.clients import Deadline, unreachable
 from keyhole.changelog.kafka.consumer import offset_of
+from keyhole.changelog.kafka.sending import Acknowledged
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock, SystemClock
 from keyhole.errors import (
+    ChangelogRecreated,
     ClientClosed,
     InvalidConfiguration,
     KeyholeError,
@@ -34,10 +37,14 @@ from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.kafka.updates import KafkaUpdates
 from keyhole.feed.mapping import RoutedUpdate
 from keyhole.feed.writes import UpdateWrites, WriteToken
+from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
 
+_log = logging.getLogger(__name__)
+
 _CLOSE_SECONDS = 10.0
+_ROOM_SECONDS = 30.0
 _SLICE_SECONDS = 0.05
 _BOUNDARY_SECONDS = 5.0
 
@@ -45,7 +52,8 @@ _BOUNDARY_SECONDS = 5.0
 class Producer:
     """Puts, adds and deletes in one state that is fed by updates. Any thread; close it, or use it in `with`.
 
-    Writes of one key count in the order of the calls. A write returns at once; `flush` waits until all are durable.
+    Writes of one key count in the order of the calls. A write returns at once, while there is room for what Kafka has
+    not taken yet (64 MB); `flush` waits until all are durable, and holds no other thread up.
 
     Args:
         bootstrap_servers: As keyhole.changelog.kafka.brokers has it.
@@ -54,6 +62,7 @@ class Producer:
     Raises:
         UnknownApplication, UnknownState: There is none.
         InvalidConfiguration: The state is not fed by updates, or nobody has begun to feed it.
+        ChangelogRecreated: Its updates topic was deleted and made anew.
         KafkaUnreachable: Kafka does not answer.
     """
 
@@ -64,20 +73,24 @@ class Producer:
         self._topic = updates_topic_name(application, name)
         self._clock = SystemClock() if clock is None else clock
         self._updates = KafkaUpdates(bootstrap_servers, self._topic)
-        if not self._updates.bounds(0)[1]:
-            self._updates.close()
-            raise InvalidConfiguration(
-                f"topic {self._topic} has no rules yet, and updates ahead of them are refused: start the state's feed",
-                topic=self._topic,
-            )
+        with ExitStack() as unfit:
+            unfit.callback(self._updates.close)
+            self._check_updates(descriptor)
+            unfit.pop_all()
         self._source = uuid.uuid4().hex
         self._writes = UpdateWrites(descriptor, self._source)
         self._lock = threading.RLock()
+        # Of what acknowledgements change, which come in whichever thread asks for them. Held for a moment, and never
+        # while the other lock is waited for.
+        self._acknowledging = threading.Lock()
         self._epochs: dict[int, int] = {}
-        self._waiting = 0
+        self._sends = 0
+        # The numbers of the sends under way, in their order.
+        self._waiting: dict[int, None] = {}
         self._bounded = 0
         self._bounded_at = self._clock.monotonic()
         self._closed = False
+        self._given_up = threading.Event()
 
     def put(self, key: object, value: Mapping[str, Any]) -> None:
         """A row of a value, map or broadcast state: it replaces the one of the key, or of the key and the map key.
@@ -89,6 +102,7 @@ class Producer:
         Raises:
             MalformedRequest: The state is of a kind that has another method.
             KeyMismatch, NullKey, ValueMismatch, TooLarge: It does not fit the state. Nothing was sent.
+            KafkaUnreachable: There was no room within 30 s. Nothing was sent.
             ClientClosed: After `close`.
             KeyholeError: Kafka has refused an earlier write. This producer takes no more.
         """
@@ -133,33 +147,60 @@ class Producer:
         Raises:
             KafkaUnreachable: They are not within that many seconds; they may be later. May be called again.
             KeyholeError: Kafka refuses one. This producer takes no more writes.
+            ClientClosed: After `close`, or it is closed meanwhile, and gives them up.
         """
         with self._lock:
             self._check_open()
-            self._wait(Deadline(timeout))
-            if self._clock.monotonic() - self._bounded_at >= _BOUNDARY_SECONDS and self._bounded < self._writes.next:
-                self._bounded, self._bounded_at = self._writes.next, self._clock.monotonic()
-                self._send_everywhere(BoundaryRecord(self._source, self._clock.now_ms(), {0: self._bounded}))
-            return WriteToken(dict(self._epochs))
+            sends, rows = self._sends, self._writes.next
+        # Without the lock: others write meanwhile, which is not waited for.
+        self._wait(sends, Deadline(timeout))
+        with self._acknowledging:
+            token = WriteToken(dict(self._epochs))
+        with self._lock:
+            self._check_open()
+            if self._clock.monotonic() - self._bounded_at >= _BOUNDARY_SECONDS and self._bounded < rows:
+                self._bounded, self._bounded_at = rows, self._clock.monotonic()
+                # In a topic that was made anew meanwhile these rows are not: by its id the boundary is refused there.
+                updates_id = self._updates.topic_id
+                self._send_everywhere(BoundaryRecord(self._source, self._clock.now_ms(), {0: rows}, "", updates_id))
+        return token
 
     def close(self) -> None:
         """Waits for what is under way, and tells the state's owners that no more comes. Idempotent; blocks.
 
-        What Kafka has not taken within ten seconds is given up: call `flush` before, which says so.
+        What Kafka has not taken within ten seconds is given up, which is logged: call `flush` before, which raises it.
         """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             try:
-                with suppress(KeyholeError):
-                    deadline = Deadline(_CLOSE_SECONDS)
-                    self._wait(deadline)
-                    # Never where a write is under way: it would come behind the end, and not count.
-                    self._send_everywhere(EndRecord(self._source))
-                    self._wait(deadline)
+                deadline = Deadline(_CLOSE_SECONDS)
+                self._wait(self._sends, deadline)
+                # Never where a write is under way: it would come behind the end, and not count.
+                self._send_everywhere(EndRecord(self._source), deadline)
+                self._wait(self._sends, deadline)
+            except KeyholeError as error:
+                _log.warning(
+                    "a producer gives up what is under way", extra={"topic": self._topic, "why": error.message}
+                )
             finally:
+                self._given_up.set()
                 self._updates.close()
+
+    def _check_updates(self, descriptor: StateDescriptor) -> None:
+        """Passes where it is the topic that the state is fed by, and somebody has begun to."""
+        if descriptor.updates_topic_id not in ("", self._updates.topic_id):
+            raise ChangelogRecreated(
+                f"topic {self._topic} was deleted and made anew (its id is {self._updates.topic_id}, it was "
+                f"{descriptor.updates_topic_id}), and nobody applies it: drop the state and feed it from the start",
+                topic=self._topic,
+            )
+        if not self._updates.bounds(0)[1]:
+            raise InvalidConfiguration(
+                f"topic {self._topic} has no rules yet, and updates ahead of them are refused: start the state's feed",
+                topic=self._topic,
+            )
 
     def _write(self, method: str, key: object, value: Mapping[str, Any]) -> None:
         with self._lock:
@@ -176,29 +217,51 @@ class Producer:
             )
 
         def written(message: Message) -> None:
-            self._waiting -= 1
             self._epochs[update.key_group] = offset_of(message) + 1
 
-        self._waiting += 1
-        self._updates.send_record(update.key_group, encoded, written)
+        self._send_to(update.key_group, encoded, written, Deadline(_ROOM_SECONDS))
         self._updates.poll(0.0)
 
-    def _send_everywhere(self, record: Record) -> None:
-        value = encode(record)
+    def _send_everywhere(self, record: Record, deadline: Deadline | None = None) -> None:
+        value, deadline = encode(record), deadline or Deadline(_ROOM_SECONDS)
         for partition in range(self._updates.partitions):
-            self._waiting += 1
-            self._updates.send(partition, value, self._taken)
+            self._send_to(partition, value, lambda _: None, deadline)
 
-    def _taken(self) -> None:
-        self._waiting -= 1
+    def _send_to(self, partition: int, value: bytes, written: Acknowledged, deadline: Deadline) -> None:
+        """`written` is called with the lock of acknowledgements held."""
+        with self._acknowledging:
+            number, self._sends = self._sends, self._sends + 1
+            self._waiting[number] = None
 
-    def _wait(self, deadline: Deadline) -> None:
-        while self._waiting:
+        def taken(message: Message) -> None:
+            with self._acknowledging:
+                del self._waiting[number]
+                written(message)
+
+        try:
+            self._updates.send_record(partition, value, taken, deadline)
+        except BaseException:
+            # It is not under way: nobody must wait for it.
+            with self._acknowledging:
+                self._waiting.pop(number, None)
+            raise
+
+    def _wait(self, sends: int, deadline: Deadline) -> None:
+        """Until so many of the first sends are acknowledged."""
+        while left := self._left(sends):
+            if self._given_up.is_set():
+                raise ClientClosed("the producer was closed")
             self._updates.poll(min(_SLICE_SECONDS, deadline.left))
-            if self._waiting and deadline.passed:
+            if deadline.passed and (left := self._left(sends)):
                 raise unreachable(
-                    self._bootstrap_servers, f"take {self._waiting} updates for {self._topic}", "no answer in time"
+                    self._bootstrap_servers, f"take {left} updates for {self._topic}", "no answer in time"
                 )
+
+    def _left(self, sends: int) -> int:
+        with self._acknowledging:
+            if next(iter(self._waiting), sends) >= sends:
+                return 0
+            return sum(number < sends for number in self._waiting)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
 _TELL_SECONDS = 0.5
+# Whoever is told to end is killed after 30 s, mostly.
+_FINISH_SECONDS = 10.0
 
 Behind = Callable[[], int | None]
 """How many offsets of the source are not read yet; None: it is not known."""
@@ -77,7 +79,7 @@ class TopicFeed:
         self._clock = clock
         self._boundary_seconds = boundary_seconds
         self._from_earliest = from_earliest
-        self._updates_id = ""
+        self._updates_id = descriptor.updates_topic_id
         self._figures = FeedFigures()
         self._told_at = 0.0
 
@@ -107,7 +109,11 @@ class TopicFeed:
                     while not stop.is_set():
                         records += feeder.step(_POLL_SECONDS)
                         self._tell(before, feeder, behind, records)
-                    feeder.finish()
+                    if not feeder.finish(_FINISH_SECONDS):
+                        _log.warning(
+                            "Kafka has not taken all that was sent; the next start sends the rest once more",
+                            extra={"topic": self._topic, "waiting": feeder.waiting},
+                        )
                     self._tell(before, feeder, behind, records, last=True)
             except KafkaUnreachable as error:
                 self._figures = self._figures._replace(feeding=False, behind=None)

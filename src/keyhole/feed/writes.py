@@ -152,7 +152,12 @@ class UpdateWrites:
 
     def _json(self, value: Mapping[str, Any]) -> list[Any]:
         fields = self._descriptor.value.fields
-        if unknown := sorted(value.keys() - {field.name for field in fields}):
+        if not isinstance(value, Mapping):
+            raise ValueMismatch(
+                f"a value of state {self._name} is given by field, as {{{fields[0].name!r}: ...}}, not as a "
+                f"{type(value).__name__}"
+            )
+        if unknown := sorted(map(str, value.keys() - {field.name for field in fields})):
             raise ValueMismatch(f"state {self._name} has no field {unknown[0]}", field=unknown[0])
         stored = [self._stored(field, value.get(field.name)) for field in fields]
         by_name = self._decode(self._rows.to_json(encode_row(self._descriptor.value.version, stored)))

@@ -7,6 +7,7 @@ from tests.support.breakages.breakage import Breakage
 _FEEDER = "src/keyhole/feed/feeder.py"
 _POSITIONS = "src/keyhole/feed/positions.py"
 _PROCESS = "src/keyhole/feed/process.py"
+_PRODUCER = "src/keyhole/feed/producer.py"
 
 FEEDING: tuple[Breakage, ...] = (
     Breakage(
@@ -144,6 +145,40 @@ FEEDING: tuple[Breakage, ...] = (
         "if isinstance(self._failure, Fenced):",
         "if isinstance(self._failure, MemoryError):",
         ("test_feed_process.py::test_a_lease_that_is_lost_first_is_told_as_what_it_is",),
+    ),
+    Breakage(
+        "a start takes the state from a process that goes on",
+        "realtime",
+        "src/keyhole/coordinator/feed_run.py",
+        "        if not take_over:\n",
+        "        if not states:\n",
+        ("test_feed_process.py::test_a_start_beside_a_process_that_goes_on_is_refused_and_says_who_that_is",),
+    ),
+    Breakage(
+        "a feeder that is told to stop waits for Kafka for ever",
+        "realtime",
+        _FEEDER,
+        "            if self._clock.monotonic() >= until:\n                raise",
+        "            if self._clock.monotonic() < 0.0:\n                raise",
+        (
+            "test_topic_feed.py::test_a_start_whose_boundary_is_not_taken_is_an_outage_and_one_that_is_told_to_stop_ends",
+        ),
+    ),
+    Breakage(
+        "a program's boundary may belong to any updates topic",
+        "realtime",
+        _PRODUCER,
+        '{0: rows}, "", updates_id)',
+        "{0: rows})",
+        ("test_feed_producer_threads.py::test_a_boundary_names_the_updates_topic_that_has_its_rows",),
+    ),
+    Breakage(
+        "a program's boundary counts writes that are under way",
+        "realtime",
+        _PRODUCER,
+        "        self._wait(sends, Deadline(timeout))\n",
+        "",
+        ("test_feed_producer_threads.py::test_a_write_is_taken_while_another_thread_waits_for_kafka",),
     ),
     Breakage(
         "a state is made of a column that no record has",

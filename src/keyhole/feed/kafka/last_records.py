@@ -16,26 +16,34 @@ _SECONDS = 30.0
 _OF_EACH_PARTITION = 10
 
 
-def last_records(bootstrap_servers: str, topic: str) -> list[SourceRecord]:
-    """Of each partition the last few; none of an empty topic.
+def partitions_of(bootstrap_servers: str, topic: str) -> int:
+    """How many the topic has.
 
     Raises:
         InvalidConfiguration: There is no such topic.
         KafkaUnreachable: Kafka does not answer.
     """
-    deadline = Deadline(_SECONDS)
     with closing(Topics(bootstrap_servers)) as topics:
-        found = topics.describe(topic, deadline)
+        found = topics.describe(topic, Deadline(_SECONDS))
     if found is None:
         raise InvalidConfiguration(
             f"Kafka at {bootstrap_servers} has no topic {topic!r}: check --topic, or make it first", topic=topic
         )
-    asked = {topic: range(len(found.partitions))}
+    return len(found.partitions)
+
+
+def last_records(bootstrap_servers: str, topic: str, partitions: int) -> list[SourceRecord]:
+    """Of each partition the last few that are committed; none of an empty topic.
+
+    Raises:
+        ChangelogRecreated: The topic is gone.
+        KafkaUnreachable: Kafka does not answer.
+    """
+    deadline = Deadline(_SECONDS)
+    log, asked = CommittedLog(bootstrap_servers), range(partitions)
     with closing(TopicOffsets(bootstrap_servers)) as offsets:
-        starts, ends = offsets.starts(asked, deadline.left), offsets.ends(asked, deadline.left)
+        starts = offsets.starts({topic: asked}, deadline.left)
+    # What is behind a transaction that is open can't be read, and must not be waited for.
+    ends = log.ends([(topic, partition) for partition in asked], deadline.left)
     bounds = {part: (max(starts[part], end - _OF_EACH_PARTITION), end) for part, end in ends.items() if part in starts}
-    return [
-        source_record(message)
-        for run in CommittedLog(bootstrap_servers).read(bounds, _SECONDS)
-        for message in run.records
-    ]
+    return [source_record(message) for run in log.read(bounds, _SECONDS) for message in run.records]

@@ -18,6 +18,7 @@ from keyhole.changelog.kafka.clients import (
     error_of,
     fenced,
     is_fenced,
+    unreachable,
 )
 from keyhole.changelog.kafka.consumer import consumer_settings
 from keyhole.changelog.kafka.transactions import take_id
@@ -58,7 +59,10 @@ class KafkaFeederLease:
 
     def keep(self, ends: Mapping[int, int]) -> None:
         if self._kept is not None:
-            self._kept.result(_SECONDS)
+            try:
+                self._kept.result(_SECONDS)
+            except TimeoutError as error:
+                raise unreachable(self._bootstrap_servers, f"keep {self._name}", "no answer in time") from error
         offsets = [TopicPartition(self._topic, partition, end) for partition, end in ends.items()]
         self._kept = self._thread.submit(self._commit, offsets)
 

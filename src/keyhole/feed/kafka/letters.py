@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.dead_letter_topics import KafkaLetters
 from keyhole.feed.feeder import Done
 from keyhole.feed.rows import SourceRecord
+
+_ROOM_SECONDS = 30.0
 
 
 class KafkaDeadLetterTopic(KafkaLetters):
@@ -12,4 +15,4 @@ class KafkaDeadLetterTopic(KafkaLetters):
 
     def send(self, record: SourceRecord, reason: str, done: Done) -> None:
         """On its way, with the reason: see DeadLetterTopic."""
-        self.put(record.partition, record.offset, (record.key, record.value), reason, done)
+        self.put(record.partition, record.offset, (record.key, record.value), reason, done, Deadline(_ROOM_SECONDS))

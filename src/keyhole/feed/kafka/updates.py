@@ -19,6 +19,7 @@ from keyhole.feed.feeder import Done
 
 _ASK_SECONDS = 10.0
 _READ_SECONDS = 60.0
+_ROOM_SECONDS = 30.0
 _LARGEST = "max.message.bytes"
 # What Kafka puts around a value: of the record and its batch, which is alone where it is large.
 _AROUND_BYTES = 1_024
@@ -87,11 +88,15 @@ class KafkaUpdates:
                 yield value
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
-        self.send_record(partition, value, lambda _: done())
+        self.send_record(partition, value, lambda _: done(), Deadline(_ROOM_SECONDS))
 
-    def send_record(self, partition: int, value: bytes, done: Acknowledged) -> None:
-        """As `send`; `done` is given the record as it stands in the topic, with its offset."""
-        self._sender.send(value, done, partition=partition)
+    def send_record(self, partition: int, value: bytes, done: Acknowledged, deadline: Deadline) -> None:
+        """As `send`; `done` is given the record as it stands in the topic, with its offset. Any thread, as `poll`.
+
+        Raises:
+            KafkaUnreachable: By the deadline there was no room for it, and it is not sent.
+        """
+        self._sender.send(value, done, partition=partition, deadline=deadline)
 
     def poll(self, seconds: float) -> None:
         self._sender.poll(seconds)
