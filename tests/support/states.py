@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 from keyhole.encoding.codec import StateCodec
@@ -62,7 +63,8 @@ def row(n: float | None) -> bytes:
 
 def names_in(key_group: int, count: int = 3) -> list[str]:
     """Keys of one key group."""
-    return [name for name in (f"key-{number}" for number in range(1000)) if group(name) == key_group][:count]
+    names = (f"key-{number}" for number in range(1000))
+    return list(itertools.islice((name for name in names if group(name) == key_group), count))
 
 
 def hosted(
