@@ -85,6 +85,7 @@ def test_formats_are_those_that_a_feeder_reads() -> None:
         ([*KEY, "--value", "amount", "--ttl", "1e308"], "a ttl is at most 31536000000 seconds"),
         ([*KEY, "--value", "amount", "--ttl", "1e12"], "a ttl is at most 31536000000 seconds"),
         ([*KEY, "--value", "amount", "--max-length", "9" * 30], "it is at most"),
+        ([*KEY, "--value", "amount", "--topic", "t" * 238], "a name of more than 237 characters"),
         ([*KEY, "--value", "amount"], "give --bootstrap-servers HOST:PORT, or set KEYHOLE_JOB_BOOTSTRAP_SERVERS"),
         ([*KEY, "--value", "amount", "--bootstrap-servers", "k:9092"], "give --servers HOST:PORT, or set"),
     ],
@@ -175,10 +176,10 @@ def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeyp
         assert partitions == 3
         return []
 
-    monkeypatch.setattr(feed, "partitions_of", lambda *_: 3)
+    monkeypatch.setattr(feed, "partitions_of", lambda *given: int(given == ("k:1", given[1], 77)) * 3)
     monkeypatch.setattr(feed, "recorded_state", recorded)
     monkeypatch.setattr(feed, "last_records", records)
-    config = JobConfig("shop", ("s:1",), "k:1")
+    config = JobConfig("shop", ("s:1",), "k:1", kafka_deadline_seconds=77)
     for name, words in (("there", []), ("new", ["--unchecked"]), ("new", [])):
         options = parser_of_all().parse_args(["feed", f"shop/{name}", "--topic", name, *KEY, "--value", "a", *words])
         chosen = feed_options(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -144,6 +144,20 @@ def test_what_does_not_fit_is_refused_and_takes_no_number(
         writes.write(method, key, value)
     assert "s3cret" not in refused.value.message
     assert writes.next == 0
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+        datetime.max.replace(tzinfo=timezone(-timedelta(hours=14))),
+    ],
+    ids=["before the year 1", "after the year 9999"],
+)
+def test_a_moment_that_utc_has_in_no_year_is_no_key(moment: datetime) -> None:
+    of = descriptor(key=(KeyColumn("at", KeyType.TIMESTAMP),), value=N)
+    with pytest.raises(KeyMismatch):
+        UpdateWrites(of, "s").write("put", moment, {"n": 1})
 
 
 def test_a_token_goes_on_as_json() -> None:

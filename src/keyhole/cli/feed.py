@@ -43,6 +43,7 @@ from keyhole.model.state_path import state_path
 _BROKEN_OFF = 130
 _SHOW_SECONDS = 0.5
 _OURS = "keyhole."
+_LONGEST_TOPIC = 249 - len(".dead-letter")
 # More is refused as it is; a number of seconds may be one of which no milliseconds can be made.
 _MOST_SECONDS = 1e15
 _TO_SERVE = ("aiohttp", "grpc_health", "prometheus_client")
@@ -66,6 +67,11 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         raise InvalidConfiguration("say what is kept of a key: --reduce amount=sum, or --value amount:double")
     if options.topic.startswith(_OURS):
         raise InvalidConfiguration(f"topic {options.topic!r} is one of Keyhole's own: name the topic that has the rows")
+    if len(options.topic) > _LONGEST_TOPIC:
+        raise InvalidConfiguration(
+            f"topic {options.topic!r} has a name of more than {_LONGEST_TOPIC} characters: Kafka takes no topic "
+            "of its dead letters then"
+        )
     reducers: tuple[str, ...]
     value, reducers = value_columns(options.value), ()
     if options.reduce:
@@ -160,7 +166,7 @@ def _check_topic(
     options: argparse.Namespace, config: JobConfig, descriptor: StateDescriptor, record_format: RecordFormat
 ) -> None:
     """Passes where the topic is there; of a state that is not there yet, where its records fit it, too."""
-    partitions = partitions_of(config.bootstrap_servers, options.topic)
+    partitions = partitions_of(config.bootstrap_servers, options.topic, config.kafka_deadline_seconds)
     if options.unchecked:
         return
     try:

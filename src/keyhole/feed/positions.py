@@ -126,8 +126,7 @@ def start_positions(
         raise ChangelogRecreated(
             f"the updates topic has a boundary of topic {source.topic} that was meant for another one (its id is "
             f"{found.misplaced}): a feeder ran on while the updates topic was made anew, and rows of it may stand "
-            "ahead of older ones. Stop all feeders, delete the updates topic, drop the state and feed it from the "
-            "start",
+            "ahead of older ones. Stop all feeders, and feed it from the start into a state of another name",
             topic=source.topic,
         )
     if from_earliest:
@@ -184,13 +183,13 @@ def updates_made_anew(topic: str, before: str, now: str) -> ChangelogRecreated:
     """The error for an updates topic that has another id than the one that topic `topic` was fed into."""
     return ChangelogRecreated(
         f"the updates topic that topic {topic} is fed into was deleted and made anew (its id is {now}, it was "
-        f"{before}), and what had been fed is gone with it: drop the state and feed it from the start",
+        f"{before}), and what had been fed is gone with it: feed it from the start into a state of another name",
         topic=topic,
         topic_id=now,
     )
 
 
 _FROM_EARLIEST = (
-    "Drop the state and feed it from the start; or go on with the earliest records there are (from_earliest), if that "
-    "is what you want"
+    "Feed it from the start into a state of another name; or go on with the earliest records there are "
+    "(--from-earliest), if that is what you want"
 )

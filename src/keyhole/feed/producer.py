@@ -193,7 +193,7 @@ class Producer:
         if descriptor.updates_topic_id not in ("", self._updates.topic_id):
             raise ChangelogRecreated(
                 f"topic {self._topic} was deleted and made anew (its id is {self._updates.topic_id}, it was "
-                f"{descriptor.updates_topic_id}), and nobody applies it: drop the state and feed it from the start",
+                f"{descriptor.updates_topic_id}), and nobody applies it: feed a state of another name from the start",
                 topic=self._topic,
             )
         if not self._updates.bounds(0)[1]:

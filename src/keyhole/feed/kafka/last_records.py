@@ -16,15 +16,15 @@ _SECONDS = 30.0
 _OF_EACH_PARTITION = 10
 
 
-def partitions_of(bootstrap_servers: str, topic: str) -> int:
+def partitions_of(bootstrap_servers: str, topic: str, deadline_seconds: float) -> int:
     """How many the topic has.
 
     Raises:
         InvalidConfiguration: There is no such topic.
-        KafkaUnreachable: Kafka does not answer.
+        KafkaUnreachable: Kafka does not answer in that time.
     """
     with closing(Topics(bootstrap_servers)) as topics:
-        found = topics.describe(topic, Deadline(_SECONDS))
+        found = topics.describe(topic, Deadline(deadline_seconds))
     if found is None:
         raise InvalidConfiguration(
             f"Kafka at {bootstrap_servers} has no topic {topic!r}: check --topic, or make it first", topic=topic

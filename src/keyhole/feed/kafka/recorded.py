@@ -25,5 +25,6 @@ def recorded_state(bootstrap_servers: str, application: str, state: str) -> Stat
     finally:
         control.close()
     if state not in states:
-        raise UnknownState(f"application {application} has no state {state}; it has {', '.join(sorted(states))}")
+        has = f"; it has {', '.join(sorted(states))}" if states else ""
+        raise UnknownState(f"application {application} has no state {state}{has}")
     return states[state]
