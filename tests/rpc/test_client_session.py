@@ -38,7 +38,7 @@ def test_staleness_counts_in_whole_milliseconds_rounded_up() -> None:
     [
         ("sometimes", None, 0, "never, when_needed, always"),
         ("always", timedelta(0), 0, "no answer can be that fresh"),
-        ("always", None, -1, "epochs begin with 1"),
+        ("always", None, -1, "whole numbers from 1 on"),
     ],
 )
 def test_what_cant_be_asked_for_is_refused_with_what_can(

@@ -11,7 +11,10 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import EpochNotReached, MalformedRequest
 from keyhole.feed.writes import WriteToken
+from keyhole.model.read import ReadBounds
+from keyhole.rpc import convert
 from keyhole.testing.changelog import MemoryKafka
+from keyhole.v1 import query_pb2
 from tests.rpc.test_updates_reads import Source
 from tests.support.entries import APPLICATION, STATE
 from tests.support.proxies import proxy_of
@@ -106,3 +109,30 @@ async def test_a_token_is_what_reads_of_any_keys_ask_for_and_a_copy_that_lacks_o
                 await client.get_many(APPLICATION, STATE, [(much, 1), (little, 1)], min_epoch=late, timeout=1.0)
             with pytest.raises(MalformedRequest, match="key group"):
                 client.get(APPLICATION, STATE, (much, 1), min_epoch={-1: 4})
+
+
+async def test_an_older_proxy_that_does_not_know_epochs_by_key_group_makes_no_read_go_backwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def older(message: query_pb2.ReadOptions) -> ReadBounds:
+        return convert.bounds_from_proto(message)._replace(min_epochs=())
+
+    monkeypatch.setattr("keyhole.rpc.read_requests.bounds_from_proto", older)
+    kafka = MemoryKafka()
+    source = Source(kafka)
+    (much, its_group), (little, other_group) = sensors(source)
+    async with state_server("a", kafka) as owner, proxy_of(owner.address) as proxy:
+        await owner.evolve(source.of)
+        for hour in range(3):
+            epoch = source.send(much, hour, hour)
+        other = source.send(little, 0, 1.0)
+        keys = [(little, 0), (much, 1), (much, 2)]
+        async with AsyncClient(proxy.address, timeout=PATIENCE_SECONDS) as client:
+            await client.get(APPLICATION, STATE, (much, 2), min_epoch=epoch)
+            await client.get(APPLICATION, STATE, (little, 0), min_epoch=other)
+            reached = {NAME: {its_group: epoch, other_group: other}}
+            assert len(await client.session(reached).get_many(APPLICATION, STATE, keys)) == 3
+            ahead = {NAME: {its_group: epoch + 1, other_group: other}}
+            with pytest.raises(EpochNotReached, match=f"at epoch {epoch}, and min_epoch asks for {epoch + 1}") as told:
+                await client.session(ahead).get_many(APPLICATION, STATE, keys)
+            assert told.value.facts["epoch"] == str(epoch)

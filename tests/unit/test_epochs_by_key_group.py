@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from keyhole.client.options import ReadOptions, asked_of, defaults
 from keyhole.client.session_epochs import Seen
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import EpochNotReached
+from keyhole.errors import EpochNotReached, MalformedRequest
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.rpc.convert import bounds_from_proto, bounds_to_proto
 from keyhole.v1 import query_pb2
@@ -77,6 +78,54 @@ def test_of_a_state_that_is_fed_by_epochs_one_number_holds_for_all_keys() -> Non
     options = ReadOptions(min_epoch={group_of(key(NAMES[1])): 9})
     seen.hold(STATE, options, [NAMES[0]], batch)
     assert (seen.epochs, options) == ({STATE: 7}, {"min_epoch": 9})
+
+
+@pytest.mark.parametrize("codec", [FED, StateCodec(descriptor()), None])
+def test_a_token_of_no_writes_asks_for_no_more_than_was_seen(codec: StateCodec | None) -> None:
+    seen, options = Seen({STATE: 3}), ReadOptions(min_epoch={})
+    seen.hold(STATE, options, [NAMES[0]], codec)
+    assert options == {"min_epoch": 3}
+
+
+def test_a_token_asks_nothing_of_other_key_groups_where_the_state_as_a_whole_was_seen() -> None:
+    seen, options = Seen({STATE: 3}), ReadOptions(min_epoch={1: 991_824})
+    assert seen.needs_key_groups(STATE, options)
+    seen.hold(STATE, options, [NAMES[0]], FED)
+    assert options == {"min_epoch": 3}
+
+
+OTHER = StateCodec(descriptor(updates_topic_id="made anew"))
+
+
+@pytest.mark.parametrize(("before", "after"), [(FED, OTHER), (FED, StateCodec(descriptor())), (OTHER, FED)])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_of_a_state_that_was_made_anew_no_epoch_of_the_one_before_is_asked(
+    before: StateCodec, after: StateCodec, resumed: bool
+) -> None:
+    seen = Seen({})
+    seen.note(STATE, [(NAMES[0], 991_824)], before)
+    if resumed and not after.descriptor.updates_topic_id:
+        seen = Seen(seen.epochs)
+    options = ReadOptions()
+    seen.hold(STATE, options, [NAMES[0]], after)
+    assert options.get("min_epoch", 0) == 0
+    seen.note(STATE, [(NAMES[0], 5)], after)
+    options = ReadOptions()
+    seen.hold(STATE, options, [NAMES[0]], after)
+    assert options == {"min_epoch": 5}, "and reads of this one never go backwards"
+
+
+def test_epochs_may_be_numbers_of_numpy_and_what_is_none_is_refused_at_once() -> None:
+    given = np.int64(7)
+    for least in (given, {1: given}):
+        options = ReadOptions(min_epoch=least)  # type: ignore[typeddict-item]
+        Seen({STATE: 3}).hold(STATE, options, [NAMES[1]], FED)
+        bounds, _ = asked_of(options, defaults(5.0)).read()
+        assert bounds.among([1]).min_epoch == 7
+        assert bounds_to_proto(bounds) is not None
+    for wrong in (1.5, "7", 1 << 64, {1: 1.5}, {1: "7"}, {0.5: 1}, {1 << 16: 1}):
+        with pytest.raises(MalformedRequest):
+            asked_of(ReadOptions(min_epoch=wrong), defaults(5.0)).read()  # type: ignore[typeddict-item]
 
 
 async def test_an_owner_holds_each_key_to_the_epoch_that_is_asked_of_its_key_group() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal, TypeAlias
 
 from keyhole.errors import MalformedRequest
@@ -17,6 +17,7 @@ Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""
 
 _KEY_GROUPS = 1 << 16
+_MOST_EPOCH = (1 << 64) - 1
 # What the wire has room for, in milliseconds: 49 days.
 _MOST_MS = (1 << 32) - 1
 
@@ -56,12 +57,12 @@ def bounds_of(
         policy = Stale(stale)
     except ValueError:
         raise MalformedRequest(f"stale is {stale!r}; it must be one of {', '.join(Stale)}") from None
-    by_group = () if isinstance(min_epoch, int) else min_epoch
-    least = min_epoch if isinstance(min_epoch, int) else 0
+    by_group = min_epoch if isinstance(min_epoch, tuple) else ()
+    least = 0 if isinstance(min_epoch, tuple) else min_epoch
     for group, epoch in ((0, least), *by_group):
-        if epoch < 0:
-            raise MalformedRequest(f"min_epoch is {epoch}; epochs begin with 1, and 0 means any")
-        if not 0 <= group < _KEY_GROUPS:
+        if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCH:
+            raise MalformedRequest(f"min_epoch is {epoch!r}; epochs are whole numbers from 1 on, and 0 means any")
+        if not isinstance(group, Integral) or not 0 <= group < _KEY_GROUPS:
             raise MalformedRequest(f"min_epoch names key group {group}; they go from 0 to {_KEY_GROUPS - 1}")
     if max_staleness is None:
         return ReadBounds(least, policy, min_epochs=by_group)

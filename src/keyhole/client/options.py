@@ -90,6 +90,6 @@ def asked_of(
     return RequestedRead(
         options.get("stale", default.stale),
         options.get("max_staleness"),
-        min_epoch if isinstance(min_epoch, int) else tuple(sorted(min_epoch.items())),
+        tuple(sorted(min_epoch.items())) if isinstance(min_epoch, Mapping) else min_epoch,
         default.timeout if timeout is None else timeout,
     )

@@ -92,7 +92,7 @@ class AsyncSession:
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
         """The value of one key, at the highest epoch seen or a later one. Raises as AsyncClient.get."""
         name = application, state
-        if self._seen.needs_key_groups(name) and self._codecs.get(name) is None:
+        if self._seen.needs_key_groups(name, options) and self._codecs.get(name) is None:
             return asyncio.ensure_future(self._get_described(name, key, options))
         return self._get(name, key, options)
 
@@ -140,7 +140,7 @@ class AsyncSession:
 
     async def _describe(self, name: StateName, options: ReadOptions) -> None:
         """Where key groups must be known, and this client has read nothing of the state yet."""
-        if self._seen.needs_key_groups(name) and self._codecs.get(name) is None:
+        if self._seen.needs_key_groups(name, options) and self._codecs.get(name) is None:
             self._codecs.put(name, await self._client.describe_state(*name, timeout=options.get("timeout")))
 
 
@@ -201,6 +201,6 @@ class Session:
 
     def _described(self, name: StateName, options: ReadOptions) -> StateCodec | None:
         """As the client knows the state; asked for where key groups must be known, and it has read nothing of it."""
-        if self._seen.needs_key_groups(name) and self._codecs.get(name) is None:
+        if self._seen.needs_key_groups(name, options) and self._codecs.get(name) is None:
             self._codecs.put(name, self._client.describe_state(*name, timeout=options.get("timeout")))
         return self._codecs.get(name)

@@ -1,7 +1,8 @@
 """What a session has seen of each state, and so what its next reads must hold. Pure.
 
 An epoch of the batch lane is of the whole state: one number. Where a state is fed by updates it is of one key group,
-and another key group may never come to that number: so there is one for each.
+and another key group may never come to that number: so there is one for each. Epochs of a topic made anew begin anew:
+what was seen of the state before says nothing of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Seen:
     def __init__(self, epochs: Epochs) -> None:
         self._whole: dict[StateName, int] = {}
         self._groups: dict[StateName, dict[int, int]] = {}
+        # The updates topic whose epochs they are, where a read has told; empty: the state has none.
+        self._topics: dict[StateName, str] = {}
         for name, of in epochs.items():
             if isinstance(of, int):
                 self._whole[name] = of
@@ -38,9 +41,9 @@ class Seen:
         """The highest epoch seen of each state, or of each of its key groups; a copy."""
         return {**self._whole, **{name: dict(of) for name, of in self._groups.items()}}
 
-    def needs_key_groups(self, name: StateName) -> bool:
+    def needs_key_groups(self, name: StateName, options: ReadOptions) -> bool:
         """Whether `hold` must know the keys' key groups."""
-        return name in self._groups
+        return name in self._groups or (name in self._whole and isinstance(options.get("min_epoch"), Mapping))
 
     def hold(
         self,
@@ -58,19 +61,20 @@ class Seen:
             codec: Of the state. Needed where `needs_key_groups`.
             scan: The keys are those of a scan, without map keys.
         """
+        self._forget_another(name, codec)
         given = options.get("min_epoch", 0)
-        seen = self._groups.get(name)
-        if seen is None:
-            whole = self._whole.get(name, 0)
-            if isinstance(given, int):
-                options["min_epoch"] = max(given, whole)
-            elif whole:
-                options["min_epoch"] = max(whole, *given.values())
+        seen, whole = self._groups.get(name, {}), self._whole.get(name, 0)
+        if not isinstance(given, Mapping) and not seen:
+            options["min_epoch"] = max(given, whole)
             return
-        assert codec is not None
+        if codec is None or not codec.descriptor.updates_topic_id:
+            if whole and isinstance(given, Mapping):
+                options["min_epoch"] = max([whole, *given.values()])
+            return
         groups = {group for key in keys if (group := _group(codec, key, scan=scan)) is not None}
         wanted = {
-            group: max(given if isinstance(given, int) else given.get(group, 0), seen.get(group, 0)) for group in groups
+            group: max(given.get(group, 0) if isinstance(given, Mapping) else given, seen.get(group, 0), whole)
+            for group in groups
         }
         if wanted:
             options["min_epoch"] = wanted if len(wanted) > 1 else next(iter(wanted.values()))
@@ -90,6 +94,7 @@ class Seen:
             codec: Of the state. None, where it can't be known any more: then no key group may be behind the newest.
             scan: As of `hold`.
         """
+        self._forget_another(name, codec)
         if codec is None or not codec.descriptor.updates_topic_id:
             newest = max((epoch for _, epoch in epochs), default=0)
             if name not in self._groups:
@@ -101,6 +106,16 @@ class Seen:
             group = _group(codec, key, scan=scan)
             if group is not None:
                 seen[group] = max(epoch, seen.get(group, 0))
+
+    def _forget_another(self, name: StateName, codec: StateCodec | None) -> None:
+        """What was seen of a state of that name that was fed by another updates topic, or in the other lane."""
+        if codec is None:
+            return
+        topic = codec.descriptor.updates_topic_id
+        if self._topics.get(name, topic) != topic or (not topic and name in self._groups):
+            self._whole.pop(name, None)
+            self._groups.pop(name, None)
+        self._topics[name] = topic
 
 
 def _group(codec: StateCodec, key: Any, *, scan: bool) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -49,6 +49,11 @@ class ReadBounds(NamedTuple):
         lowest = min(wanted.values())
         above = tuple(sorted((group, epoch) for group, epoch in wanted.items() if epoch > lowest))
         return self._replace(min_epoch=lowest, min_epochs=above)
+
+    def least_of(self, key_groups: Iterable[int]) -> tuple[int, ...]:
+        """The epoch that an answer must hold at least, of each of these key groups."""
+        named = dict(self.min_epochs)
+        return tuple(max(self.min_epoch, named.get(group, 0)) for group in key_groups)
 
 
 class Role(enum.StrEnum):

@@ -10,8 +10,8 @@ from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import KeyValue
-from keyhole.errors import KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
-from keyhole.model.read import Answer, ReadBounds
+from keyhole.errors import EpochNotReached, KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
+from keyhole.model.read import Answer, ReadBounds, Source
 from keyhole.rpc import convert
 from keyhole.rpc.frames import AskAgain, of_key
 from keyhole.v1 import state_pb2
@@ -159,9 +159,11 @@ class BatchSink:
             and with what the codec says.
         on_pending: Called with those that the proxy has no answer for yet, while it has for others of their frame.
         on_cut_off: Called with those that may be sent again, and with what cut them off.
+        least: The epoch that each must have, where it differs by key group; else empty. A proxy, or a server, of an
+            older version does not know these bounds.
     """
 
-    __slots__ = ("_batch", "_codec", "_on_cut_off", "_on_newer", "_on_pending", "_on_stale")
+    __slots__ = ("_batch", "_codec", "_least", "_on_cut_off", "_on_newer", "_on_pending", "_on_stale")
 
     def __init__(
         self,
@@ -171,8 +173,10 @@ class BatchSink:
         on_newer: Callable[[LookupBatch, StaleDescriptor], None],
         on_pending: Callable[[LookupBatch], None],
         on_cut_off: Callable[[LookupBatch, KeyholeError], None],
+        least: Sequence[int] = (),
     ) -> None:
         self._batch = batch
+        self._least = least
         self._codec = codec
         self._on_stale = on_stale
         self._on_newer = on_newer
@@ -182,7 +186,7 @@ class BatchSink:
     def answered(self, start: int, answers: Answers) -> None:
         waiters = self._batch.waiters[start : start + len(answers.values)]
         try:
-            if answers.failures or answers.source_of or not self._answer_alike(waiters, answers):
+            if self._least or answers.failures or answers.source_of or not self._answer_alike(waiters, answers):
                 self._answer_each(start, waiters, answers)
         except StaleDescriptor as error:
             # Nobody has an answer yet: what was asked for together is to be of one schema.
@@ -228,7 +232,10 @@ class BatchSink:
                 waiter.set_exception(row)
             else:
                 source = sources[answers.source_of[index] if answers.source_of else 0]
-                waiter.set_result(Answer(row is not None, row, source))
+                if self._least and source.epoch < self._least[start + index]:
+                    waiter.set_exception(before_min_epoch(source, self._least[start + index]))
+                else:
+                    waiter.set_result(Answer(row is not None, row, source))
         if pending.keys:
             self._on_pending(pending)
 
@@ -243,6 +250,15 @@ class BatchSink:
         stale = batch.part(start, count)
         stale.again = True
         self._on_stale(stale)
+
+
+def before_min_epoch(source: Source, least: int) -> EpochNotReached:
+    """Why an answer that does not meet what was asked for is none."""
+    return EpochNotReached(
+        f"server {source.server} answered at epoch {source.epoch}, and min_epoch asks for {least}: it, or the proxy, "
+        "is of an older version, which does not know epochs by key group",
+        epoch=source.epoch,
+    )
 
 
 def own_copy(error: KeyholeError) -> KeyholeError:

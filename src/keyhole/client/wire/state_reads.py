@@ -67,6 +67,10 @@ class StateReads:
             self._park(refused)
         if not keys:
             return
+        bounds, least = batch.bounds, tuple[int, ...]()
+        if bounds.min_epochs:
+            groups = [group_of(key) for key in keys]
+            bounds, least = bounds.among(set(groups)), bounds.least_of(groups)
         sink = BatchSink(
             batch,
             codec,
@@ -74,11 +78,9 @@ class StateReads:
             lambda newer, error: self._submit_newer(newer, error, codec),
             self.submit,
             lambda cut, error: self._submit_again(cut, error, link),
+            least if bounds.min_epochs else (),
         )
         batch.attempts += 1
-        bounds = batch.bounds
-        if bounds.min_epochs:
-            bounds = bounds.among({group_of(key) for key in keys})
         lane = Lane(self._application, self._state, self._topic_id, bounds, batch.patient)
         try:
             link.stream.submit(lane, Segment(keys, sink, batch.deadline))
