@@ -75,6 +75,21 @@ class Sink:
         return self._config
 
     @property
+    def parts(self) -> tuple[SinkState, ...]:
+        """The states that it feeds."""
+        return self._parts
+
+    @property
+    def query(self) -> str | None:
+        """The query's stable name, as it was given; None: it was not."""
+        return self._query
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options that it was made with and that concern the query."""
+        return self._options
+
+    @property
     def failure(self) -> KeyholeError | None:
         """What the last batch ended with, if not well. Any thread.
 

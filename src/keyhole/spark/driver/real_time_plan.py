@@ -2,8 +2,7 @@
 
     events.groupBy("k").count()    Unsupported: ... groupBy ...: a state of kind reducing adds rows up
 
-Spark itself says so in the first batch: in the background, after `start()` has returned. No job uses it yet:
-docs/adr/real-time-updates.md says what is missing.
+Spark itself says so in the first batch: in the background, after `start()` has returned.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def check_real_time(rows: DataFrame) -> None:
     plan = classic(rows)._jdf.queryExecution().analyzed()
     if not plan.isStreaming():
         raise _refused("rows that are no stream", "read them by readStream from Kafka")
-    for node in _nodes(plan):
+    for node in nodes(plan):
         if (problem := _problem(node)) is not None:
             raise _refused(*problem)
 
@@ -76,8 +75,8 @@ def _problem(node: JavaObject) -> tuple[str, str] | None:
     """What can't be of this node, and what to use instead; None: it can be."""
     name = str(node.getClass().getSimpleName())
     # First: a Python function in a filter is no filter's fault.
-    for part in _each(node.expressions()):
-        if (python := next(filter(_is_python, _nodes(part)), None)) is not None:
+    for part in each(node.expressions()):
+        if (python := next(filter(_is_python, nodes(part)), None)) is not None:
             return _PYTHON[0].format(python.name()), _PYTHON[1]
     if name == "StreamingRelationV2" and node.sourceName() != "kafka":
         return _SOURCE[0].format(node.sourceName()), _SOURCE[1]
@@ -101,7 +100,7 @@ def _join_problem(join: JavaObject) -> tuple[str, str] | None:
         return _STREAMS
     condition = join.condition()
     equal = condition.isDefined() and any(
-        node.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe") for node in _nodes(condition.get())
+        node.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe") for node in nodes(condition.get())
     )
     return None if equal and any(map(_is_broadcast, tables)) else _NO_BROADCAST
 
@@ -113,14 +112,15 @@ def _is_broadcast(table: JavaObject) -> bool:
     return table.getClass().getSimpleName() == "ResolvedHint" and "broadcast" in str(table.hints().toString())
 
 
-def _nodes(root: JavaObject) -> Iterator[JavaObject]:
-    """Of a plan, or of an expression."""
+def nodes(root: JavaObject) -> Iterator[JavaObject]:
+    """All of a plan, or of an expression: each before those below it, and these from left to right."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
         yield node
-        waiting.extend(_each(node.children()))
+        waiting.extend(reversed([*each(node.children())]))
 
 
-def _each(sequence: JavaObject) -> Iterator[JavaObject]:
+def each(sequence: JavaObject) -> Iterator[JavaObject]:
+    """The elements of a Scala Seq."""
     return (sequence.apply(index) for index in range(sequence.size()))

@@ -3,7 +3,7 @@
     customer "c1", amount 12.5, of partition 0 and offset 7    partition 14: [1,"a1b2",0,7,0,0,1,["c1"],null,[12.5]]
 
 Native SQL alone, as Spark's real-time mode runs nothing else. What comes out depends on the row, and on no setting of
-the session. No job uses it yet: docs/adr/real-time-updates.md says what is missing.
+the session.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from keyhole.spark.write_path.state_rows import reduced_column
 
 # Text that has no exponent: Spark writes 0.0000001 as 1E-7, unless it is in ANSI mode.
 _PLAIN_SCALE = 6
+# There is none of this number: an owner keeps such a record among the dead letters.
+_NO_OPERATION = 2
 _WHOLE = (spark.BooleanType, spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _LOCAL_TIME = "map('timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
 
@@ -33,6 +35,8 @@ def update_columns(
     offset: str = "offset",
     sub: str = "0",
     delete_when: str = "false",
+    clear_when: str = "false",
+    refuse_when: str = "false",
 ) -> tuple[str, str]:
     """Two expressions over a query's rows: `partition`, an int, and `value`, a string; Kafka's sink takes both so.
 
@@ -42,6 +46,8 @@ def update_columns(
             united, each has a source of its own: unite the updates, not the rows.
         partition, offset, sub: SQL that says which row it is: see keyhole.protocol.updates.SourceRow.
         delete_when: SQL, true of rows that delete. What is neither true nor false puts.
+        clear_when: The same of rows that delete all entries of a key, in a state with a map key.
+        refuse_when: The same of rows that do nothing that an update can: their owner refuses them.
 
     A null in the key is in the update, too, and its owner refuses it.
     """
@@ -54,16 +60,19 @@ def update_columns(
     deletion = "'null'"
     if descriptor.keep_deleted_ms:
         deletion = _json_array([(of, kind) for of, kind in values if of == quoted(descriptor.order_by)])
-    deletes = f"({delete_when}) IS TRUE"
+    deletes, clears = f"(({delete_when}) OR ({clear_when})) IS TRUE", f"({clear_when}) IS TRUE"
+    operation = (
+        f"CASE WHEN ({refuse_when}) IS TRUE THEN '{_NO_OPERATION}' WHEN {deletes} THEN '{DELETE}' ELSE '{PUT}' END"
+    )
     parts = [
         f"'[1,\"{source}\"'",
         f"string({partition})",
         f"string({offset})",
         f"string({sub})",
-        f"if({deletes}, '{DELETE}', '{PUT}')",
+        operation,
         f"'{descriptor.value.version}'",
         _json_array(key),
-        _json_array(map_key) if map_key else "'null'",
+        f"if({clears}, 'null', {_json_array(map_key)})" if map_key else "'null'",
         f"if({deletes}, {deletion}, {put})",
     ]
     group = "0"

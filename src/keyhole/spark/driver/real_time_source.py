@@ -1,0 +1,91 @@
+"""From which topic a real-time query's rows come, and whether each still has the number of its record there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
+
+from keyhole.errors import InvalidConfiguration
+from keyhole.spark.driver.data_frames import classic
+from keyhole.spark.driver.real_time_plan import each, nodes
+
+PARTITION, OFFSET = "partition", "offset"
+"""Columns of Spark's Kafka source that say which record a row came of."""
+
+_SEVERAL_ROWS = {"Generate": "an explode", "Expand": "several rows of each", "Join": "a join"}
+
+
+class RealTimeSource(NamedTuple):
+    """Where the rows of one branch of a query come from.
+
+    Attributes:
+        relation: The JVM's node of the plan.
+    """
+
+    topic: str
+    bootstrap_servers: str
+    relation: JavaObject
+
+
+def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
+    """The source of rows that check_real_time has seen.
+
+    Args:
+        sub: SQL that says which of a record's rows each is; None: the user has not said.
+
+    Raises:
+        InvalidConfiguration: They come from several topics. Or `partition` and `offset` are not the source's own. Or a
+            record may become several rows, which nothing tells apart. The message says what to select.
+    """
+    plan = classic(rows)._jdf.queryExecution().analyzed()
+    relations = [node for node in nodes(plan) if node.getClass().getSimpleName() == "StreamingRelationV2"]
+    if len(relations) != 1:
+        raise InvalidConfiguration(
+            f"the rows come from {len(relations)} sources, and each numbers its records by itself: leave the union "
+            'out, and give the rows of each by a name of its own: {"web": web_rows, "shop": shop_rows}'
+        )
+    source = RealTimeSource(*_topic_of(relations[0]), relations[0])
+    for name in (PARTITION, OFFSET):
+        if not _is_its_own(plan, relations[0], name):
+            raise InvalidConfiguration(
+                f"the rows have not the column {name!r} of topic {source.topic}, by which each counts once: select "
+                f'"{PARTITION}" and "{OFFSET}" of the Kafka source with the others, unchanged, and call other columns '
+                "otherwise",
+                column=name,
+            )
+    if sub is None:
+        for node in nodes(plan):
+            if (what := _SEVERAL_ROWS.get(str(node.getClass().getSimpleName()))) is not None:
+                raise InvalidConfiguration(
+                    f"by {what} a record may become several rows, of which only the first would count: say with sub= "
+                    "which it is of them, as posexplode's pos; or sub='0', if there is never more than one"
+                )
+    return source
+
+
+def _topic_of(relation: JavaObject) -> tuple[str, str]:
+    options = relation.extraOptions()
+    topics = [name.strip() for name in str(options.getOrDefault("subscribe", "")).split(",")]
+    servers = str(options.getOrDefault("kafka.bootstrap.servers", ""))
+    if len(topics) != 1 or not topics[0]:
+        raise InvalidConfiguration(
+            "a real-time query reads one topic by its name, and each topic numbers its records by itself: use "
+            'option("subscribe", topic), and give the rows of several topics each by a name of its own'
+        )
+    return topics[0], servers
+
+
+def _is_its_own(plan: JavaObject, relation: JavaObject, name: str) -> bool:
+    """Whether the rows have one column of that name, and it is the source's, which nothing has changed."""
+    (own,) = (attribute for attribute in each(relation.output()) if attribute.name() == name)
+    found = [attribute for attribute in each(plan.output()) if attribute.name() == name]
+    return len(found) == 1 and bool(found[0].exprId().equals(own.exprId()))
+
+
+def slots_of(context: SparkContext) -> int:
+    """How many tasks Spark runs at once now, on all of the application's executors."""
+    spark = context._jsc.sc()
+    return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))

@@ -1,0 +1,312 @@
+"""Starts a query in Spark's real-time mode that feeds a state: rows are readable milliseconds after their record.
+
+    refuse what can't be       the plan, the state, Kafka's options, too few cores: before anybody is disturbed
+    take the state over        FeedRun: updates topic, rules, owners
+    mark the checkpoint        where its rows go, before its first batch
+    start the query            updates of each branch, united, to Kafka
+    boundaries                 after each batch that Spark has committed
+
+Each step can be taken again: a start that dies after any of them is followed by one that does the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import msgspec
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
+from pyspark.sql import types as spark
+from pyspark.sql.streaming.query import StreamingQuery
+
+from keyhole.changelog.kafka.admin import Topics
+from keyhole.changelog.kafka.brokers import java_settings
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.kafka.record_topics import await_topic
+from keyhole.changelog.settings import updates_topic_name
+from keyhole.clock import Clock, SystemClock
+from keyhole.config import JobConfig
+from keyhole.coordinator.feed_run import FeedRun
+from keyhole.coordinator.stats import stats_of
+from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.positions import made_anew
+from keyhole.model.names import checked_name
+from keyhole.model.state import StateDescriptor
+from keyhole.spark.declaration.batch_columns import case_sensitive
+from keyhole.spark.declaration.declared import Declaration
+from keyhole.spark.declaration.schema import describe
+from keyhole.spark.driver.executors import addresses_of
+from keyhole.spark.driver.progress import follow_progress
+from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, SparkLog
+from keyhole.spark.driver.real_time_plan import check_real_time
+from keyhole.spark.driver.real_time_source import OFFSET, PARTITION, RealTimeSource, slots_of, source_of
+from keyhole.spark.sink import Sink
+from keyhole.spark.write_path.batch_boundaries import last_batch, write_boundaries
+from keyhole.spark.write_path.real_time_query import RealTimeQuery
+from keyhole.spark.write_path.real_time_state import kafka_options, real_time_part, row_actions
+from keyhole.spark.write_path.update_records import update_columns
+
+DEFAULT_BATCH = "1 minute"
+"""How often Spark's offsets are logged: what was read since is read again after a crash. No latency depends on it."""
+
+_ASK_SECONDS = 10.0
+_MOST_SOURCE = 64
+_REPEAT_SECONDS = 600.0
+_DELETES = "keyhole_deletes"
+
+
+class _Branch(NamedTuple):
+    """Rows of one source.
+
+    Attributes:
+        name: Under which they stand in updates.
+        topic_id, partitions: Of its topic.
+    """
+
+    rows: DataFrame
+    source: RealTimeSource
+    name: str
+    topic_id: str
+    partitions: int
+
+
+def realtime(
+    rows: DataFrame | Mapping[str, DataFrame],
+    state: Sink,
+    *,
+    checkpoint: str,
+    sub: str | None = None,
+    batch: str = DEFAULT_BATCH,
+    options: Mapping[str, str] | None = None,
+) -> RealTimeQuery:
+    """Starts a query whose rows are readable milliseconds after their record came into Kafka; each counts once.
+
+        rows = spark.readStream.format("kafka")...load().selectExpr("partition", "offset", "string(key) AS customer",
+            "double(string(value)) AS amount")
+        spent = queryable.reducing("spent", key="customer", reducers={"amount": "sum"})
+        query = queryable.realtime(rows, spent, checkpoint="/checkpoints/spent")
+        query.awaitTermination()
+
+    Rows are made by SQL alone: projections, filters, explode, joins with broadcast tables. All else is refused by its
+    name, with what to use instead.
+
+    Args:
+        rows: Of a Kafka source that subscribes to one topic, with its `partition` and `offset`, unchanged: they are not
+            part of the value unless it names them. Of several sources: the rows of each, by a name of its own.
+        state: Made by value, map, list, reducing or broadcast, with no option of the query but `query` and `config`.
+        checkpoint: Spark's location. Made again with the same rows, the query goes on from it.
+        sub: SQL, a whole number from 0: which of the rows that came of one record each is. Needed where there may be
+            several: after an explode, use posexplode's `pos`.
+        batch: How often Spark logs its offsets, as Spark writes an interval.
+        options: Settings of Kafka's producer, each with `kafka.` before its name.
+
+    Returns:
+        The running query. Owners have all key groups, and apply what comes.
+
+    Raises:
+        Unsupported: Spark's real-time mode can't do it; the message names what, and what to use instead.
+        InvalidConfiguration: An argument is wrong. Or Spark has fewer cores than the topics have partitions.
+        KeyMismatch, ValueMismatch: The columns don't fit the state.
+        CheckpointMismatch, ChangelogRecreated: The checkpoint is of another query, or a topic was made anew.
+        KeyholeError: As FeedRun.start. Nothing has been sent.
+    """
+    part = real_time_part(state)
+    declaration, config = part.declaration, state.config
+    query = checked_name("query", state.query or declaration.state, "choose another one with query=")
+    given = rows if isinstance(rows, Mapping) else {query: rows}
+    if not given:
+        raise InvalidConfiguration("no rows are given; give at least those of one source")
+    sink_options = kafka_options(options or {}, java_settings(config.bootstrap_servers))
+    branches = _branches(given, sub)
+    first = branches[0].rows
+    session = first.sparkSession
+    _check_slots(slots_of(session.sparkContext), branches)
+    declared = _described(declaration, config.application, query, branches)
+    updates_of = functools.partial(_updates, declaration=declaration, sub=sub or "0")
+    # Once for its refusals: `delete_when` may be no condition on these rows.
+    for branch in branches:
+        updates_of(branch, declared)
+    names = tuple(branch.name for branch in branches)
+    marks = CheckpointMarks(session, checkpoint)
+    marks.check(names)
+    addresses = addresses_of(session.sparkContext, config.servers)
+    stats, clock = stats_of(config), SystemClock()
+    changelog = KafkaChangelog(config.bootstrap_servers, config.application)
+    run = FeedRun(config, query, changelog, clock, addresses=addresses, counts=stats.counts.query(query))
+    try:
+        run.start({declared: declaration.standbys})
+        descriptor = run.descriptors[declaration.state]
+        marks.settle(CheckpointMark(names, descriptor.updates_topic_id))
+        united = functools.reduce(DataFrame.union, [updates_of(branch, descriptor) for branch in branches])
+        writer = united.writeStream.format("kafka").outputMode("update").queryName(query)
+        writer = writer.options(**sink_options, topic=updates_topic_name(config.application, descriptor.state))
+        writer = writer.option("checkpointLocation", checkpoint)
+        started = writer.trigger(realTime=batch).start()  # type: ignore[call-overload]  # PySpark's types lack it
+        if stats.served:
+            follow_progress(started._jsq.streamingQuery(), str(started.runId), stats.counts.spark(query))
+        look = _Boundaries(SparkLog(session, started), started, config, descriptor, branches, clock)
+    except BaseException:
+        run.close()
+        raise
+    return RealTimeQuery(started, run, look, clock)
+
+
+def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
+    found: list[_Branch] = []
+    for name, rows in given.items():
+        checked_name("the name of rows", name, "choose another one")
+        check_real_time(rows)
+        source = source_of(rows, sub)
+        if any(source.relation.equals(other.source.relation) for other in found):
+            raise InvalidConfiguration(
+                f"the rows {name!r} come from the same source as others: load the topic once for each of them"
+            )
+        # One that was just made may not be known to all brokers.
+        await_topic(source.bootstrap_servers, source.topic, _ASK_SECONDS)
+        topic_id, partitions = _look(source)
+        full = f"{topic_id}.{name}"
+        if len(full) > _MOST_SOURCE:
+            raise InvalidConfiguration(
+                f"the name {name!r} of rows is too long: it and the topic's id have {_MOST_SOURCE - 1} characters at "
+                'most. Give the rows by a shorter one: {"web": rows}'
+            )
+        found.append(_Branch(rows, source, full, topic_id, partitions))
+    return found
+
+
+def _look(source: RealTimeSource) -> tuple[str, int]:
+    """A topic's id, and how many partitions it has."""
+    with closing(Topics(source.bootstrap_servers)) as topics:
+        found = topics.describe(source.topic, Deadline(_ASK_SECONDS))
+    if found is None:
+        raise InvalidConfiguration(f"Kafka at {source.bootstrap_servers} has no topic {source.topic}: make it first")
+    return str(found.topic_id), len(found.partitions)
+
+
+def _check_slots(slots: int, branches: list[_Branch]) -> None:
+    partitions = sum(branch.partitions for branch in branches)
+    if slots < partitions:
+        topics = ", ".join(f"{branch.source.topic} has {branch.partitions}" for branch in branches)
+        raise InvalidConfiguration(
+            f"in real-time mode Spark reads {partitions} partitions at once ({topics}), each in a task that lasts as "
+            f"long as the batch, and it has {slots} cores for tasks: others would not be read. Start it with "
+            f"local[{partitions}], or give the executors {partitions} cores in all",
+            slots=slots,
+            partitions=partitions,
+        )
+
+
+def _described(declaration: Declaration, application: str, query: str, branches: list[_Branch]) -> StateDescriptor:
+    """Of all rows: a field may be null if it is in the rows of one branch."""
+    found = [
+        describe(
+            declaration,
+            application,
+            query,
+            _own_columns(declaration, branch.rows.schema),
+            functools.partial(case_sensitive, branch.rows),
+        )
+        for branch in branches
+    ]
+    fields = [of.value.fields for of in found]
+    merged = tuple(
+        msgspec.structs.replace(same[0], nullable=any(field.nullable for field in same))
+        for same in zip(*fields, strict=False)
+    )
+    made = [
+        msgspec.structs.replace(of, value=msgspec.structs.replace(of.value, fields=merged))
+        for of, own in zip(found, fields, strict=True)
+        if [(field.name, field.type) for field in own] == [(field.name, field.type) for field in merged]
+    ]
+    if len(made) < len(found) or any(of != made[0] for of in made):
+        raise ValueMismatch(
+            f"state {declaration.state!r}: the rows that are given have columns of other names or types each: select "
+            "the same ones, cast to the same types",
+            state=declaration.state,
+        )
+    return made[0]
+
+
+def _own_columns(declaration: Declaration, schema: spark.StructType) -> spark.StructType:
+    """Without what only numbers the rows, where the state does not name it."""
+    named = {*declaration.key, *declaration.map_key, *(declaration.value or ()), declaration.order_by, declaration.op}
+    return spark.StructType([field for field in schema if field.name not in {PARTITION, OFFSET} - named])
+
+
+def _updates(branch: _Branch, descriptor: StateDescriptor, *, declaration: Declaration, sub: str) -> DataFrame:
+    rows, actions = branch.rows, row_actions(declaration)
+    condition = declaration.delete_when
+    try:
+        if condition is not None:
+            deletes = F.expr(condition) if isinstance(condition, str) else condition
+            rows = rows.withColumn(_DELETES, deletes.cast("boolean"))
+            actions = actions._replace(delete_when=_DELETES)
+        columns = update_columns(
+            descriptor,
+            branch.name,
+            partition=PARTITION,
+            offset=OFFSET,
+            sub=f"coalesce({sub}, 0)",
+            **actions._asdict(),
+        )
+        return rows.selectExpr(*columns)
+    except AnalysisException as error:
+        raise InvalidConfiguration(
+            f"state {declaration.state!r}: delete_when or sub is nothing that can be said of the rows' columns "
+            f"({', '.join(branch.rows.columns)}): {error}",
+            state=declaration.state,
+        ) from error
+
+
+class _Boundaries:
+    """Call it: writes the boundary of the last committed batch, where that is due. One thread.
+
+    Spark's logs, which may be far away, are read only once a batch has ended.
+    """
+
+    def __init__(
+        self,
+        log: SparkLog,
+        query: StreamingQuery,
+        config: JobConfig,
+        descriptor: StateDescriptor,
+        branches: list[_Branch],
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._progress: Callable[[], Any] = query._jsq.lastProgress
+        self._bootstrap_servers = config.bootstrap_servers
+        self._topic = updates_topic_name(config.application, descriptor.state)
+        self._updates_id = descriptor.updates_topic_id
+        self._branches = branches
+        self._clock = clock
+        self._looked = False
+        self._written = -1
+        self._written_at = 0.0
+
+    def __call__(self) -> None:
+        progress = self._progress()
+        ended = -1 if progress is None else int(progress.batchId())
+        old = self._written >= 0 and self._clock.monotonic() - self._written_at >= _REPEAT_SECONDS
+        # The first time: the driver before may have died between a commit and its boundary.
+        if self._looked and ended <= self._written and not old:
+            return
+        batch = last_batch(self._log, [branch.source.topic for branch in self._branches])
+        if batch is not None and (old or batch.batch > self._written):
+            for branch in self._branches:
+                self._check(branch)
+            with closing(KafkaUpdates(self._bootstrap_servers, self._topic)) as updates:
+                write_boundaries(updates, self._updates_id, [branch.name for branch in self._branches], batch)
+            self._written, self._written_at = batch.batch, self._clock.monotonic()
+        self._looked = True
+
+    def _check(self, branch: _Branch) -> None:
+        topic_id, _ = _look(branch.source)
+        if topic_id != branch.topic_id:
+            raise made_anew(branch.source.topic, branch.topic_id, topic_id)

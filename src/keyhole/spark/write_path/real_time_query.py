@@ -1,0 +1,135 @@
+"""A real-time query that runs, with the feed run that is held beside it: both end together, with the reason."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from py4j.protocol import Py4JError
+
+from keyhole.clock import Clock
+from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+
+
+class RunningQuery(Protocol):
+    """What is needed of Spark's StreamingQuery."""
+
+    @property
+    def isActive(self) -> bool: ...  # noqa: N802 - Spark's name
+
+    def stop(self) -> None: ...
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None: ...  # noqa: N802 - Spark's name
+
+
+class HeldRun(Protocol):
+    """What is needed of a FeedRun."""
+
+    @property
+    def fenced(self) -> Fenced | None: ...
+
+    def fenced_by(self) -> Fenced | None: ...
+
+    def close(self) -> None: ...
+
+
+class RealTimeQuery:
+    """What `queryable.realtime` returns: a running query, which feeds a state. Any thread.
+
+    Servers keep what they own after its end, and go on answering; the next start goes on at Spark's last commit.
+
+    Args:
+        query: Spark's.
+        run: Has started; closed when the query has ended.
+        look: Writes the boundary of a batch that was committed since, if there is one. Called twice a second.
+    """
+
+    def __init__(self, query: RunningQuery, run: HeldRun, look: Callable[[], None], clock: Clock) -> None:
+        self.query = query
+        self._run = run
+        self._look = look
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._ended = threading.Event()
+        self._failure: KeyholeError | None = None
+        self._thread = threading.Thread(target=self._hold, name="keyhole-real-time", daemon=True)
+        self._thread.start()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """Whether the query and its run go on."""
+        return not self._ended.is_set()
+
+    @property
+    def failure(self) -> KeyholeError | None:
+        """Why Keyhole has stopped it: a newer run has the state, or a topic was made anew. None: it has not."""
+        return self._failure
+
+    def stop(self) -> None:
+        """Ends it, in mid-batch: what was sent counts, and is read again by the next start, which changes nothing.
+
+        Blocks until the query and the run have ended.
+        """
+        self._stopped.set()
+        self.query.stop()
+        self._ended.wait()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's name
+        """Blocks until it has ended, or that many seconds.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            KeyholeError: `failure`.
+            StreamingQueryException: What has ended the query in Spark.
+        """
+        if not self._ended.wait(timeout):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        self.query.awaitTermination()
+        return True
+
+    def _hold(self) -> None:
+        try:
+            while not self._stopped.is_set() and self._is_active():
+                self._step()
+                self._clock.wait(self._stopped, _LOOK_SECONDS)
+            with suppress(KeyholeError, Py4JError, OSError):
+                # The next start would write it, too.
+                if self._failure is None:
+                    self._look()
+        finally:
+            self._run.close()
+            self._ended.set()
+
+    def _step(self) -> None:
+        try:
+            if self._run.fenced is not None:
+                raise self._run.fenced_by() or self._run.fenced
+            self._look()
+        except KafkaUnreachable as error:
+            # Boundaries bound memory alone; Spark's own sink decides how long it bears that.
+            _log.warning("no boundary is written while Kafka is away", extra={"why": error.message})
+        except KeyholeError as error:
+            self._failure = error
+            _log.exception("the real-time query is stopped")
+            self._stopped.set()
+            with suppress(Py4JError, OSError):
+                self.query.stop()
+        except (Py4JError, OSError):
+            _log.debug("Spark is stopping", exc_info=True)
+
+    def _is_active(self) -> bool:
+        try:
+            return bool(self.query.isActive)
+        except (Py4JError, OSError):
+            return False  # Spark is stopping

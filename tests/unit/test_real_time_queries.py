@@ -1,0 +1,226 @@
+"""What a real-time query can't do with a state is refused by name; one that runs ends together with its feed run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig
+from keyhole.errors import (
+    ChangelogRecreated,
+    CheckpointMismatch,
+    Fenced,
+    InvalidConfiguration,
+    KafkaUnreachable,
+    KeyholeError,
+    Unsupported,
+)
+from keyhole.spark import queryable
+from keyhole.spark.driver.real_time_log import CheckpointMark, check_mark
+from keyhole.spark.sink import Sink
+from keyhole.spark.write_path.real_time_query import RealTimeQuery
+from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, real_time_part, row_actions
+from tests.support.waiting import LONG_SECONDS
+
+CONFIG = JobConfig("app", ("a:1",), "")
+
+
+class Mean(queryable.Aggregator):
+    def create(self) -> Any:
+        return 0
+
+    def add(self, accumulator: Any, row: Any) -> Any:
+        return accumulator
+
+    def merge(self, left: Any, right: Any) -> Any:
+        return left
+
+    def result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Upper:
+    def encode(self, row: Any) -> bytes:
+        return b""
+
+
+def value(**options: Any) -> Sink:
+    return queryable.value("s", key="k", **{"config": CONFIG} | options)
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "aggregator": (
+        lambda: queryable.aggregating("s", key="k", aggregator=Mean(), result="n bigint", config=CONFIG),
+        "no aggregator in Python: use queryable.reducing",
+    ),
+    "codec": (lambda: value(codec=Upper()), "no codec: use the columns as they are"),
+    "event time": (
+        lambda: value(ttl=timedelta(hours=1), ttl_clock="event_time"),
+        "no watermark, so no ttl by event time: use ttl_clock='processing_time'",
+    ),
+    "together": (lambda: queryable.together(value()), ""),
+    "of": (lambda: value().of(lambda rows: rows), "no rows made of a batch"),
+    "replace": (
+        lambda: queryable.list("s", key="k", unbounded=True, mode="replace", config=CONFIG),
+        "no batch whose rows replace a list",
+    ),
+    "sorted": (
+        lambda: queryable.list("s", key="k", unbounded=True, order_by="t", config=CONFIG),
+        "no batch whose rows order_by sorts",
+    ),
+    "option": (lambda: value(on_commit=print), "no option on_commit"),
+    "two": (
+        lambda: queryable.together(value(), queryable.value("t", key="k", config=CONFIG)),
+        "'s', 't': .* no several states .* a real-time query for each",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_real_time_mode_can_not_do_with_a_state_is_refused_by_its_name(case: tuple[Any, str]) -> None:
+    made, message = case
+    if not message:
+        assert real_time_part(made()).declaration.state == "s"
+        return
+    with pytest.raises(Unsupported, match=message):
+        real_time_part(made())
+
+
+def test_a_function_for_foreachbatch_is_no_state() -> None:
+    with pytest.raises(InvalidConfiguration, match="not a builtin_function_or_method: a function for foreachBatch"):
+        real_time_part(print)
+
+
+def test_a_column_says_what_a_row_does() -> None:
+    assert row_actions(value().parts[0].declaration) == RowActions()
+    assert row_actions(value(op="op").parts[0].declaration) == RowActions(
+        "`op` IN ('delete', 'clear')", "false", "`op` NOT IN ('put', 'delete', 'clear')"
+    )
+    mapped = queryable.map("s", key="k", map_key="m", op="op", config=CONFIG)
+    assert row_actions(mapped.parts[0].declaration)[:2] == ("`op` = 'delete'", "`op` = 'clear'")
+    listed = queryable.list("s", key="k", unbounded=True, op="op", config=CONFIG)
+    assert "'replace'" not in row_actions(listed.parts[0].declaration).refuse_when
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "message"),
+    [
+        ("kafka.acks", "1", "is 1, and must be all"),
+        ("Kafka.Acks", "0", "is 0, and must be all"),
+        ("kafka.enable.idempotence", "false", "must be true"),
+        ("kafka.transactional.id", "t", "can't be chosen"),
+        ("topic", "t", "can't be chosen"),
+    ],
+)
+def test_an_option_that_would_lose_rows_is_refused(option: str, given: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        kafka_options({option: given}, {})
+
+
+def test_the_sink_waits_for_all_copies_and_for_nothing_else() -> None:
+    made = kafka_options({"kafka.acks": "-1", "kafka.linger.ms": "5"}, {"bootstrap.servers": "a:1"})
+    assert made["kafka.bootstrap.servers"] == "a:1"
+    assert (made["kafka.acks"], made["kafka.enable.idempotence"], made["kafka.linger.ms"]) == ("all", "true", "5")
+
+
+MARK = CheckpointMark(("id.s",), "updates-1")
+
+
+@pytest.mark.parametrize(
+    ("mark", "sources", "updates_id", "error", "message"),
+    [
+        (None, ["id.s"], None, CheckpointMismatch, "batches of another query"),
+        (MARK, ["other.s"], None, ChangelogRecreated, "a topic was made anew"),
+        (MARK, ["id.s"], "updates-2", ChangelogRecreated, "an updates topic that is gone"),
+    ],
+)
+def test_a_checkpoint_whose_rows_went_elsewhere_is_refused(
+    mark: CheckpointMark | None, sources: list[str], updates_id: str | None, error: type[KeyholeError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        check_mark(True, mark, sources, updates_id)
+    # Nothing was committed: all is sent from the start.
+    check_mark(False, mark, sources, updates_id)
+
+
+def test_a_checkpoint_whose_rows_are_where_they_were_goes_on() -> None:
+    check_mark(True, MARK, ["id.s"], None)
+    check_mark(True, MARK, ["id.s"], "updates-1")
+
+
+class Quick(SystemClock):
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(min(seconds, 0.001))
+
+
+class Beside:
+    """Spark's query, and the run: whatever the test makes of them."""
+
+    def __init__(self) -> None:
+        self.isActive = True
+        self.fenced: Fenced | None = None
+        self.closed = threading.Event()
+        self.looks = 0
+        self.error: KeyholeError | None = None
+        self.looked = threading.Event()
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
+        return True
+
+    def fenced_by(self) -> Fenced | None:
+        return self.fenced
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def look(self) -> None:
+        self.looks += 1
+        if self.looks > 3:
+            self.looked.set()
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_run_that_was_replaced_stops_its_query_with_the_reason() -> None:
+    beside = Beside()
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    assert query.isActive
+    beside.fenced = Fenced("taken over")
+    with pytest.raises(Fenced, match="taken over"):
+        query.awaitTermination(LONG_SECONDS)
+    assert not beside.isActive
+    assert beside.closed.is_set()
+    assert query.failure is beside.fenced
+
+
+def test_a_topic_that_was_made_anew_stops_the_query_and_kafka_that_is_away_does_not() -> None:
+    beside = Beside()
+    beside.error = KafkaUnreachable("away")
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    assert beside.looked.wait(LONG_SECONDS)
+    assert query.isActive
+    beside.error = ChangelogRecreated("anew")
+    with pytest.raises(ChangelogRecreated, match="anew"):
+        query.awaitTermination(LONG_SECONDS)
+    assert not beside.isActive
+
+
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_the_run_is_closed_when_the_query_ends(by_spark: bool) -> None:
+    beside = Beside()
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    if by_spark:
+        beside.stop()
+    else:
+        query.stop()
+    assert query.awaitTermination(LONG_SECONDS)
+    assert beside.closed.is_set()
+    assert query.failure is None
