@@ -61,7 +61,7 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         "KEYHOLE_VITAL_SIGNS_FILES": object_store.at("of-a-job"),
     }
     settings = environ(tmp_path, **few, **object_store.environ)
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["keys"] == result["agreed"] > 0
@@ -85,7 +85,7 @@ def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_
     command = [*KEYHOLE, "job", "fraud_detection", "--seconds", "20", "--verify", "--chaos", "--json"]
     more = {"KEYHOLE_PAYMENTS_MALFORMED": "0.02", "KEYHOLE_FRAUD_DETECTION_HISTORY": str(history)}
     settings = environ(tmp_path, **FEW_PAYMENTS, **more)
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["keys"] == result["agreed"] > 0

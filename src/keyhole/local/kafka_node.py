@@ -35,8 +35,8 @@ _SETTINGS: Mapping[str, str] = {
     # A killed broker can come back when its session has ended: after 9 s by default.
     "broker.session.timeout.ms": str(SESSION_SECONDS * 1000),
     "broker.heartbeat.interval.ms": "500",
-    # So that a test that asks for compaction need not wait 15 s for the cleaner to look. Each look is at all partitions:
-    # two in a second took a sixth of the processor time of a broker with a thousand.
+    # So that a test that asks for compaction need not wait 15 s for the cleaner to look. Each look is at all
+    # partitions: two in a second took a sixth of the processor time of a broker with a thousand.
     "log.cleaner.backoff.ms": "3000",
     "log.segment.delete.delay.ms": "1000",
 }
