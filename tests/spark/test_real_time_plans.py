@@ -9,13 +9,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
-from keyhole.errors import Unsupported
+from keyhole.errors import InvalidConfiguration, Unsupported
 from keyhole.spark.driver.real_time_plan import check_real_time
+from keyhole.spark.driver.real_time_source import source_of
 
 
 def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
+
+OPTIONS = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "events"}
 
 REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
     "groupBy": (lambda events, _: events.groupBy("k").count(), "groupBy and agg: the state keeps .* kind reducing"),
@@ -52,8 +55,7 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
 @pytest.fixture
 def events(spark: SparkSession) -> DataFrame:
     """Of a Kafka that nobody asks: a query that has not started has no broker."""
-    settings = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "events"}
-    return spark.readStream.format("kafka").options(**settings).load().withColumn("k", F.col("value").cast("string"))
+    return spark.readStream.format("kafka").options(**OPTIONS).load().withColumn("k", F.col("value").cast("string"))
 
 
 @pytest.fixture
@@ -72,3 +74,44 @@ def test_what_it_can_do_is_taken(events: DataFrame, table: DataFrame) -> None:
     rows = events.withWatermark("timestamp", "1 minute").filter("k <> ''").selectExpr("*", "posexplode(split(k, ','))")
     rows = rows.join(F.broadcast(table).alias("t"), F.expr("col = t.k"), "left").select("col", "pos", "n")
     check_real_time(rows.union(events.selectExpr("k", "0", "bigint(1)")))
+
+
+UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
+    "dropped": (lambda events, _: events.select("k", "offset"), "not the column 'partition' of topic events"),
+    "changed": (
+        lambda events, _: events.selectExpr("k", "partition", "offset + 1 AS offset"),
+        "not the column 'offset'",
+    ),
+    "twice": (
+        lambda events, _: events.selectExpr("k", "partition", "offset", "timestamp AS offset"),
+        "not the column 'offset'",
+    ),
+    "union": (
+        lambda events, _: events.union(
+            events.sparkSession.readStream.format("kafka").options(**OPTIONS).load().withColumn("k", F.lit("a"))
+        ),
+        "come from 2 sources",
+    ),
+    "explode": (lambda events, _: events.withColumn("one", F.explode(F.split("k", ","))), "by an explode .* sub="),
+    "join": (lambda events, table: events.join(F.broadcast(table), "k"), "by a join .* sub='0'"),
+    "topics": (
+        lambda events, _: (
+            events.sparkSession.readStream.format("kafka").options(**OPTIONS | {"subscribe": "a,b"}).load()
+        ),
+        "reads one topic by its name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNNUMBERED)
+def test_rows_that_have_not_their_records_numbers_are_refused(events: DataFrame, table: DataFrame, name: str) -> None:
+    change, message = UNNUMBERED[name]
+    with pytest.raises(InvalidConfiguration, match=message):
+        source_of(change(events, table), None)
+
+
+def test_rows_with_their_records_numbers_are_taken(events: DataFrame, table: DataFrame) -> None:
+    rows = events.withWatermark("timestamp", "1 minute").selectExpr("*", "posexplode(split(k, ','))")
+    rows = rows.filter("k <> ''").join(F.broadcast(table).alias("t"), F.expr("col = t.k"), "left")
+    assert source_of(rows.select("t.k", "n", "pos", "offset", "partition"), "pos")[:2] == ("events", "localhost:1")
+    assert source_of(events.select("offset", "partition", "k"), None).topic == "events"

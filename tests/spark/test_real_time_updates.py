@@ -1,46 +1,72 @@
-"""A query in real-time mode feeds a state by updates that SQL makes: they are read in mid-batch, and counted once."""
+"""A query in real-time mode feeds a state: rows are read in mid-batch, and each counts once over stops and starts."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame, SparkSession
 
 from keyhole import AsyncClient
-from keyhole.changelog.base import Partition
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, StateServerConfig
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.storage_key import group_of
-from keyhole.model.state import StateKind, ValueField, ValueSchema
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, InvalidConfiguration
+from keyhole.feed.kafka.recorded import recorded_state
+from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import NoObserver
-from keyhole.spark.driver.real_time_plan import check_real_time
-from keyhole.spark.write_path.update_records import update_columns
+from keyhole.protocol.updates import BoundaryRecord, Record, UpdateRecord, decode
+from keyhole.spark import queryable
+from keyhole.spark.queryable import RealTimeQuery
+from keyhole.spark.sink import Sink
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
-from tests.support.states import descriptor
 from tests.support.waiting import LONG_SECONDS
 
-VALUE = ValueSchema(1, (ValueField("n", "bigint"),))
-# No batch ends while the test runs.
-LONG_BATCH = "10 minutes"
+# No batch ends while the test waits for rows; and the shortest that Spark takes.
+LONG_BATCH, SHORT_BATCH = "10 minutes", "5 seconds"
+STATE = "sums"
 
 
-async def test_rows_are_read_in_mid_batch_and_counted_once_when_the_query_is_started_again(
+def made(kafka: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(LONG_SECONDS)
+
+
+def rows_of(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
+    """Each record has several rows: "a:1,b:10"."""
+    options = {"kafka.bootstrap.servers": kafka, "subscribe": topic, "startingOffsets": "earliest"}
+    rows = spark.readStream.format("kafka").options(**options).load()
+    rows = rows.selectExpr("partition", "offset", "posexplode(split(string(value), ',')) AS (pos, row)")
+    named = "split(row, ':')[0] AS k", "bigint(split(row, ':')[1]) AS n"
+    return rows.selectExpr("partition", "offset", "pos", *named).filter("n <> 0")
+
+
+def sums(application: str, kafka: str, *servers: str) -> Sink:
+    config = JobConfig(application=application, servers=servers, bootstrap_servers=kafka)
+    return queryable.reducing(STATE, key="k", reducers={"n": "sum"}, key_groups=2, config=config)
+
+
+def declared(kafka: str, application: str) -> StateDescriptor:
+    """The state as a run declares it."""
+    recorded = recorded_state(kafka, application, STATE)
+    return msgspec.structs.replace(recorded, topic_id="", updates_topic_id="")
+
+
+async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_batches(
     spark: SparkSession, kafka: str, application: str, tmp_path: Path
 ) -> None:
-    of = descriptor(application=application, key_groups=2, kind=StateKind.REDUCING, reducers=("sum",), value=VALUE)
-    source, sink = f"{application}-source", updates_topic_name(application, of.state)
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(source, 2, 1)])[source].result(LONG_SECONDS)
+    source = f"{application}-source"
+    made(kafka, source, 2)
     producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
 
     def send(*values: int) -> None:
@@ -49,63 +75,111 @@ async def test_rows_are_read_in_mid_batch_and_counted_once_when_the_query_is_sta
             producer.produce(source, f"a:{value},b:{10 * value}", partition=value % 2)
         assert producer.flush(LONG_SECONDS) == 0
 
-    def start() -> StreamingQuery:
-        options = {"kafka.bootstrap.servers": kafka, "subscribe": source, "startingOffsets": "earliest"}
-        rows = spark.readStream.format("kafka").options(**options).load()
-        rows = rows.selectExpr("partition", "offset", "posexplode(split(string(value), ','))")
-        rows = rows.selectExpr(
-            "partition", "offset", "pos", "split(col, ':')[0] AS k", "bigint(split(col, ':')[1]) AS n"
-        ).filter("n <> 0")
-        check_real_time(rows)
-        written = rows.selectExpr(*update_columns(of, "id", sub="pos")).writeStream.format("kafka")
-        written = written.options(**{"kafka.bootstrap.servers": kafka, "topic": sink})
-        written = written.option("checkpointLocation", str(tmp_path)).outputMode("update")
-        return written.trigger(realTime=LONG_BATCH).start()  # type: ignore[call-overload]  # PySpark's types lack it
-
     config = StateServerConfig(bootstrap_servers=kafka, id="a", port=0)
     server = StateServer(config, MemoryEngine(), lambda name: KafkaChangelog(kafka, name), SystemClock(), NoObserver())
     await server.start()
-    changelog = KafkaChangelog(kafka, application)
+    queries: list[RealTimeQuery] = []
     job = JobConfig(application=application, servers=(server.address,), bootstrap_servers=kafka)
-    run = FeedRun(job, of.query, changelog, SystemClock())
-    queries: list[StreamingQuery] = []
+    newer = FeedRun(job, STATE, KafkaChangelog(kafka, application), SystemClock())
 
-    async def read(client: AsyncClient, **totals: int) -> None:
+    async def start(batch: str, name: str = STATE) -> RealTimeQuery:
+        rows = {name: rows_of(spark, kafka, source)}
+        of = sums(application, kafka, server.address)
+        query = await asyncio.to_thread(queryable.realtime, rows, of, checkpoint=str(tmp_path), sub="pos", batch=batch)
+        queries.append(query)
+        return query
+
+    async def read(client: AsyncClient, total: int) -> None:
         """Returns once the sums are these. They never are above."""
-        async with asyncio.timeout(60):
-            for key, total in totals.items():
+        async with asyncio.timeout(90):
+            for key, expected in {"a": total, "b": 10 * total}.items():
                 found = None
-                while found != total:
-                    answer = await client.get(application, of.state, key, timeout=LONG_SECONDS)
+                while found != expected:
+                    answer = await client.get(application, STATE, key, timeout=LONG_SECONDS)
                     found = answer.value.n if answer.found else None
-                    assert found is None or found <= total
+                    assert found is None or found <= expected
                     await asyncio.sleep(0.02)
 
+    def updates() -> list[list[Record]]:
+        """All records of the updates topic, by its partition."""
+        with closing(KafkaUpdates(kafka, updates_topic_name(application, STATE))) as topic:
+            return [
+                [decode(value) for value in topic.read(partition, *topic.bounds(partition))]
+                for partition in range(topic.partitions)
+            ]
+
+    def boundaries() -> list[BoundaryRecord]:
+        """The last one of each partition."""
+        of = [[record for record in log if isinstance(record, BoundaryRecord)] for log in updates()]
+        return [log[-1] for log in of if log]
+
     try:
-        await asyncio.to_thread(run.start, {of: 0})
         await asyncio.to_thread(send, 0, 1, 2, 3)
         async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
-            queries.append(await asyncio.to_thread(start))
-            await read(client, a=6, b=60)
+            query = await start(LONG_BATCH)
+            await read(client, 6)
             await asyncio.to_thread(send, 4)
-            await read(client, a=10, b=100)
-            assert queries[0].isActive
-            assert not [batch for batch in queries[0].recentProgress if batch.numInputRows]
-            await asyncio.to_thread(queries[0].stop)
+            await read(client, 10)
+            assert query.isActive
+            assert not [batch for batch in query.query.recentProgress if batch.numInputRows]
+            assert not await asyncio.to_thread(boundaries)
+            await asyncio.to_thread(query.stop)
+            assert not query.isActive
+
             await asyncio.to_thread(send, 5)
-            queries.append(await asyncio.to_thread(start))
-            await read(client, a=15, b=150)
+            query = await start(SHORT_BATCH)
+            await read(client, 15)
+            async with asyncio.timeout(90):
+                ends: list[dict[int, int]] = []
+                while ends != [{0: 3, 1: 3}] * 2:
+                    await asyncio.sleep(0.2)
+                    ends = [of.ends for of in await asyncio.to_thread(boundaries)]
+            assert query.isActive
+            await asyncio.to_thread(query.stop)
+            logs = await asyncio.to_thread(updates)
+            # The second start has sent once more what the first had sent, and no boundary passes a row.
+            assert sum(isinstance(record, UpdateRecord) for log in logs for record in log) == 2 * 4 + 2 * 5
+            for log in logs:
+                first = next(at for at, record in enumerate(log) if isinstance(record, BoundaryRecord) and record.ends)
+                assert not [record for record in log[first:] if isinstance(record, UpdateRecord)]
+
+            with pytest.raises(ChangelogRecreated, match="the names or the order"):
+                await start(LONG_BATCH, "another")
             await asyncio.to_thread(send, 6, 7)
-            await read(client, a=28, b=280)
-        topics = changelog.updates_topics()
-        extents = topics.extents({of.state: range(of.key_groups)}, LONG_SECONDS)
-        topics.close()
-        # 14 rows, of which the second start has sent the first 8 again; and rules.
-        sent = {partition: extent.end for partition, extent in extents.items()}
-        assert sum(sent.values()) == 14 + 8 + of.key_groups, sent
-        assert sent[Partition(of.state, group_of(StateCodec(of).storage_key("a")))] >= 7 + 4 + 1
+            query = await start(LONG_BATCH)
+            await read(client, 28)
+            await asyncio.to_thread(newer.start, {declared(kafka, application): 0})
+            with pytest.raises(Fenced):
+                await asyncio.to_thread(query.awaitTermination, LONG_SECONDS)
+            assert not query.query.isActive
     finally:
         for query in queries:
             await asyncio.to_thread(query.stop)
-        await asyncio.to_thread(run.close)
+        await asyncio.to_thread(newer.close)
         await server.stop()
+
+
+@pytest.fixture
+def wide(spark: SparkSession, kafka: str, application: str) -> DataFrame:
+    topic = f"{application}-wide"
+    made(kafka, topic, 100)
+    return rows_of(spark, kafka, topic)
+
+
+def test_more_partitions_than_cores_are_refused_at_the_start(
+    wide: DataFrame, kafka: str, application: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"reads 100 partitions at once .* local\[100\]"):
+        queryable.realtime(wide, sums(application, kafka, "a:1"), checkpoint=str(tmp_path), sub="pos")
+
+
+def test_the_checkpoint_of_another_query_is_refused(
+    spark: SparkSession, kafka: str, application: str, tmp_path: Path
+) -> None:
+    made(kafka, application, 1)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    with pytest.raises(CheckpointMismatch, match="batches of another query"):
+        queryable.realtime(
+            rows_of(spark, kafka, application), sums(application, kafka, "a:1"), checkpoint=str(tmp_path), sub="pos"
+        )

@@ -8,6 +8,7 @@
 
 Each function here gives what `foreachBatch` takes; `together` makes one of several. Its `bootstrap` makes a table what
 the states begin with. docs/spark.md says what each output mode means, and what the job must keep to for exactly once.
+`realtime` feeds a state within milliseconds, by Spark's real-time mode: it takes the place of `foreachBatch`.
 
 What all states take:
     key: The key column, or columns: string, binary, boolean, smallint, int, bigint, date or timestamp.
@@ -78,6 +79,8 @@ from keyhole.spark.write_path.builder import (
     refuse_unknown,
 )
 from keyhole.spark.write_path.processor_sink import processor_sink
+from keyhole.spark.write_path.real_time import realtime
+from keyhole.spark.write_path.real_time_query import RealTimeQuery
 
 __all__ = [
     "Aggregator",
@@ -87,6 +90,7 @@ __all__ = [
     "ExposedValue",
     "Operator",
     "QueryableProcessor",
+    "RealTimeQuery",
     "Subtask",
     "aggregating",
     "broadcast",
@@ -95,6 +99,7 @@ __all__ = [
     "lookup",
     "map",
     "operator",
+    "realtime",
     "reducing",
     "together",
     "value",

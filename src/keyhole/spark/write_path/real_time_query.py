@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, cast
 
 from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole.clock import Clock
 from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError
@@ -52,7 +53,7 @@ class RealTimeQuery:
     """
 
     def __init__(self, query: RunningQuery, run: HeldRun, look: Callable[[], None], clock: Clock) -> None:
-        self.query = query
+        self._query = query
         self._run = run
         self._look = look
         self._clock = clock
@@ -61,6 +62,11 @@ class RealTimeQuery:
         self._failure: KeyholeError | None = None
         self._thread = threading.Thread(target=self._hold, name="keyhole-real-time", daemon=True)
         self._thread.start()
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's query: for its progress."""
+        return cast("StreamingQuery", self._query)
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name
@@ -78,7 +84,7 @@ class RealTimeQuery:
         Blocks until the query and the run have ended.
         """
         self._stopped.set()
-        self.query.stop()
+        self._query.stop()
         self._ended.wait()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's name
@@ -95,7 +101,7 @@ class RealTimeQuery:
             return False
         if self._failure is not None:
             raise self._failure
-        self.query.awaitTermination()
+        self._query.awaitTermination()
         return True
 
     def _hold(self) -> None:
@@ -124,12 +130,12 @@ class RealTimeQuery:
             _log.exception("the real-time query is stopped")
             self._stopped.set()
             with suppress(Py4JError, OSError):
-                self.query.stop()
+                self._query.stop()
         except (Py4JError, OSError):
             _log.debug("Spark is stopping", exc_info=True)
 
     def _is_active(self) -> bool:
         try:
-            return bool(self.query.isActive)
+            return bool(self._query.isActive)
         except (Py4JError, OSError):
             return False  # Spark is stopping
