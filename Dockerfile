@@ -1,4 +1,4 @@
-# One target per deployable: state-server, client-proxy, metrics-exporter, spark-job, kafka. Also builds without BuildKit.
+# One target per deployable: state-server, client-proxy, metrics-exporter, feed, spark-job, kafka. Also builds without BuildKit.
 #
 #     docker build --target state-server -t keyhole/state-server .
 #
@@ -105,6 +105,29 @@ ARG VERSION=
 ARG REVISION=
 LABEL org.opencontainers.image.title="Keyhole metrics exporter" \
       org.opencontainers.image.description="Metrics of all state servers, proxies and jobs for Prometheus" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+FROM build AS build-feed
+# It finds state servers by DNS, so Kubernetes' client (126 MB) is left out.
+RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-install-project --extra cli --extra kafka --extra service \
+      --no-install-package kubernetes \
+    && sh -c "$STRIP"
+COPY . .
+RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --extra cli --extra kafka --extra service \
+      --no-install-package kubernetes
+
+FROM base AS feed
+COPY --from=build-feed /opt/keyhole /opt/keyhole
+USER 185:185
+EXPOSE 7430 7431
+# No health command: it ends where it can't go on.
+ENTRYPOINT ["keyhole", "feed"]
+ARG VERSION=
+ARG REVISION=
+LABEL org.opencontainers.image.title="Keyhole feed" \
+      org.opencontainers.image.description="Makes a Kafka topic a queryable state, without Spark" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

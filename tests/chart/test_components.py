@@ -250,7 +250,13 @@ def test_network_policies_leave_each_port_to_those_who_must() -> None:
     assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}} in readers["from"]
     servers = one(objects, "NetworkPolicy", "keyhole-state-servers")["spec"]["ingress"][0]
     [components] = servers["from"][0]["podSelector"]["matchExpressions"]
-    assert set(components["values"]) == {"client-proxy", "metrics-exporter", "spark-driver", "spark-executor"}
+    assert set(components["values"]) == {
+        "client-proxy",
+        "feed",
+        "metrics-exporter",
+        "spark-driver",
+        "spark-executor",
+    }
     assert not names(scenario(CI / "job-values.yaml"), "NetworkPolicy")
 
 
@@ -262,6 +268,10 @@ def test_the_operator_scrapes_the_exporter_and_each_pod_with_metrics() -> None:
         component = of.metadata["labels"]["app.kubernetes.io/component"]
         ports = {port["name"] for container in of.containers for port in container.get("ports", ())}
         assert (component in expression["values"]) == ("metrics" in ports and component != "metrics-exporter"), of.of
+    for of in pods(scenario(CI / "feed-values.yaml")):
+        component = of.metadata["labels"]["app.kubernetes.io/component"]
+        if component in ("feed", "state-server"):
+            assert component in expression["values"]
     for each in objects:
         if each["apiVersion"] == OPERATOR:
             assert each["metadata"]["labels"]["release"] == "prometheus"

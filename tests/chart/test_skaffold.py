@@ -16,7 +16,7 @@ from tests.support.chart import CHART, pods, render
 ROOT = CHART.parents[1]
 FILE = yaml.safe_load((ROOT / "skaffold.yaml").read_text())
 [RELEASE] = FILE["deploy"]["helm"]["releases"]
-TARGETS = {"state-server", "client-proxy", "metrics-exporter", "spark-job", "kafka"}
+TARGETS = {"state-server", "client-proxy", "metrics-exporter", "feed", "spark-job", "kafka"}
 
 
 def profile(name: str) -> dict[str, Any]:

@@ -9,8 +9,10 @@ import pytest
 from tests.support.chart import JOB, KAFKA, pods, render
 
 OTHER = JOB | {"name": "other"}
+FEED = {"name": "totals", "state": "shop/totals", "topic": "orders", "key": ["customer"], "reduce": ["amount=sum"]}
 BEFORE: dict[str, Any] = KAFKA | {
     "jobs": [JOB, OTHER],
+    "feeds": [FEED, FEED | {"name": "b", "state": "shop/b"}],
     "replica": {"enabled": True},
     "metricsExporter": {"enabled": True},
 }
@@ -44,6 +46,10 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "a job's source": (
         {"jobs": [JOB, OTHER | {"source": {"enabled": True, "settingsPrefix": "KEYHOLE_READINGS_"}}]},
         {"Deployment/keyhole-other-source"},
+    ),
+    "a feed's option": (
+        {"feeds": [FEED | {"standbys": 1}, FEED | {"name": "b", "state": "shop/b"}]},
+        {"Deployment/keyhole-totals-feed"},
     ),
     "a time-out of the test": ({"test.timeoutSeconds": 9}, {"Job/keyhole-test"}),
 }

@@ -233,6 +233,31 @@ def test_what_is_told_is_what_a_recount_of_the_topics_finds(platform: Platform) 
         assert failures.surplus(step, whole) == ()
 
 
+def test_a_feed_makes_the_topic_a_state_without_spark_and_each_row_counts_once(platform: Platform) -> None:
+    # The source has ended: what the job counts of a sensor is what the feed must count.
+    def told(state: str, field: str) -> int:
+        url = f"http://{platform.proxy.replace(':7400', ':7402')}/v1/{state}/seattle"
+        answer = json.loads(platform.in_tools("python", "-c", _FETCH, url))
+        return int(answer["value"][field]) if answer["found"] else 0
+
+    counted = told(f"{APPLICATION}/sensors", "readings")
+    feed = {"name": "counts", "state": "weather/counts", "topic": "readings", "key[0]": "sensor"}
+    settings = {f"feeds[0]__{name}": value for name, value in feed.items()}
+    platform.upgrade(
+        **settings,
+        **{"feeds[0]__reduce[0]": "temperature=count", "feeds[0]__resources__requests__cpu": "50m"},
+        stateServers__enabled="true",
+        stateServers__replicas="1",
+        stateServers__resources__requests__cpu="100m",
+    )
+    await_(lambda: told("weather/counts", "temperature") == counted > 0, PATIENCE, "the feed's count")
+    delete, whole = replaced(platform, "feed", 1)
+    delete()
+    await_(whole, PATIENCE, "the next feed")
+    assert told("weather/counts", "temperature") == counted
+    report.note("a feed", sensor="seattle", counted=counted)
+
+
 def test_uninstalling_leaves_nothing_but_claims(platform: Platform) -> None:
     platform.uninstall()
 

@@ -20,12 +20,31 @@ dns:{{ .Release.Name }}-client-proxy-pods.{{ .Release.Namespace }}.svc.{{ .Value
 
 {{- define "keyhole.discovery.coordinators" -}}
 {{- if eq .Values.discovery.kind "kubernetes" -}}
-kubernetes:7430?namespace={{ .Release.Namespace }}&selector=app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=spark-driver
+{{- $components := list -}}
+{{- if .Values.jobs -}}{{- $components = append $components "spark-driver" -}}{{- end -}}
+{{- if .Values.feeds -}}{{- $components = append $components "feed" -}}{{- end -}}
+{{- $found := list -}}
+{{- range $components -}}
+{{- $found = append $found (printf "kubernetes:7430?namespace=%s&selector=app.kubernetes.io/instance=%s,app.kubernetes.io/component=%s" $.Release.Namespace $.Release.Name .) -}}
+{{- end -}}
+{{ join "," $found }}
 {{- else -}}
 {{- $names := list -}}
+{{- range .Values.feeds -}}
+{{- $names = append $names (printf "dns:%s-%s-feed.%s.svc.%s:7430" $.Release.Name .name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- end -}}
 {{- range .Values.jobs -}}
 {{- $names = append $names (printf "dns:%s-%s-driver.%s.svc.%s:7430" $.Release.Name .name $.Release.Namespace $.Values.clusterDomain) -}}
 {{- end -}}
 {{ join "," $names }}
+{{- end -}}
+{{- end }}
+
+{{/* Those that a feed gives key groups to. By DNS, also where others list pods: its image has no client for that, and its pod no rights. */}}
+{{- define "keyhole.discovery.feedServers" -}}
+{{- if eq .Values.discovery.kind "static" -}}
+{{ join "," .Values.discovery.servers }}
+{{- else -}}
+dns:{{ .Release.Name }}-state-server{{ ternary "" "s" .Values.stateServers.enabled }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:7410
 {{- end -}}
 {{- end }}

@@ -20,6 +20,10 @@
 {{- range .Values.jobs -}}
 {{- $applications = append $applications (include "keyhole.job" (dict "root" $ "given" .) | fromYaml).application -}}
 {{- end -}}
+{{- range .Values.feeds -}}
+{{- $applications = append $applications (dir .state) -}}
+{{- end -}}
+{{- $applications = uniq $applications -}}
 {{- end -}}
 {{ join "," $applications }}
 {{- end }}

@@ -18,13 +18,16 @@ keyhole.dev/application: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* By which Services and controllers know their pods. dict root, component, [job] */}}
+{{/* By which Services and controllers know their pods. dict root, component, [job], [feed] */}}
 {{- define "keyhole.selector" -}}
 app.kubernetes.io/name: keyhole
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .job }}
 keyhole.dev/job: {{ . }}
+{{- end }}
+{{- with .feed }}
+keyhole.dev/feed: {{ . }}
 {{- end }}
 {{- end }}
 

@@ -95,7 +95,7 @@ livenessProbe:
 {{- end }}
 {{- end }}
 
-{{/* The container of a state server, as sidecar and as replica. dict root, server (values), id, role, extra (env) */}}
+{{/* The container of a state server, as sidecar and by itself. dict root, server (values), id, role, extra (env) */}}
 {{- define "keyhole.stateServer" -}}
 name: state-server
 image: {{ include "keyhole.image" (dict "root" .root "image" .root.Values.images.stateServer) }}

@@ -78,7 +78,7 @@
 {{- with .Values.replica }}
 {{- if .enabled }}
 {{- if not (include "keyhole.replica.applications" $) }}
-{{- fail "replica.enabled, and there is nothing to follow: name the applications in replica.applications, or give the release jobs" }}
+{{- fail "replica.enabled, and there is nothing to follow: name the applications in replica.applications, or give the release jobs or feeds" }}
 {{- end }}
 {{- if ne (len .applications) (len (uniq .applications)) }}
 {{- fail (printf "replica.applications names one twice: %s" (join ", " .applications)) }}
@@ -191,6 +191,54 @@
 {{- end }}
 {{- if and .alerts.enabled (not $.Values.metricsExporter.enabled) }}
 {{- fail "monitoring.alerts are about what the metrics exporter tells, and metricsExporter.enabled is false: enable it, or leave the alerts off" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "keyhole.validate.stateServers" -}}
+{{- with .Values.stateServers }}
+{{- if .enabled }}
+{{- if eq $.Values.discovery.kind "static" }}
+{{- fail "stateServers.enabled makes state servers that have no fixed addresses, and discovery.kind is static: choose kubernetes or dns, or leave stateServers off" }}
+{{- end }}
+{{- include "keyhole.validate.store" (dict "path" "stateServers.store" "store" .store) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "keyhole.validate.feeds" -}}
+{{- $names := list }}
+{{- $states := list }}
+{{- range .Values.feeds }}
+{{- $feed := include "keyhole.feed" (dict "root" $ "given" .) | fromYaml }}
+{{- $path := printf "feeds[%s]" .name }}
+{{- if has $feed.name $names }}
+{{- fail (printf "two feeds have the name %s: give each its own" $feed.name) }}
+{{- end }}
+{{- if has $feed.state $states }}
+{{- fail (printf "two feeds have the state %s: one process feeds a state, and a second one is refused; give each its own" $feed.state) }}
+{{- end }}
+{{- $names = append $names $feed.name }}
+{{- $states = append $states $feed.state }}
+{{- if gt (len $feed.fullname) 55 }}
+{{- fail (printf "the release and %s together have the name %s, which is longer than 55 characters, and names made of it would be too long: shorten one" $path $feed.fullname) }}
+{{- end }}
+{{- if and $feed.value $feed.reduce }}
+{{- fail (printf "%s has value and reduce: value keeps a key's last row, reduce makes one of all of them; leave one of them out" $path) }}
+{{- end }}
+{{- if not (or $feed.value $feed.reduce) }}
+{{- fail (printf "%s has neither value nor reduce: say what is kept of a key (value: [amount:double], or reduce: [amount=sum])" $path) }}
+{{- end }}
+{{- range $name, $_ := $feed.env }}
+{{- if has $name (list "KEYHOLE_JOB_APPLICATION" "KEYHOLE_JOB_SERVERS" "KEYHOLE_JOB_BOOTSTRAP_SERVERS" "KEYHOLE_JOB_STATS" "KEYHOLE_JOB_METRICS") }}
+{{- fail (printf "%s.env has %s, which the chart sets: leave it out" $path $name) }}
+{{- end }}
+{{- end }}
+{{- range (lookup "apps/v1" "Deployment" $.Release.Namespace "").items }}
+{{- $labels := .metadata.labels | default dict }}
+{{- if and (eq (get $labels "app.kubernetes.io/component") "feed") (eq (get (.metadata.annotations | default dict) "keyhole.dev/state") $feed.state) (ne (get $labels "app.kubernetes.io/instance") $.Release.Name) }}
+{{- fail (printf "the state %s of %s is that of the release %s already, in this namespace: one process feeds a state. Name another one, or uninstall that release" $feed.state $path (get $labels "app.kubernetes.io/instance")) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

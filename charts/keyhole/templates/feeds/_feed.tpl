@@ -1,0 +1,24 @@
+{{/* A feed with everything that it did not say itself, as YAML. dict root, given */}}
+{{- define "keyhole.feed" -}}
+{{- $feed := mergeOverwrite (deepCopy .root.Values.feedDefaults) (deepCopy .given) -}}
+{{- $_ := set $feed "application" (dir $feed.state) -}}
+{{- $_ := set $feed "fullname" (printf "%s-%s-feed" .root.Release.Name $feed.name) -}}
+{{ toYaml $feed }}
+{{- end }}
+
+{{/* The words of `keyhole feed`, as JSON. */}}
+{{- define "keyhole.feed.arguments" -}}
+{{- $words := list .state "--topic" .topic "--format" .format -}}
+{{- range .key }}{{ $words = append $words (printf "--key=%s" .) }}{{ end -}}
+{{- range .value }}{{ $words = append $words (printf "--value=%s" .) }}{{ end -}}
+{{- range .reduce }}{{ $words = append $words (printf "--reduce=%s" .) }}{{ end -}}
+{{- range .mapKey }}{{ $words = append $words (printf "--map-key=%s" .) }}{{ end -}}
+{{- with .orderBy }}{{ $words = append $words (printf "--order-by=%s" .) }}{{ end -}}
+{{- with .maxLength }}{{ $words = append $words (printf "--max-length=%s" (include "keyhole.text" .)) }}{{ end -}}
+{{- with .ttlSeconds }}{{ $words = append $words (printf "--ttl=%s" (include "keyhole.text" .)) }}{{ end -}}
+{{- $words = append $words (printf "--key-groups=%s" (include "keyhole.text" .keyGroups)) -}}
+{{- $words = append $words (printf "--standbys=%s" (include "keyhole.text" .standbys)) -}}
+{{- if .fromEarliest }}{{ $words = append $words "--from-earliest" }}{{ end -}}
+{{- if .unchecked }}{{ $words = append $words "--unchecked" }}{{ end -}}
+{{ toJson $words }}
+{{- end }}
