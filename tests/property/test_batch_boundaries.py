@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch
+from keyhole.clock import SystemClock
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KafkaUnreachable
 from keyhole.feed.feeder import Done
 from keyhole.protocol.seen import SeenRows
 from keyhole.protocol.updates import PUT, BoundaryRecord, UpdateRecord, decode, encode
 from keyhole.spark.write_path.batch_boundaries import CommittedBatch, ends_of, last_batch, write_boundaries
+from keyhole.testing.clock import ManualClock
 
 TOPIC, SOURCE, UPDATES_ID = "orders", "id.orders", "updates-1"
 PARTITIONS, KEY_GROUPS = 2, 3
@@ -118,7 +120,7 @@ class Driver:
             assert found is not None
             # Killed at one of the calls, or at none.
             self.calls_left = self._chance.choice([-1, -1, 0, 1, 2, 3, 4, 5])
-            write_boundaries(self, UPDATES_ID, [SOURCE], found)
+            write_boundaries(self, UPDATES_ID, [SOURCE], found, SystemClock())
             self.calls_left = -1
             yield
 
@@ -196,15 +198,26 @@ def test_a_boundary_is_written_into_no_other_updates_topic() -> None:
     driver = Driver(world, random.Random(0))
     world.updates_id = "updates-2"
     with pytest.raises(ChangelogRecreated, match="updates-2, it was updates-1"):
-        write_boundaries(driver, UPDATES_ID, [SOURCE], CommittedBatch(0, [{0: 1}]))
+        write_boundaries(driver, UPDATES_ID, [SOURCE], CommittedBatch(0, [{0: 1}]), SystemClock())
     assert not any(driver.underway)
+
+
+def test_a_kafka_that_answers_and_takes_no_boundary_is_not_waited_for_without_an_end() -> None:
+    clock = ManualClock()
+
+    class Refusing(Driver):
+        def poll(self, seconds: float) -> None:
+            clock.advance(seconds)
+
+    with pytest.raises(KafkaUnreachable, match=r"batch 0 within 30 s .*3 lack"):
+        write_boundaries(Refusing(World(), random.Random(0)), UPDATES_ID, [SOURCE], CommittedBatch(0, [{0: 1}]), clock)
 
 
 def test_each_source_of_a_union_has_a_boundary_of_its_own_offsets_in_each_partition() -> None:
     world = World()
     entry = 'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":3,"1":5}}\n{"visits":{"0":7}}'
     batch = CommittedBatch(4, ends_of(entry, ["orders", "visits"]))
-    write_boundaries(Driver(world, random.Random(0)), UPDATES_ID, ["a", "b"], batch)
+    write_boundaries(Driver(world, random.Random(0)), UPDATES_ID, ["a", "b"], batch, SystemClock())
     for log in world.updates:
         records = [record for record in map(decode, log) if isinstance(record, BoundaryRecord)]
         assert [(record.source, record.batch, record.ends) for record in records] == [

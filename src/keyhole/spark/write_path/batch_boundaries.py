@@ -14,12 +14,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch
+from keyhole.clock import Clock
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KafkaUnreachable
 from keyhole.feed.feeder import UpdatesTopic
 from keyhole.protocol.updates import BoundaryRecord, encode
 
 _VERSION = "v1"
 _WAIT_SECONDS = 0.1
+_WRITE_SECONDS = 30.0
 
 
 class CheckpointLogs(Protocol):
@@ -86,8 +88,10 @@ def ends_of(entry: str, topics: Sequence[str]) -> list[dict[int, int]]:
     return found
 
 
-def write_boundaries(updates: UpdatesTopic, updates_id: str, sources: Sequence[str], batch: CommittedBatch) -> None:
-    """Writes a batch's boundary of each source to each partition. Blocks until all are acknowledged.
+def write_boundaries(
+    updates: UpdatesTopic, updates_id: str, sources: Sequence[str], batch: CommittedBatch, clock: Clock
+) -> None:
+    """Writes a batch's boundary of each source to each partition. Blocks until all are acknowledged, at most 30 s.
 
     One that is written in part, or twice, says the same: whoever was killed at any step is followed by one that does it
     all once more.
@@ -98,7 +102,8 @@ def write_boundaries(updates: UpdatesTopic, updates_id: str, sources: Sequence[s
 
     Raises:
         ChangelogRecreated: The updates topic is another one now, which lacks these rows.
-        KeyholeError: Kafka does not take them.
+        KafkaUnreachable: Kafka has not taken them in that time.
+        KeyholeError: Kafka refuses them.
     """
     # Directly before: what is sent goes by the topic's name.
     for found in (updates.topic_id, updates.look()):
@@ -121,7 +126,14 @@ def write_boundaries(updates: UpdatesTopic, updates_id: str, sources: Sequence[s
         for partition in range(updates.partitions):
             waiting += 1
             updates.send(partition, value, done)
+    # Kafka may answer and take nothing, as where replicas lack: whoever stops the query would wait for ever.
+    until = clock.monotonic() + _WRITE_SECONDS
     while waiting:
+        if clock.monotonic() >= until:
+            raise KafkaUnreachable(
+                f"Kafka has not taken the boundary of batch {batch.batch} within {_WRITE_SECONDS:g} s in all "
+                f"partitions of the updates topic ({waiting} lack): has it the replicas that it needs?"
+            )
         updates.poll(_WAIT_SECONDS)
 
 

@@ -302,7 +302,8 @@ class _Boundaries:
             for branch in self._branches:
                 self._check(branch)
             with closing(KafkaUpdates(self._bootstrap_servers, self._topic)) as updates:
-                write_boundaries(updates, self._updates_id, [branch.name for branch in self._branches], batch)
+                sources = [branch.name for branch in self._branches]
+                write_boundaries(updates, self._updates_id, sources, batch, self._clock)
             self._written, self._written_at = batch.batch, self._clock.monotonic()
         self._looked = True
 
