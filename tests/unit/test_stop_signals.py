@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from keyhole.demo.signals import StopSignals
+from keyhole.local.java import Java
+from keyhole.local.kafka import LocalKafka
 
 ALL = pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "terminal-closed"]
@@ -127,6 +132,31 @@ def test_a_signal_that_comes_while_an_object_is_cleared_away_is_not_lost() -> No
         assert signals.came.is_set()
         with pytest.raises(KeyboardInterrupt):
             time.sleep(10)
+
+
+class Interrupted(subprocess.Popen[bytes]):
+    """A signal comes while it is started: its parent has not seen yet that there is a process."""
+
+    started: ClassVar[list[subprocess.Popen[bytes]]] = []
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.started.append(self)
+        send(signal.SIGTERM)
+
+
+def test_a_signal_that_comes_while_a_jvm_of_kafka_is_started_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\nexec sleep 600\n")
+    java.chmod(0o700)
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with StopSignals() as signals:
+        kafka = LocalKafka(tmp_path / "kafka", [], Java(java, 17), options=(), uninterrupted=signals.deferred)
+        with pytest.raises(KeyboardInterrupt):
+            kafka.start()
+    assert [process.returncode for process in Interrupted.started] == [-signal.SIGKILL]
 
 
 def test_what_else_is_lost_is_told_as_ever() -> None:

@@ -5,10 +5,11 @@ For the demo and for tests, not for anything that must last: one copy of everyth
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,6 +39,7 @@ class LocalKafka:
         more: Listeners beside those.
         options: Of its JVMs. Default: those by which they take their classes from this machine's archive, if it has
             one.
+        uninterrupted: Entered while a JVM is started and taken note of: see Stack.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class LocalKafka:
         relayed: Mapping[int, int] | None = None,
         more: Sequence[Listener] = (),
         options: Sequence[str] | None = None,
+        uninterrupted: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self._directory = directory
         if options is None:
@@ -60,6 +63,7 @@ class LocalKafka:
         self._port = port
         self._relayed = dict(relayed or {})
         self._more = more
+        self._uninterrupted = uninterrupted
         self._child: Child | None = None
 
     @property
@@ -148,8 +152,9 @@ class LocalKafka:
         child.wait_healthy(lambda: STARTED in child.output() and accepts(self._port, _HOST), START_TIMEOUT_SECONDS)
 
     def _spawn(self, command: list[str]) -> Child:
-        self._child = Child("Kafka", command, log=self.log, environ={}, directory=self._directory)
-        return self._child
+        with self._uninterrupted():
+            child = self._child = Child("Kafka", command, log=self.log, environ={}, directory=self._directory)
+        return child
 
     def _expire_session(self) -> None:
         child = self._spawn(self._node.controller_command)
@@ -159,16 +164,9 @@ class LocalKafka:
         self.stop()
 
     def _format(self) -> None:
-        with self.log.open("ab") as log:
-            done = subprocess.run(
-                self._node.format_command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=START_TIMEOUT_SECONDS,
-                check=False,
-            )
-        if done.returncode != 0:
+        code = self._spawn(self._node.format_command).wait(START_TIMEOUT_SECONDS)
+        self.kill()
+        if code != 0:
             raise MachineError(f"Kafka's storage can't be formatted; see {self.log}", log=self.log)
 
 

@@ -260,7 +260,9 @@ class Stack:
 
     def _start_kafka(self) -> None:
         self._say("Kafka")
-        self._kafka = LocalKafka(self.directory / "kafka", self._jars.kafka, self._java)
+        self._kafka = LocalKafka(
+            self.directory / "kafka", self._jars.kafka, self._java, uninterrupted=self._uninterrupted
+        )
         self._cleanup.callback(self._kafka.stop, _KAFKA_STOP_SECONDS)
         try:
             self._kafka.start()
