@@ -8,8 +8,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from keyhole.errors import Fenced
 from keyhole.local.processes import last_words
 from keyhole.spark.running import run_job
+from keyhole.spark.write_path.real_time_query import RealTimeQuery
 
 
 class Failed:
@@ -50,3 +52,14 @@ def test_what_a_task_of_the_query_has_raised_is_said_in_one_sentence_at_the_end(
     )
     assert run_job("a job", lambda _: [cast("StreamingQuery", Failed(told))]) == 1
     assert capfd.readouterr().err.endswith("\na job: s3://signals can't be written (no): give it a bucket\n")
+
+
+def test_what_keyhole_has_stopped_a_real_time_query_for_is_said_in_one_sentence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Replaced(Failed):
+        def awaitTermination(self) -> None:  # noqa: N802 - as PySpark calls it
+            raise Fenced("the query was taken over by run 2")
+
+    assert run_job("a job", lambda _: cast("RealTimeQuery", Replaced())) == 1
+    assert capfd.readouterr().err == "a job: the query was taken over by run 2\n"

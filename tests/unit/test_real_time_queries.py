@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
@@ -103,6 +104,8 @@ def test_a_column_says_what_a_row_does() -> None:
     )
     mapped = queryable.map("s", key="k", map_key="m", op="op", config=CONFIG)
     assert row_actions(mapped.parts[0].declaration)[:2] == ("`op` = 'delete'", "`op` = 'clear'")
+    by_entry = queryable.reducing("s", key="k", map_key="m", reducers={"n": "sum"}, op="op", config=CONFIG)
+    assert row_actions(by_entry.parts[0].declaration)[:2] == ("`op` = 'delete'", "`op` = 'clear'")
     listed = queryable.list("s", key="k", unbounded=True, op="op", config=CONFIG)
     assert "'replace'" not in row_actions(listed.parts[0].declaration).refuse_when
 
@@ -166,7 +169,8 @@ class Beside:
         self.fenced: Fenced | None = None
         self.closed = threading.Event()
         self.looks = 0
-        self.error: KeyholeError | None = None
+        self.error: Exception | None = None
+        self.closing: Exception | None = None
         self.looked = threading.Event()
 
     def stop(self) -> None:
@@ -180,6 +184,8 @@ class Beside:
 
     def close(self) -> None:
         self.closed.set()
+        if self.closing is not None:
+            raise self.closing
 
     def look(self) -> None:
         self.looks += 1
@@ -224,3 +230,38 @@ def test_the_run_is_closed_when_the_query_ends(by_spark: bool) -> None:
     assert query.awaitTermination(LONG_SECONDS)
     assert beside.closed.is_set()
     assert query.failure is None
+
+
+def test_what_fails_in_spark_while_it_looks_leaves_no_query_without_its_run(caplog: pytest.LogCaptureFixture) -> None:
+    beside = Beside()
+    beside.error = PySparkException("the log can't be read")
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    assert beside.looked.wait(LONG_SECONDS)
+    assert query.isActive
+    assert not beside.closed.is_set()
+    # Once, and not twice a second.
+    assert [record.msg for record in caplog.records] == ["no boundary is written: it is tried again"]
+    query.stop()
+    assert query.failure is None
+    assert beside.closed.is_set()
+
+
+def test_nobody_waits_for_ever_for_a_run_that_does_not_end_in_order() -> None:
+    beside = Beside()
+    beside.closing = OSError("no answer")
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query.stop()
+    assert query.awaitTermination(LONG_SECONDS)
+
+
+def test_a_query_that_spark_can_not_stop_is_told_once_its_run_has_ended() -> None:
+    class Stuck(Beside):
+        def stop(self) -> None:
+            raise PySparkException("it does not stop")
+
+    beside = Stuck()
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    with pytest.raises(PySparkException, match="does not stop"):
+        query.stop()
+    assert beside.closed.is_set()
+    assert not query.isActive

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
@@ -26,6 +26,7 @@ from keyhole.changelog.kafka.record_topics import await_topic
 from keyhole.config import CLUSTER, JobConfig, SourceConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.session import FETCH_S3, FILE_CHECKPOINTS, cluster_settings, local_settings, start_session
+from keyhole.spark.write_path.real_time_query import RealTimeQuery
 
 ROCKSDB: Mapping[str, str] = MappingProxyType(
     {
@@ -47,6 +48,7 @@ _TOPIC_SECONDS = 60.0
 _FETCH_WAIT_MS = 10
 
 _Config = TypeVar("_Config", bound=TopicJobConfig)
+_Query: TypeAlias = StreamingQuery | RealTimeQuery
 
 
 def configure(
@@ -147,12 +149,12 @@ def advice(checkpoint: str, why: str) -> str:
     return "mount a volume there that the driver's and the executors' user may write to, or correct the job's setting"
 
 
-def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Sequence[StreamingQuery]]) -> int:
+def run_job(name: str, start: Callable[[Mapping[str, str]], _Query | Sequence[_Query]]) -> int:
     """The whole life of a job's process: until one of its queries fails or SIGTERM comes.
 
     Args:
         name: For a person.
-        start: Starts Spark and the query, or the queries, from the environment.
+        start: Starts Spark and the query, or the queries, from the environment; of queryable.realtime, too.
 
     Returns:
         The process's exit code; 1 where a query has failed: the others are stopped, and what ended it is printed.
@@ -169,7 +171,7 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Seq
             spark.stop()
 
 
-def _until_its_end(name: str, start: Callable[[Mapping[str, str]], StreamingQuery | Sequence[StreamingQuery]]) -> int:
+def _until_its_end(name: str, start: Callable[[Mapping[str, str]], _Query | Sequence[_Query]]) -> int:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
@@ -178,7 +180,7 @@ def _until_its_end(name: str, start: Callable[[Mapping[str, str]], StreamingQuer
         print(f"{name}: {error.message}", file=sys.stderr)  # noqa: T201 - for a person
         return 1
     # The handler itself can't stop the query: it may interrupt this thread in the middle of a call to the JVM.
-    queries = [started] if isinstance(started, StreamingQuery) else started
+    queries = started if isinstance(started, Sequence) else [started]
     while all(query.isActive for query in queries) and not stopped.wait(_LOOK_SECONDS):
         pass
     ended = [query for query in queries if not query.isActive]
@@ -196,5 +198,8 @@ def _until_its_end(name: str, start: Callable[[Mapping[str, str]], StreamingQuer
         print(f"{name}: {said}", file=sys.stderr)  # noqa: T201 - for a person
         if "\n" in said and (ours := _OF_A_TASK.findall(said)):
             print(f"{name}: {ours[-1]}", file=sys.stderr)  # noqa: T201 - for a person
+        return 1
+    except KeyholeError as error:  # of a real-time query: Keyhole has stopped it
+        print(f"{name}: {error.message}", file=sys.stderr)  # noqa: T201 - for a person
         return 1
     return 0

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole.clock import Clock
@@ -60,6 +59,7 @@ class RealTimeQuery:
         self._stopped = threading.Event()
         self._ended = threading.Event()
         self._failure: KeyholeError | None = None
+        self._warned: str | None = None
         self._thread = threading.Thread(target=self._hold, name="keyhole-real-time", daemon=True)
         self._thread.start()
 
@@ -81,11 +81,13 @@ class RealTimeQuery:
     def stop(self) -> None:
         """Ends it, in mid-batch: what was sent counts, and is read again by the next start, which changes nothing.
 
-        Blocks until the query and the run have ended.
+        Blocks until the query and the run have ended. Raises what Spark raises where it can't stop the query.
         """
         self._stopped.set()
-        self._query.stop()
-        self._ended.wait()
+        try:
+            self._query.stop()
+        finally:
+            self._ended.wait()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's name
         """Blocks until it has ended, or that many seconds.
@@ -109,13 +111,12 @@ class RealTimeQuery:
             while not self._stopped.is_set() and self._is_active():
                 self._step()
                 self._clock.wait(self._stopped, _LOOK_SECONDS)
-            with suppress(KeyholeError, Py4JError, OSError):
-                # The next start would write it, too.
+            # The next start would write it, too.
+            with suppress(Exception):
                 if self._failure is None:
                     self._look()
         finally:
-            self._run.close()
-            self._ended.set()
+            self._end()
 
     def _step(self) -> None:
         try:
@@ -124,18 +125,37 @@ class RealTimeQuery:
             self._look()
         except KafkaUnreachable as error:
             # Boundaries bound memory alone; Spark's own sink decides how long it bears that.
-            _log.warning("no boundary is written while Kafka is away", extra={"why": error.message})
+            self._warn(error.message)
         except KeyholeError as error:
             self._failure = error
             _log.exception("the real-time query is stopped")
             self._stopped.set()
-            with suppress(Py4JError, OSError):
+            # One that can't be stopped sends on: its rows count once, and its run says nothing any more.
+            with suppress(Exception):
                 self._query.stop()
-        except (Py4JError, OSError):
-            _log.debug("Spark is stopping", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - of Spark, of Java's gateway, of a file system
+            # As long as the query goes on, its run does: a thread that ended here would leave it without owners.
+            if self._is_active():
+                self._warn(f"{type(error).__name__}: {error}")
+        else:
+            self._warned = None
+
+    def _warn(self, why: str) -> None:
+        """Once, as long as it stays the same."""
+        if why != self._warned:
+            _log.warning("no boundary is written: it is tried again", extra={"why": why})
+        self._warned = why
+
+    def _end(self) -> None:
+        try:
+            self._run.close()
+        except Exception:  # noqa: BLE001 - who waits for the end must not wait for ever
+            _log.exception("the run of a real-time query has not ended in order")
+        finally:
+            self._ended.set()
 
     def _is_active(self) -> bool:
         try:
             return bool(self._query.isActive)
-        except (Py4JError, OSError):
-            return False  # Spark is stopping
+        except Exception:  # noqa: BLE001 - Spark is stopping, or gone
+            return False

@@ -91,7 +91,7 @@ def row_actions(declaration: Declaration) -> RowActions:
     known = ", ".join(f"'{one}'" for one in OPS[declaration.kind] if one is not Op.REPLACE)
     # Null is neither among them nor not: it puts.
     refused = f"{op} NOT IN ({known})"
-    if declaration.kind is StateKind.MAP:
+    if declaration.map_key:
         return RowActions(f"{op} = '{Op.DELETE}'", f"{op} = '{Op.CLEAR}'", refused)
     return RowActions(f"{op} IN ('{Op.DELETE}', '{Op.CLEAR}')", "false", refused)
 
