@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from keyhole import AsyncClient
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
@@ -14,6 +12,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.updates import send
 from tests.support.entries import APPLICATION, STATE, hourly
 from tests.support.proxies import proxy_of
+from tests.support.refusals import told_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -66,8 +65,14 @@ async def test_a_write_is_read_by_its_epoch_scanned_and_answered_by_a_standby_on
                     APPLICATION, STATE, "sensor-7", min_epoch=epoch, descending=True, timeout=PATIENCE_SECONDS
                 )
                 assert [entry.map_key for entry in entries] == [9, 8, 7, 6, 5, 3, 2, 1, 0]
-                with pytest.raises(EpochNotReached):
-                    await client.get(APPLICATION, STATE, ("sensor-7", 9), min_epoch=epoch + 1, timeout=1)
+                await told_at_deadline(
+                    lambda seconds: client.get(
+                        APPLICATION, STATE, ("sensor-7", 9), min_epoch=epoch + 1, timeout=seconds
+                    ),
+                    1.0,
+                    EpochNotReached,
+                    "",
+                )
             await _read_from_the_standby(standby.address, epoch)
         await _read_from_the_standby(standby.address, epoch)
 
