@@ -16,6 +16,7 @@ from keyhole.feed.feeder import Done, Feeder
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns
 from keyhole.feed.positions import SourceDescription, deleted_unread
+from keyhole.feed.record_encoding import JSON, RecordEncoding
 from keyhole.feed.rows import SourceRecord
 from keyhole.protocol.seen import SeenRows
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, UpdateRecord, decode
@@ -146,7 +147,10 @@ class FeederProcess:
         updates_id: Of the updates topic, when it was opened.
         source_id: Of the source, when it was described.
         reasons: Of its dead letters.
+        encoding: Of the source's records.
     """
+
+    encoding: RecordEncoding = JSON
 
     def __init__(self, world: World, kind: type[Feeder] = Feeder, *, from_earliest: bool = False) -> None:
         self.world = world
@@ -159,7 +163,7 @@ class FeederProcess:
         self.reasons: list[str] = []
         self.feeder = kind(
             TOPIC,
-            lambda source: RecordMapper(STATE, RecordFormat.JSON, source),
+            lambda source: RecordMapper(STATE, RecordFormat.JSON, source, self.encoding),
             _Source(self),
             _Updates(self),
             _DeadLetters(self),

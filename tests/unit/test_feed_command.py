@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -20,9 +21,14 @@ from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, UnknownSt
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.preview import check_records
 from keyhole.feed.rates import Rates
+from keyhole.feed.record_encoding import JSON
+from keyhole.feed.registry.encodings import AvroEncoding
 from keyhole.feed.rows import SourceRecord
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateKind
+from keyhole.testing.clock import ManualClock
+from tests.support.avro_records import framed, record_schema
+from tests.support.schema_registry import StandInSource
 
 FEED = ["feed", "shop/totals", "--topic", "orders"]
 KEY = ["--key", "customer"]
@@ -86,6 +92,12 @@ def test_formats_are_those_that_a_feeder_reads() -> None:
         ([*KEY, "--value", "amount", "--ttl", "1e12"], "a ttl is at most 31536000000 seconds"),
         ([*KEY, "--value", "amount", "--max-length", "9" * 30], "it is at most"),
         ([*KEY, "--value", "amount", "--topic", "t" * 238], "a name of more than 237 characters"),
+        ([*KEY, "--value", "amount", "--format", "avro"], "--format avro needs --registry http://HOST:PORT"),
+        ([*KEY, "--value", "amount", "--registry", "http://r:1"], "--registry is for --format avro"),
+        (
+            [*KEY, "--reduce", "amount=max", "--format", "debezium-avro", "--registry", "r"],
+            "max can't follow the changes",
+        ),
         ([*KEY, "--value", "amount"], "give --bootstrap-servers HOST:PORT, or set KEYHOLE_JOB_BOOTSTRAP_SERVERS"),
         ([*KEY, "--value", "amount", "--bootstrap-servers", "k:9092"], "give --servers HOST:PORT, or set"),
     ],
@@ -103,7 +115,7 @@ def test_what_contradicts_itself_or_lacks_is_said_with_what_to_write(
     [
         ["feed", "--topic", "orders", *KEY],
         ["feed", "shop/totals", *KEY],
-        [*FEED, *KEY, "--format", "avro"],
+        [*FEED, *KEY, "--format", "orc"],
         [*FEED, *KEY, "--key-groups", "0"],
         [*FEED, *KEY, "--standbys", "-1"],
         [*FEED, *KEY, "--ttl", "0"],
@@ -183,8 +195,47 @@ def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeyp
     for name, words in (("there", []), ("new", ["--unchecked"]), ("new", [])):
         options = parser_of_all().parse_args(["feed", f"shop/{name}", "--topic", name, *KEY, "--value", "a", *words])
         chosen = feed_options(options)
-        feed._check_topic(options, config, describe(chosen), chosen.format)
+        feed._check_topic(options, config, describe(chosen), chosen.format, JSON)
     assert looked == ["new"]
+
+
+AT = ["--bootstrap-servers", "k:1", "--servers", "s:1"]
+OF_AVRO = [*KEY, "--value", "amount", "--format", "avro", "--registry"]
+
+
+def test_avro_without_what_reads_it_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fastavro" else found(name))
+    assert main([*FEED, *OF_AVRO, "http://r:1", *AT]) == 1
+    assert "--format avro needs fastavro: install keyhole-spark[registry]" in capsys.readouterr().err
+
+
+def test_a_registry_that_can_t_be_one_is_refused_before_kafka_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FEED, *OF_AVRO, "r:8081", *AT]) == 1
+    assert "--registry takes a URL" in capsys.readouterr().err
+
+
+def test_a_state_is_not_made_of_records_that_a_registry_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(*_: str) -> None:
+        raise UnknownState("no")
+
+    monkeypatch.setattr(feed, "partitions_of", lambda *_: 1)
+    monkeypatch.setattr(feed, "recorded_state", recorded)
+    monkeypatch.setattr(feed, "last_records", lambda *_: [SourceRecord(0, 0, None, b"\0\0\0\0\x07")])
+    source = StandInSource()
+    source.away = True
+    options = parser_of_all().parse_args([*FEED, *OF_AVRO, "http://r:1"])
+    chosen = feed_options(options)
+    with pytest.raises(InvalidConfiguration, match="it is away: check --registry"):
+        feed._check_topic(
+            options,
+            JobConfig("shop", ("s:1",), "k:1"),
+            describe(chosen),
+            chosen.format,
+            AvroEncoding(source, ManualClock()),
+        )
 
 
 ORDER = {"customer": "c1", "amount": 12.5}
@@ -222,6 +273,15 @@ def test_records_of_which_none_fits_are_refused_with_the_reason(values: list[obj
     assert "much" not in caught.value.message
 
 
+def test_the_columns_of_avro_are_looked_for_by_name() -> None:
+    options, source = told(*OF_AVRO, "http://r:1"), StandInSource()
+    schema = record_schema(customer="string", amuont=["null", "double"])
+    source.add(7, schema)
+    records = [SourceRecord(0, 0, None, framed(7, schema, {"customer": "c1"}))]
+    with pytest.raises(InvalidConfiguration, match=r"has a field amount \(is it amuont\?\)"):
+        check_records(records, describe(options), options.format, "orders", AvroEncoding(source, ManualClock()))
+
+
 def test_json_rows_are_no_changes_of_a_table() -> None:
     with pytest.raises(InvalidConfiguration, match="Check --format"):
         checked(ORDER, format="debezium")
@@ -238,6 +298,7 @@ def test_the_rate_is_of_the_last_few_seconds() -> None:
 
 def test_how_far_a_feed_is_in_words() -> None:
     assert progress(FeedFigures(), 0.0) == "waiting for Kafka"
+    assert progress(FeedFigures(waits_for="the schema registry"), 0.0) == "waiting for the schema registry"
     assert progress(FeedFigures(True, 1234), 1000.4) == "1,000 rows/s, 1,234 in all"
     figures = FeedFigures(True, 1234, 2, "the record's value is no JSON object", 5678)
     assert progress(figures, 0.0) == (

@@ -1,16 +1,18 @@
-"""A topic's feed goes through outages of Kafka: it begins again at the last boundary, and each row counts once."""
+"""A topic's feed goes through outages of Kafka and of a schema registry: it begins again, and each row counts once."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable
 from keyhole.feed.feeder import Feeder
 from keyhole.feed.options import RecordFormat
+from keyhole.feed.record_encoding import JsonEncoding, RegistryAway
 from keyhole.feed.topic_feed import Behind, FeedFigures, TopicFeed
 from tests.support.feeder_world import STATE, TOPIC, FeederProcess, World
 
@@ -176,3 +178,63 @@ def test_one_that_is_told_to_stop_while_too_much_is_under_way_ends_and_the_next_
     stop.clear()
     WorldFeed(world, stop).run(stop)
     assert world.counted() == world.expected()
+
+
+class AwayEncoding(JsonEncoding):
+    """JSON of which some records can't be read for so many tries, as if their schemas were not told."""
+
+    def __init__(self, tries: int, *numbers: int) -> None:
+        self.tries = dict.fromkeys(numbers, tries)
+
+    def row(self, value: bytes) -> dict[str, Any]:
+        found = super().row(value)
+        number = found.get("n", 0)
+        if self.tries.get(number, 0):
+            self.tries[number] -= 1
+            raise RegistryAway("it is away")
+        return found
+
+
+@pytest.mark.parametrize("tries", [1, 3, 40])
+def test_a_registry_that_is_away_is_waited_for_and_no_record_is_given_up_or_sent_each_time(tries: int) -> None:
+    world, stop = world_of(), threading.Event()
+    world.add_partition()
+    for number in range(ROWS):
+        world.append(1, {"id": f"k{number % 5}", "n": 100 + number})
+
+    class Process(UnsteadyProcess):
+        encoding = AwayEncoding(tries, 10, 110, 111)
+
+    feed = WorldFeed(world, stop)
+    feed.process = Process
+    feed.run(stop)
+    assert len(feed.opened) == 1 + 3 * tries
+    assert {(figures.feeding, figures.waits_for) for figures in feed.between[1:]} == {(False, "the schema registry")}
+    assert world.counted() == world.expected()
+    assert world.rejected() == world.unreadable(), "only what no registry makes readable"
+    assert max(map(len, world.sent().values())) == 1, "each begins at the record that could not be read"
+    assert feed.figures.feeding
+
+
+def test_the_registry_is_asked_less_often_each_time_until_it_answers() -> None:
+    world, stop = world_of(), threading.Event()
+
+    class Process(UnsteadyProcess):
+        encoding = AwayEncoding(30, 10)
+
+    feed, before = WorldFeed(world, stop), world.clock.monotonic()
+    feed.process = Process
+    feed.run(stop)
+    assert world.clock.monotonic() - before > 20 * 2.5
+
+
+def test_one_that_is_told_to_stop_while_the_registry_is_away_ends() -> None:
+    world, stop = world_of(), threading.Event()
+
+    class Process(UnsteadyProcess):
+        encoding = AwayEncoding(1000, 10)
+
+    feed = WorldFeed(world, stop)
+    feed.process, feed.stop_at = Process, 5
+    feed.run(stop)
+    assert len(feed.opened) == 5

@@ -35,6 +35,7 @@ from keyhole.feed.options import (
 from keyhole.feed.preview import check_records
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.rates import Rates
+from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.feed.topic_feed import FeedFigures, TopicFeed
 from keyhole.installing import require
 from keyhole.model.state import StateDescriptor
@@ -47,6 +48,7 @@ _LONGEST_TOPIC = 249 - len(".dead-letter")
 # More is refused as it is; a number of seconds may be one of which no milliseconds can be made.
 _MOST_SECONDS = 1e15
 _TO_SERVE = ("aiohttp", "grpc_health", "prometheus_client")
+_TO_ASK_A_REGISTRY = ("authlib", "cachetools", "fastavro")
 
 
 def feed_options(options: argparse.Namespace) -> FeedOptions:
@@ -62,6 +64,14 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         raise InvalidConfiguration(
             "--value keeps a key's last row, --reduce makes one of all of them: give one of the two. For a last value "
             "beside a sum, write --reduce note=last"
+        )
+    if RecordFormat(options.format).of_registry and not options.registry:
+        raise InvalidConfiguration(
+            f"--format {options.format} needs --registry http://HOST:PORT, of the schema registry"
+        )
+    if options.registry and not RecordFormat(options.format).of_registry:
+        raise InvalidConfiguration(
+            "--registry is for --format avro and debezium-avro: give one of these, or leave it out"
         )
     if not options.value and not options.reduce:
         raise InvalidConfiguration("say what is kept of a key: --reduce amount=sum, or --value amount:double")
@@ -130,17 +140,19 @@ def run(options: argparse.Namespace) -> int:
     chosen = feed_options(options)
     descriptor = describe(chosen)
     config = feed_config(options, chosen.application)
+    clock = SystemClock()
+    encoding = _encoding(options, clock)
     if config.stats or config.metrics:
         require("what KEYHOLE_JOB_STATS and KEYHOLE_JOB_METRICS serve", "service", _TO_SERVE)
-    console, clock = Console(highlight=False), SystemClock()
+    console = Console(highlight=False)
     # In a terminal the line says how far it is; what is logged at INFO is for machines.
     logs.configure("WARNING" if console.is_terminal else "INFO")
     logs.tell_crashes()
     try:
         with StopSignals() as signals:
             with ProgressLine(console) as line, _told(line, f"looking at topic {options.topic}", clock):
-                _check_topic(options, config, descriptor, chosen.format)
-            process = _process(options, config, descriptor, chosen.format, clock)
+                _check_topic(options, config, descriptor, chosen.format, encoding)
+            process = _process(options, config, descriptor, chosen.format, encoding, clock)
             with closing(process), ProgressLine(console) as line:
                 with _told(line, f"taking {options.state} over", clock):
                     process.start()
@@ -162,8 +174,23 @@ def _say(console: Console, what: str) -> None:
     console.print(what, markup=False, soft_wrap=True)
 
 
+def _encoding(options: argparse.Namespace, clock: Clock) -> RecordEncoding:
+    """Of the topic's records. Raises InvalidConfiguration: what reads it isn't installed, or --registry is wrong."""
+    if not options.registry:
+        return JSON
+    require(f"--format {options.format}", "registry", _TO_ASK_A_REGISTRY)
+    from keyhole.feed.registry.client import ConfluentRegistry
+    from keyhole.feed.registry.encodings import AvroEncoding
+
+    return AvroEncoding(ConfluentRegistry(options.registry), clock)
+
+
 def _check_topic(
-    options: argparse.Namespace, config: JobConfig, descriptor: StateDescriptor, record_format: RecordFormat
+    options: argparse.Namespace,
+    config: JobConfig,
+    descriptor: StateDescriptor,
+    record_format: RecordFormat,
+    encoding: RecordEncoding,
 ) -> None:
     """Passes where the topic is there; of a state that is not there yet, where its records fit it, too."""
     partitions = partitions_of(config.bootstrap_servers, options.topic, config.kafka_deadline_seconds)
@@ -173,7 +200,10 @@ def _check_topic(
         recorded_state(config.bootstrap_servers, descriptor.application, descriptor.state)
     except (UnknownApplication, UnknownState):
         records = last_records(config.bootstrap_servers, options.topic, partitions)
-        check_records(records, descriptor, record_format, options.topic)
+        try:
+            check_records(records, descriptor, record_format, options.topic, encoding)
+        except RegistryAway as error:
+            raise InvalidConfiguration(f"{error}: check --registry, and what it needs in the file behind it") from None
 
 
 def _process(
@@ -181,6 +211,7 @@ def _process(
     config: JobConfig,
     descriptor: StateDescriptor,
     record_format: RecordFormat,
+    encoding: RecordEncoding,
     clock: Clock,
 ) -> FeedProcess:
     changelog = KafkaChangelog(config.bootstrap_servers, config.application)
@@ -195,6 +226,7 @@ def _process(
             record_format,
             clock,
             from_earliest=options.from_earliest,
+            encoding=encoding,
         )
 
     return FeedProcess(run, descriptor, options.standbys, feed_of, clock, take_over=options.take_over)
@@ -241,7 +273,7 @@ class _Shown:
 def progress(figures: FeedFigures, per_second: float) -> str:
     """How far a feed is, in words: rows a second, how many are not read yet, and what was refused."""
     if not figures.feeding:
-        return "waiting for Kafka"
+        return f"waiting for {figures.waits_for}"
     behind = "" if figures.behind is None else f", {figures.behind:,} behind"
     return f"{per_second:,.0f} rows/s{behind}, {figures.records:,} in all{_refused(figures)}"
 

@@ -5,7 +5,9 @@
 
     options.py    what a feeder is told: key, value columns, reducers   -> the state's descriptor
     preview.py    the last records of a topic                           -> whether they can be fed so
-    rows.py       a JSON record                                         -> what becomes of which row
+    record_encoding.py  the bytes of a record, as JSON                  -> values in the forms that JSON has
+    registry/     the bytes of a record in Avro, by a schema registry   -> the same
+    rows.py       a record that is a row                                -> what becomes of which row
     connect.py    values with the schema that Kafka Connect wrote       -> in the forms that a state has
     debezium.py   a change of a database's table, as Debezium tells it  -> the same
     mapping.py    what becomes of rows                                  -> updates, and their key groups
@@ -22,9 +24,9 @@
     writes.py     what a program puts, adds and deletes                 -> updates, and a token for who reads them
     producer.py   sends these to Kafka
 
-Only kafka/, topic_feed.py and producer.py do I/O. docs/updates.md has the records of an updates topic,
-docs/adr/real-time-updates.md the reasons. Importing this loads nothing else: the producer comes with its first use, and
-needs the extra `kafka`.
+Only kafka/, registry/client.py, topic_feed.py and producer.py do I/O. docs/updates.md has the records of an updates
+topic, docs/adr/real-time-updates.md the reasons. Importing this loads nothing else: the producer comes with its first
+use, and needs the extra `kafka`.
 """
 
 from __future__ import annotations

@@ -50,15 +50,24 @@ def _converted(value: Any, schema: _Schema) -> Any:
     return value if convert is None or value is None else convert(value, schema)
 
 
-def _decimal(value: Any, schema: _Schema) -> Any:
+def _decimal(value: Any, schema: _Schema) -> str:
     """A decimal as text, of the digits as a whole number in base64 and the scale beside it."""
     try:
         raw = base64.b64decode(value, validate=True)
         scale = int(schema["parameters"]["scale"])
     except (binascii.Error, TypeError, KeyError, ValueError):
         raise ValueMismatch("a decimal of the change is not written as its schema says") from None
+    return decimal_text(raw, scale)
+
+
+def decimal_text(raw: bytes, scale: int) -> str:
+    """A decimal in plain digits, of its digits as a whole number, two's complement, the highest byte first.
+
+    Raises:
+        ValueMismatch: It is larger than any state takes.
+    """
     if len(raw) > _MOST_BYTES or abs(scale) > _MOST_SCALE:
-        raise ValueMismatch("a decimal of the change is larger than any state takes")
+        raise ValueMismatch("a decimal of the record is larger than any state takes")
     digits = int.from_bytes(raw, "big", signed=True)
     if scale <= 0:
         return str(digits * 10**-scale)

@@ -7,6 +7,7 @@
 
 With the schema beside it (`{"schema": ..., "payload": ...}`) values come in forms that a state has: decimals as text,
 times in microseconds. Without one, connectors must be told to write them so (`decimal.handling.mode=string`).
+In Avro they always come so.
 docs/updates.md says what else connectors and databases must be told.
 """
 
@@ -17,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyhole.errors import MalformedRequest, ValueMismatch
-from keyhole.feed.connect import columns, converted, parted
-from keyhole.feed.rows import Change, RowChange, SourceRecord, json_object, row_of_key
+from keyhole.feed.connect import columns, converted
+from keyhole.feed.record_encoding import DecodedChange, RecordEncoding
+from keyhole.feed.rows import Change, RowChange, SourceRecord, row_of_key
 from keyhole.model.state import KeyColumn
 
 _PLACEHOLDER = b"__debezium_unavailable_value"
@@ -46,7 +48,7 @@ class _Envelope(NamedTuple):
 
 
 def change_rows(
-    record: SourceRecord, key: Sequence[KeyColumn], read: Sequence[str], *, takes_back: bool
+    record: SourceRecord, key: Sequence[KeyColumn], read: Sequence[str], encoding: RecordEncoding, *, takes_back: bool
 ) -> list[RowChange]:
     """What becomes of which row, by one change of a table.
 
@@ -61,7 +63,7 @@ def change_rows(
     """
     if record.value is None:
         return []
-    envelope = _envelope(json_object(record.value, "the record's value"))
+    envelope = _envelope(encoding.change(record.value))
     before, operation, after, schemas = envelope
     if operation in ("c", "r", "u"):
         if after is None:
@@ -73,7 +75,9 @@ def change_rows(
         if takes_back:
             return [_taken_back(envelope, read)]
         names_it = before is not None and all(before.get(column.name) is not None for column in key)
-        return [RowChange(Change.DELETE, before if names_it and before else row_of_key(record.key, key, schemas))]
+        return [
+            RowChange(Change.DELETE, before if names_it and before else row_of_key(record.key, key, encoding, schemas))
+        ]
     told = repr(operation) if operation in ("t", "m") else "another one"
     raise MalformedRequest(
         f"a change has the op {told}; rows come of c, r, u and d. A table that was truncated must be read anew"
@@ -135,14 +139,14 @@ def _unavailable(value: Any) -> bool:
     return type(value) is dict and any(map(_unavailable, (*value, *value.values())))
 
 
-def _envelope(value: dict[str, Any]) -> _Envelope:
-    schema, payload = parted(value)
+def _envelope(change: DecodedChange) -> _Envelope:
+    schema, payload = change
     # A truncated table has no rows.
     rows = type(payload) is dict and (payload.keys() & {"before", "after", "source"} or payload.get("op") == "t")
     if not rows or "op" not in payload:
         raise MalformedRequest(
             "the record is no envelope of Debezium's: it lacks op, or the rows. Records that were flattened "
-            "(ExtractNewRecordState) are plain JSON"
+            "(ExtractNewRecordState) are plain rows"
         )
     of_row = columns(schema)
     schemas = {**columns(of_row.get("before")), **columns(of_row.get("after"))}

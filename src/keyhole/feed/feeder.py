@@ -30,6 +30,7 @@ from keyhole.feed.positions import (
     windows,
 )
 from keyhole.feed.progress import SourceProgress
+from keyhole.feed.record_encoding import RegistryAway
 from keyhole.feed.rows import SourceRecord
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
 
@@ -232,6 +233,8 @@ class Feeder:
             ChangelogRecreated: The source or the updates topic was made anew, or records were deleted before they were
                 read.
             KeyholeError: Kafka can't be reached, or refuses.
+            RegistryAway: How a record is to be read can't be asked now. It was not sent, and those before it were:
+                `finish`, and a new feeder begins with it.
         """
         # First: whoever wakes late finds out before it sends.
         if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
@@ -281,7 +284,7 @@ class Feeder:
 
         try:
             encoded = self._encoded(self._mapper.updates(record))
-        except MemoryError:
+        except (MemoryError, RegistryAway):
             raise
         except Exception as error:  # noqa: BLE001 - were one record to end a feeder, none would come past it
             self.refused += 1

@@ -17,7 +17,8 @@ from keyhole.encoding.reducers import parse
 from keyhole.errors import ValueMismatch
 from keyhole.feed.debezium import change_rows
 from keyhole.feed.options import RecordFormat
-from keyhole.feed.rows import Change, RowChange, SourceRecord, json_rows
+from keyhole.feed.record_encoding import JSON, RecordEncoding
+from keyhole.feed.rows import Change, RowChange, SourceRecord, plain_rows
 from keyhole.model.state import KeyColumn, StateDescriptor, StateKind
 from keyhole.protocol.updates import DELETE, PUT, UpdateRecord
 
@@ -38,11 +39,15 @@ class RecordMapper:
         descriptor: Of the state.
         record_format: Of the topic's records.
         source: Stands for the topic, and this way to read it, in each update; see SourceRow.
+        encoding: Of these records.
     """
 
-    def __init__(self, descriptor: StateDescriptor, record_format: RecordFormat, source: str) -> None:
+    def __init__(
+        self, descriptor: StateDescriptor, record_format: RecordFormat, source: str, encoding: RecordEncoding = JSON
+    ) -> None:
         self._descriptor = descriptor
-        self._format = record_format
+        self._of_changes = record_format.of_changes
+        self._encoding = encoding
         self._source = source
         self._key_columns = (*descriptor.key, *descriptor.map_key)
         self._key = key_reader(descriptor.key)
@@ -61,16 +66,18 @@ class RecordMapper:
         Raises:
             RequestError: The record can't be read, or does not fit the state: it is one for the dead letters. The
                 message says why, and quotes nothing of it.
+            RegistryAway: It can't be told yet.
         """
         return [
             self._update(record, sub, change, self._read(change)) for sub, change in enumerate(self._changes(record))
         ]
 
     def _changes(self, record: SourceRecord) -> list[RowChange]:
-        if self._format is RecordFormat.JSON:
-            return json_rows(record, self._key_columns)
+        if not self._of_changes:
+            return plain_rows(record, self._key_columns, self._encoding)
         read = [*(column.name for column in self._key_columns), *self._fields]
-        return change_rows(record, self._key_columns, read, takes_back=self._descriptor.kind is StateKind.REDUCING)
+        takes_back = self._descriptor.kind is StateKind.REDUCING
+        return change_rows(record, self._key_columns, read, self._encoding, takes_back=takes_back)
 
     def _read(self, change: RowChange) -> list[Any] | None:
         """The value as JSON has it, where the change has one: it fits the state."""
@@ -81,7 +88,7 @@ class RecordMapper:
             for name, counted in zip(self._fields, self._counted, strict=True)
         ]
         stored = self._rows.stored(self._descriptor.value.version, given)
-        if self._format is RecordFormat.DEBEZIUM and self._descriptor.reducers:
+        if self._of_changes and self._descriptor.reducers:
             taken_back = [self._negated(*pair) for pair in zip(self._fields, stored, strict=True)]
             return taken_back if change.change is Change.TAKE_BACK else given
         return given

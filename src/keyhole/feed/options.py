@@ -35,6 +35,18 @@ class RecordFormat(enum.StrEnum):
 
     JSON = "json"
     DEBEZIUM = "debezium"
+    AVRO = "avro"
+    DEBEZIUM_AVRO = "debezium-avro"
+
+    @property
+    def of_changes(self) -> bool:
+        """Whether they are Debezium's envelopes, and not a row each."""
+        return self in (RecordFormat.DEBEZIUM, RecordFormat.DEBEZIUM_AVRO)
+
+    @property
+    def of_registry(self) -> bool:
+        """Whether their schemas are in a schema registry."""
+        return self in (RecordFormat.AVRO, RecordFormat.DEBEZIUM_AVRO)
 
 
 @dataclass(frozen=True)
@@ -202,7 +214,7 @@ def _problems(options: FeedOptions) -> Iterator[str]:
         if len(options.reducers) != len(options.value):
             yield "each value column needs a reducer, where one has it"
         yield from problems(dict(zip((field.name for field in options.value), options.reducers, strict=True)))
-    if options.format is RecordFormat.DEBEZIUM:
+    if options.format.of_changes:
         yield from _change_problems(options)
 
 

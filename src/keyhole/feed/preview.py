@@ -12,28 +12,34 @@ from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration, RequestError
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import RecordFormat
-from keyhole.feed.rows import SourceRecord, json_object
+from keyhole.feed.record_encoding import JSON, RecordEncoding
+from keyhole.feed.rows import SourceRecord
 from keyhole.model.state import StateDescriptor
 
 _UNCHECKED = "say --unchecked, if other records are to come"
 
 
 def check_records(
-    records: Sequence[SourceRecord], descriptor: StateDescriptor, record_format: RecordFormat, topic: str
+    records: Sequence[SourceRecord],
+    descriptor: StateDescriptor,
+    record_format: RecordFormat,
+    topic: str,
+    encoding: RecordEncoding = JSON,
 ) -> None:
     """Passes where at least one of the records can be fed, and each column is in one of them; and where there are none.
 
     Raises:
         InvalidConfiguration: All would be dead letters, or a column would always be null. The message says why, and
             quotes no value.
+        RegistryAway: It can't be told, as the schema registry does not answer.
     """
     if not records:
         return
-    mapper = RecordMapper(descriptor, record_format, "preview")
+    mapper = RecordMapper(descriptor, record_format, "preview", encoding)
     reasons = [reason for record in records if (reason := _refusal(mapper, record)) is not None]
     # Before that: without a column of the key all are refused, and the nearest name says more.
-    if record_format is RecordFormat.JSON:
-        _check_columns(records, descriptor, topic)
+    if not record_format.of_changes:
+        _check_columns(records, descriptor, topic, encoding)
     if len(reasons) == len(records):
         raise InvalidConfiguration(
             f"none of the last {len(records)} records of topic {topic!r} can be fed, the last one as {reasons[-1]}. "
@@ -50,12 +56,14 @@ def _refusal(mapper: RecordMapper, record: SourceRecord) -> str | None:
     return None
 
 
-def _check_columns(records: Sequence[SourceRecord], descriptor: StateDescriptor, topic: str) -> None:
+def _check_columns(
+    records: Sequence[SourceRecord], descriptor: StateDescriptor, topic: str, encoding: RecordEncoding
+) -> None:
     found: set[str] = set()
     for record in records:
         if record.value is not None:
             try:
-                found |= json_object(record.value, "the record's value").keys()
+                found |= encoding.row(record.value).keys()
             except RequestError:
                 continue
     named = [column.name for column in (*descriptor.key, *descriptor.map_key)]
@@ -65,7 +73,7 @@ def _check_columns(records: Sequence[SourceRecord], descriptor: StateDescriptor,
         spelled = with_the_nearest(missing[0], found)
         raise InvalidConfiguration(
             f"none of the last {len(records)} records of topic {topic!r} has a field {spelled}. A column is called as "
-            f"its field in the JSON. Correct it; or {_UNCHECKED}",
+            f"its field in the records. Correct it; or {_UNCHECKED}",
             topic=topic,
             column=missing[0],
         )

@@ -1,4 +1,4 @@
-"""Runs a feeder until it is told to stop, through outages of Kafka, and says how far it is."""
+"""Runs a feeder until it is told to stop, through outages of Kafka and of a schema registry, and says how far it is."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from keyhole.feed.kafka.updates import KafkaUpdates
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import RecordFormat
 from keyhole.feed.positions import updates_made_anew
+from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.model.state import StateDescriptor
 
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
+_REGISTRY = "the schema registry"
 _TELL_SECONDS = 0.5
 # Whoever is told to end is killed after 30 s, mostly.
 _FINISH_SECONDS = 10.0
@@ -43,6 +45,7 @@ class FeedFigures(NamedTuple):
         refused: How many of these are among the dead letters.
         why_refused: Why the last of them is; empty: none is.
         behind: How many offsets of the source are not read yet; None: it is not known.
+        waits_for: What is away, where it does not feed.
     """
 
     feeding: bool = False
@@ -50,6 +53,7 @@ class FeedFigures(NamedTuple):
     refused: int = 0
     why_refused: str = ""
     behind: int | None = None
+    waits_for: str = "Kafka"
 
 
 class TopicFeed:
@@ -59,6 +63,7 @@ class TopicFeed:
         descriptor: Of the state; its updates topic exists, and has rules.
         topic: The source.
         from_earliest: See keyhole.feed.positions.start_positions; it holds for the first start alone.
+        encoding: Of the source's records.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class TopicFeed:
         *,
         boundary_seconds: float = 1.0,
         from_earliest: bool = False,
+        encoding: RecordEncoding = JSON,
     ) -> None:
+        self._encoding = encoding
         self._bootstrap_servers = bootstrap_servers
         self._descriptor = descriptor
         self._topic = topic
@@ -91,13 +98,15 @@ class TopicFeed:
     def run(self, stop: threading.Event) -> None:
         """Feeds until `stop` is set. Where Kafka is away it begins again, from the last boundary, once it is back.
 
+        So it does where a schema registry does not say how a record is to be read: at that record.
+
         Raises:
             Fenced: Another feeder has begun.
             ChangelogRecreated: The source or the updates topic was made anew, or records were deleted before they were
                 read.
             KeyholeError: Kafka refuses, or the state is not fed by updates.
         """
-        backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
+        backoff, registry_backoff = (Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS) for _ in range(2))
         while not stop.is_set():
             try:
                 with self._opened() as (feeder, behind):
@@ -107,7 +116,15 @@ class TopicFeed:
                     before = self._figures
                     records = before.records
                     while not stop.is_set():
-                        records += feeder.step(_POLL_SECONDS)
+                        try:
+                            if read := feeder.step(_POLL_SECONDS):
+                                registry_backoff.reset()
+                        except RegistryAway:
+                            # With a boundary at that record: what was sent before it is not sent once more each time.
+                            feeder.finish(_FINISH_SECONDS)
+                            self._tell(before, feeder, behind, records, last=True)
+                            raise
+                        records += read
                         self._tell(before, feeder, behind, records)
                     if not feeder.finish(_FINISH_SECONDS):
                         _log.warning(
@@ -116,11 +133,18 @@ class TopicFeed:
                         )
                     self._tell(before, feeder, behind, records, last=True)
             except KafkaUnreachable as error:
-                self._figures = self._figures._replace(feeding=False, behind=None)
+                self._figures = self._figures._replace(feeding=False, behind=None, waits_for="Kafka")
                 _log.warning(
                     "Kafka is away; the feeder begins again", extra={"topic": self._topic, "why": error.message}
                 )
                 self._clock.wait(stop, backoff.next())
+            except RegistryAway as error:
+                self._figures = self._figures._replace(feeding=False, behind=None, waits_for=_REGISTRY)
+                _log.warning(
+                    "a record can't be read without the schema registry; the feeder begins again with it",
+                    extra={"topic": self._topic, "why": str(error)},
+                )
+                self._clock.wait(stop, registry_backoff.next())
 
     def _tell(self, before: FeedFigures, feeder: Feeder, behind: Behind, records: int, *, last: bool = False) -> None:
         now = self._clock.monotonic()
@@ -150,7 +174,7 @@ class TopicFeed:
             source = opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic)))
             feeder = Feeder(
                 self._topic,
-                lambda source_id: RecordMapper(self._descriptor, self._format, source_id),
+                lambda source_id: RecordMapper(self._descriptor, self._format, source_id, self._encoding),
                 source,
                 updates,
                 letters,

@@ -24,8 +24,22 @@ def client_settings(bootstrap_servers: str) -> dict[str, str]:
     Raises:
         InvalidConfiguration: The file can't be read, or has what is no setting for it; no value is in the message.
     """
-    servers, mark, path = bootstrap_servers.partition(_MARK)
-    return {**(_read(Path(path)) if mark else {}), "bootstrap.servers": servers}
+    servers, settings = settings_behind(bootstrap_servers, _ALLOWED, "Kafka's")
+    return {**settings, "bootstrap.servers": servers}
+
+
+def settings_behind(address: str, allowed: tuple[str, ...], whose: str) -> tuple[str, dict[str, str]]:
+    """An address without its `?settings=FILE`, and the settings in that file.
+
+    Args:
+        allowed: With what the name of a setting may begin.
+        whose: They are, for messages.
+
+    Raises:
+        InvalidConfiguration: The file can't be read, or has what is no setting for it; no value is in the message.
+    """
+    bare, mark, path = address.partition(_MARK)
+    return bare, _read(Path(path), allowed, whose) if mark else {}
 
 
 def java_settings(bootstrap_servers: str) -> dict[str, str]:
@@ -89,28 +103,28 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read(path: Path, allowed: tuple[str, ...], whose: str) -> dict[str, str]:
     found = {}
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(_text(path, whose).splitlines(), 1):
         if not (line := line.strip()) or line.startswith("#"):
             continue
         name, equals, value = (part.strip() for part in line.partition("="))
         if not (name and equals):
             raise InvalidConfiguration(f"line {number} of {path} is not name=value")
-        if not name.startswith(_ALLOWED):
+        if not name.startswith(allowed):
             raise InvalidConfiguration(
                 f"line {number} of {path} sets {name}, which is not for this file; it may have "
-                f"{', '.join(f'{each}*' if each.endswith('.') else each for each in _ALLOWED)}"
+                f"{', '.join(f'{each}*' if each.endswith('.') else each for each in allowed)}"
             )
         found[name] = value
     return found
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, whose: str = "Kafka's") -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise InvalidConfiguration(
-            f"Kafka's settings can't be read from {path}: {why}; mount the file there, or correct the path"
+            f"{whose} settings can't be read from {path}: {why}; mount the file there, or correct the path"
         ) from error

@@ -1,0 +1,10 @@
+"""Records whose schemas are in a schema registry: Avro in Confluent's wire format.
+
+    framing.py    b"\\0", four bytes of a schema's id, the value    -> the id, and where the value begins
+    schemas.py    an id                                            -> what decodes it, asked for once
+    avro.py       an Avro schema                                   -> a reader of bytes, in the forms that JSON has
+    encodings.py  these as a RecordEncoding, which feeders take
+    client.py     asks the registry over HTTP
+
+Only client.py does I/O. It and avro.py need the extra `registry`.
+"""
