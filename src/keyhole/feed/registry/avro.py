@@ -4,9 +4,9 @@
     bytes, decimal of scale 2   b"\\x96"            ->  "1.50"
     union of null and string    b"\\x02\\x04c1"      ->  "c1"
 
-fastavro reads the schema. The records are read here: its own reader, in C, ends the process where a record of a schema
-that contains itself is nested a million times deep, takes an array of 2^50 nulls for one, and -1 for a place in a
-union. Here no record has more values than bytes, what is nested too deep is refused, and so is each byte that a writer
+fastavro reads the schema. The records are read here. Its own reader, in C, ends the process where a record of a schema
+that contains itself is nested a million times deep. It makes an array of 2^50 nulls, and takes -1 for a place in a
+union. Here no record has more values than bytes, and what is nested too deep is refused. So is each byte that a writer
 of this schema can't have written.
 """
 
@@ -25,7 +25,7 @@ from fastavro.schema import parse_schema
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.connect import decimal_text
 
-Read = Callable[[bytes, int], tuple[Any, int]]
+ReadAvro = Callable[[bytes, int], tuple[Any, int]]
 """Reads one value from an offset on, and says where it ends. Raises what UNREADABLE lists."""
 
 UNREADABLE = (ValueError, IndexError, OverflowError, RecursionError, struct.error, ValueMismatch)
@@ -42,7 +42,7 @@ class AvroSchema(NamedTuple):
         connect: The same as Kafka Connect would write it, as far as the columns of a change need it.
     """
 
-    read: Read
+    read: ReadAvro
     connect: Mapping[str, Any]
 
 
@@ -143,7 +143,7 @@ def _string(data: bytes, at: int) -> tuple[str, int]:
     return raw.decode(), at
 
 
-_PRIMITIVES: Mapping[str, Read] = {
+_PRIMITIVES: Mapping[str, ReadAvro] = {
     "null": _null,
     "boolean": _boolean,
     "int": _int,
@@ -187,10 +187,10 @@ class _Readers:
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
-        self._made: dict[str, Read] = {}
+        self._made: dict[str, ReadAvro] = {}
         self._empty: dict[str, bool] = {}
 
-    def reader(self, schema: Any) -> tuple[Read, bool]:
+    def reader(self, schema: Any) -> tuple[ReadAvro, bool]:
         """A reader, and whether its values take no byte at all."""
         if isinstance(schema, str):
             if schema == "bytes":
@@ -210,7 +210,7 @@ class _Readers:
                 return self._map(schema["values"]), False
         return self._primitive(kind, schema)
 
-    def _primitive(self, kind: Any, schema: Mapping[str, Any]) -> tuple[Read, bool]:
+    def _primitive(self, kind: Any, schema: Mapping[str, Any]) -> tuple[ReadAvro, bool]:
         logical = str(schema.get("logicalType") or schema.get("connect.name"))
         if kind in ("int", "long") and logical in _IN_MICROSECONDS:
             return _mapped(_PRIMITIVES[kind], _IN_MICROSECONDS[logical]), False
@@ -218,7 +218,7 @@ class _Readers:
             return _decimals(_raw, schema), False
         return self.reader(kind)
 
-    def _of_name(self, name: str) -> tuple[Read, bool]:
+    def _of_name(self, name: str) -> tuple[ReadAvro, bool]:
         """The reader of a type that has a name, which may contain itself."""
         if name not in self._empty:
             # While it is made: what contains itself does so within an array, a map or a union, which take a byte.
@@ -229,7 +229,7 @@ class _Readers:
             return made[name], self._empty[name]
         return (lambda data, at: made[name](data, at)), False
 
-    def _declared(self, schema: Mapping[str, Any]) -> tuple[Read, bool]:
+    def _declared(self, schema: Mapping[str, Any]) -> tuple[ReadAvro, bool]:
         match schema["type"]:
             case "enum":
                 return _enum(schema["symbols"]), False
@@ -237,7 +237,7 @@ class _Readers:
                 return self._fixed(schema)
         return self._record(schema["fields"])
 
-    def _fixed(self, schema: Mapping[str, Any]) -> tuple[Read, bool]:
+    def _fixed(self, schema: Mapping[str, Any]) -> tuple[ReadAvro, bool]:
         size = schema["size"]
         if type(size) is not int or size < 0:
             raise ValueError("a size below 0")
@@ -255,7 +255,7 @@ class _Readers:
                 return _mapped(raw, lambda value: str(uuid.UUID(bytes=value))), False
         return _mapped(raw, _text_of), not size
 
-    def _record(self, fields: Sequence[Mapping[str, Any]]) -> tuple[Read, bool]:
+    def _record(self, fields: Sequence[Mapping[str, Any]]) -> tuple[ReadAvro, bool]:
         given = [(field["name"], *self.reader(field["type"])) for field in fields]
         # A field without bytes says nothing. Left out, a record has no more values than bytes, whatever its schema is.
         readers = [(name, read) for name, read, empty in given if not empty]
@@ -268,13 +268,13 @@ class _Readers:
 
         return record, not readers
 
-    def _items(self, schema: Any) -> Read:
+    def _items(self, schema: Any) -> ReadAvro:
         read, empty = self.reader(schema)
         if empty:
             raise MalformedRequest("it has an array or a map of values that take no bytes: any number of them may come")
         return read
 
-    def _array(self, items: Any) -> Read:
+    def _array(self, items: Any) -> ReadAvro:
         read = _blocks(self._items(items))
         declared = self._named.get(items.get("name", "") if isinstance(items, Mapping) else str(items))
         if declared is None or declared.get("connect.internal.type") != "MapEntry":
@@ -282,7 +282,7 @@ class _Readers:
         # So Kafka Connect writes a map whose keys are no strings.
         return _mapped(read, lambda entries: [[entry.get("key"), entry.get("value")] for entry in entries])
 
-    def _map(self, values: Any) -> Read:
+    def _map(self, values: Any) -> ReadAvro:
         value = self.reader(values)[0]  # which may take no bytes, as its key takes one
 
         def pair(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
@@ -292,7 +292,7 @@ class _Readers:
 
         return _mapped(_blocks(pair), dict)
 
-    def _union(self, branches: Sequence[Read]) -> Read:
+    def _union(self, branches: Sequence[ReadAvro]) -> ReadAvro:
         def union(data: bytes, at: int) -> tuple[Any, int]:
             which, at = _long(data, at)
             if which < 0:
@@ -302,7 +302,7 @@ class _Readers:
         return union
 
 
-def _mapped(read: Read, made: Callable[[Any], Any]) -> Read:
+def _mapped(read: ReadAvro, made: Callable[[Any], Any]) -> ReadAvro:
     def mapped(data: bytes, at: int) -> tuple[Any, int]:
         value, at = read(data, at)
         return made(value), at
@@ -310,12 +310,12 @@ def _mapped(read: Read, made: Callable[[Any], Any]) -> Read:
     return mapped
 
 
-def _decimals(raw: Read, schema: Mapping[str, Any]) -> Read:
+def _decimals(raw: ReadAvro, schema: Mapping[str, Any]) -> ReadAvro:
     scale = int(schema.get("scale", 0))
     return _mapped(raw, lambda value: decimal_text(value, scale))
 
 
-def _enum(symbols: Sequence[str]) -> Read:
+def _enum(symbols: Sequence[str]) -> ReadAvro:
     def enum(data: bytes, at: int) -> tuple[str, int]:
         which, at = _int(data, at)
         if which < 0:
@@ -325,7 +325,7 @@ def _enum(symbols: Sequence[str]) -> Read:
     return enum
 
 
-def _blocks(item: Read) -> Read:
+def _blocks(item: ReadAvro) -> ReadAvro:
     def blocks(data: bytes, at: int) -> tuple[list[Any], int]:
         found: list[Any] = []
         while True:

@@ -40,7 +40,7 @@ class RegisteredSchema(NamedTuple):
 
 
 class SchemaSource(Protocol):
-    """A schema registry."""
+    """A schema registry, as far as readers ask it. Thread-safe."""
 
     def schema(self, number: int) -> RegisteredSchema:
         """The schema of this id.
