@@ -20,6 +20,7 @@ from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Rows
+from tests.support.waiting import LONG_SECONDS
 
 FIRST: Sequence[Rows] = [[{"k": "a", "v": 1}], [{"k": "b", "v": 2}], [{"k": "c", "v": 3}]]
 
@@ -92,7 +93,7 @@ def story(scenarios: Scenarios) -> Story:
 
     topic = f"keyhole.{scenario.application}.last"
     admin = AdminClient({"bootstrap.servers": scenario.service.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(LONG_SECONDS)
     ended = pytest.raises(StreamingQueryException, match=topic)
     more = [*others, [{"k": "d", "v": 9}]]
     story.refused["deleted"] = job.run(more, "a third", "after the reset", refused=ended).failure

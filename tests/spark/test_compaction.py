@@ -21,6 +21,7 @@ from keyhole.model.state import StateDescriptor
 from services.state_server.replica.restore import AtOnce, restore
 from tests.support.changelogs import DEADLINE, grant
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted
+from tests.support.waiting import LONG_SECONDS
 
 KEYS, EPOCHS, LATER_EPOCHS = 20_000, 100, 5
 # Of a value. An epoch of a key group must be about a segment: what is in the open one is never compacted.
@@ -122,7 +123,7 @@ def records_read(changelog: KafkaChangelog, positions: Mapping[Partition, Positi
 
 def wait_until_compacted(changelog: KafkaChangelog) -> None:
     """The log's last, open segments are never compacted: they have about one more epoch."""
-    until = time.monotonic() + 180
+    until = time.monotonic() + 5 * LONG_SECONDS
     while (records := records_read(changelog)) > 2.5 * KEYS:
         assert time.monotonic() < until, f"the broker did not compact: {records} records are left"
         time.sleep(3)

@@ -21,6 +21,7 @@ from keyhole.spark.dead_letters import DeadLetters, first_broken
 from tests.support import figures
 from tests.support.scenario import logged
 from tests.support.streams import RunQuery, run_to_end
+from tests.support.waiting import LONG_SECONDS
 
 RULES = {"number is not null": "no number", "number < 100": "too high"}
 RECORDS: Sequence[tuple[bytes | None, bytes | None]] = [
@@ -39,7 +40,7 @@ LARGE = [b"small", b"x" * 40_000, b"small again"]
 
 def make(kafka: str, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(LONG_SECONDS)
 
 
 def filled(kafka: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> str:
@@ -49,7 +50,7 @@ def filled(kafka: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> 
     producer = Producer({"bootstrap.servers": kafka})
     for key, value in records:
         producer.produce(name, value, key)
-    assert producer.flush(30) == 0
+    assert producer.flush(LONG_SECONDS) == 0
     return name
 
 

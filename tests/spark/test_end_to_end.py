@@ -16,6 +16,7 @@ from keyhole.errors import KeyMismatch, NullKey, UnknownApplication, UnknownStat
 from keyhole.model.read import Role
 from keyhole.spark import queryable
 from tests.support.scenario import Scenario, Scenarios
+from tests.support.waiting import LONG_SECONDS
 
 SCHEMA = "k string, v bigint"
 COUNTED = 256
@@ -127,7 +128,7 @@ def test_a_state_has_64_key_groups_where_nothing_else_is_said(ran: Ran) -> None:
 def test_what_was_committed_is_read_after_the_job_has_ended(ran: Ran) -> None:
     answer = ran.scenario.get("last", "key-0")
     assert answer.found
-    until = time.monotonic() + 60  # longer than any lease
+    until = time.monotonic() + LONG_SECONDS  # longer than any lease
     while not answer.source.unconfirmed:
         assert time.monotonic() < until
         time.sleep(0.2)

@@ -25,6 +25,7 @@ from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.model.state import KeyType
 from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
+from tests.support.waiting import LONG_SECONDS
 
 KEY_GROUPS = 4
 STATE = describe(FeedOptions("app", "s", key_columns(["id"]), value_columns(["n:bigint"]), key_groups=KEY_GROUPS))
@@ -37,7 +38,7 @@ class Topics:
         self.kafka = kafka
         self.source = f"orders-{uuid.uuid4().hex[:12]}"
         self.updates = f"{self.source}.updates"
-        make_topics(kafka, {self.source: 2, self.updates: KEY_GROUPS}, 30)
+        make_topics(kafka, {self.source: 2, self.updates: KEY_GROUPS}, LONG_SECONDS)
         self.n = 0
 
     def produce(self, count: int, *, partition: int = 0) -> None:
@@ -46,12 +47,12 @@ class Topics:
             self.n += 1
             row = {"id": f"k{self.n % 7}", "n": self.n}
             producer.produce(self.source, json.dumps(row).encode(), partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(LONG_SECONDS) == 0
 
     def reject(self) -> None:
         producer = Producer({"bootstrap.servers": self.kafka})
         producer.produce(self.source, b"{", b"the key", 1)
-        assert producer.flush(30) == 0
+        assert producer.flush(LONG_SECONDS) == 0
 
     def log(self, group: int) -> list[UpdateRecord | BoundaryRecord]:
         with closing(KafkaUpdates(self.kafka, self.updates)) as updates:
@@ -105,14 +106,14 @@ def open_feeder(topics: Topics) -> Iterator[Callable[..., Feeder]]:
         yield make
 
 
-def feed(feeder: Feeder, records: int, seconds: float = 60.0) -> None:
+def feed(feeder: Feeder, records: int, seconds: float = LONG_SECONDS) -> None:
     until = time.monotonic() + seconds
     while records > 0 and time.monotonic() < until:
         records -= feeder.step(0.1)
     assert records <= 0
 
 
-def run(step: Callable[[float], object], seconds: float = 30.0) -> None:
+def run(step: Callable[[float], object], seconds: float = LONG_SECONDS) -> None:
     """Until it raises, or the time is over."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -170,7 +171,7 @@ def test_a_partition_that_is_added_is_read_from_its_start(
 ) -> None:
     feeder = open_feeder()
     admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_partitions([NewPartitions(topics.source, 3)])[topics.source].result(30)
+    admin.create_partitions([NewPartitions(topics.source, 3)])[topics.source].result(LONG_SECONDS)
     topics.produce(3, partition=2)
     feed(feeder, 3)
     feeder.finish()
@@ -187,7 +188,7 @@ def test_records_that_were_deleted_before_they_were_read_are_refused(
     topics.produce(5)
     admin = AdminClient({"bootstrap.servers": kafka})
     for future in admin.delete_records([TopicPartition(topics.source, 0, 12)]).values():
-        future.result(30)
+        future.result(LONG_SECONDS)
     with pytest.raises(ChangelogRecreated, match="offset 10 of partition 0 is next, and it begins at 12"):
         open_feeder()
     last = open_feeder(from_earliest=True)
@@ -201,7 +202,7 @@ def test_records_that_are_deleted_while_they_are_read_end_the_feeder(kafka: str,
     source = KafkaSource(kafka, topics.source)
     admin = AdminClient({"bootstrap.servers": kafka})
     for future in admin.delete_records([TopicPartition(topics.source, 0, 5)]).values():
-        future.result(30)
+        future.result(LONG_SECONDS)
     source.read_from({0: 2})
     with closing(source), pytest.raises(ChangelogRecreated, match="offset 2 of partition 0 is next"):
         run(source.poll)
@@ -209,12 +210,12 @@ def test_records_that_are_deleted_while_they_are_read_end_the_feeder(kafka: str,
 
 def make_anew(kafka: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": kafka})
-    admin.delete_topics([topic])[topic].result(30)
-    deadline = time.monotonic() + 60
-    while topic in admin.list_topics(timeout=30).topics and time.monotonic() < deadline:
+    admin.delete_topics([topic])[topic].result(LONG_SECONDS)
+    deadline = time.monotonic() + LONG_SECONDS
+    while topic in admin.list_topics(timeout=LONG_SECONDS).topics and time.monotonic() < deadline:
         time.sleep(0.2)
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
-    while topic not in admin.list_topics(timeout=30).topics and time.monotonic() < deadline:
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(LONG_SECONDS)
+    while topic not in admin.list_topics(timeout=LONG_SECONDS).topics and time.monotonic() < deadline:
         time.sleep(0.2)
 
 

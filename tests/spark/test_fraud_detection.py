@@ -27,6 +27,7 @@ from keyhole.spark.dead_letters import drop
 from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream
+from tests.support.waiting import LONG_SECONDS
 
 BEGIN_MS = 1_795_219_200_000
 PAYMENT = Payment._fields
@@ -285,7 +286,7 @@ def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_
     spark.createDataFrame(before, HISTORY).write.parquet(history)
     bootstrap = {"bootstrap.servers": service.bootstrap_servers}
     admin = AdminClient(bootstrap)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(LONG_SECONDS)
     config = FraudDetectionConfig(
         topic=topic,
         rules_topic="none",
@@ -298,7 +299,7 @@ def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_
     for payments in after:  # the job is started again for the second
         for value in [*map(source.payment_record, payments), b"no payment"]:
             producer.produce(topic, value)
-        assert producer.flush(30) == 0
+        assert producer.flush(LONG_SECONDS) == 0
         query = job.spent(spark, service.config(application), config)
         query.processAllAvailable()
         query.stop()

@@ -29,6 +29,7 @@ from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.micro_batches import MicroBatches
 from tests.support.streams import Service
+from tests.support.waiting import LONG_SECONDS
 
 ROWS = [{"k": "a", "v": 1}]
 
@@ -68,7 +69,7 @@ def test_a_topic_of_another_making_is_refused_with_the_difference(
 ) -> None:
     topic = f"keyhole.{application}.last"
     admin = AdminClient({"bootstrap.servers": service.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(LONG_SECONDS)
     with pytest.raises(TopicMismatch, match="partitions") as refused:
         batches.run(ROWS, last(service.config(application)))
     assert "cleanup.policy" in refused.value.message

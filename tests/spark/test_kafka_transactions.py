@@ -18,8 +18,9 @@ from keyhole.changelog.settings import topic_settings
 from keyhole.errors import ChangelogRecreated, Fenced, OutcomeUnknown, TopicMismatch
 from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
+from tests.support.waiting import LONG_SECONDS
 
-DEADLINE = 30.0
+DEADLINE = LONG_SECONDS
 PART = Partition("a", 0)
 
 
@@ -52,12 +53,18 @@ def admin(kafka: str) -> AdminClient:
 def open_transaction(kafka: str, descriptor: StateDescriptor, changelog: KafkaChangelog) -> str:
     """A transaction with one record on the broker, neither committed nor aborted; its transactional.id."""
     grant = f"grant-{uuid.uuid4().hex}"
-    producer = Producer({"bootstrap.servers": kafka, "transactional.id": grant})
+    producer = transactional(kafka, grant)
     producer.init_transactions(DEADLINE)
     producer.begin_transaction()
     producer.produce(descriptor.topic, b"never", b"\x00\x00never", 0)
     assert producer.flush(DEADLINE) == 0
     return grant
+
+
+def transactional(kafka: str, grant: str) -> Producer:
+    """One whose transactions Kafka does not end by itself meanwhile, however slow the machine is."""
+    settings: dict[str, str | int] = {"bootstrap.servers": kafka, "transaction.timeout.ms": 600_000}
+    return Producer({**settings, "transactional.id": grant})
 
 
 def changes(epoch: int, rows: dict[str, bytes | None]) -> PartitionChanges:
@@ -142,7 +149,7 @@ def test_a_writer_closed_within_a_transaction_leaves_it_open_for_the_next_one_to
     began = time.monotonic()
     writer.close()
     del writer
-    assert time.monotonic() - began < DEADLINE
+    assert time.monotonic() - began < 30.0
     # Neither committed nor aborted: an abort by us could come after a commit that we did not see.
     assert end(changelog) == 0
 
@@ -166,7 +173,7 @@ def test_the_end_is_reached_where_the_last_records_were_aborted(
 
 def commit_until_compacted(changelog: KafkaChangelog, writer: ChangelogWriter, first_epoch: int = 1) -> int:
     """Epochs that overwrite `x`, delete `gone` and add a row each, until the broker has compacted; the last of them."""
-    epoch, until = first_epoch, time.monotonic() + 180
+    epoch, until = first_epoch, time.monotonic() + 5 * LONG_SECONDS
     while True:
         # Only a segment that a later one has followed is compacted.
         rows = {"x": b"%d" % epoch, f"only-{epoch}": b"here", "gone": None}
@@ -202,7 +209,7 @@ def test_what_a_fenced_writer_had_under_way_replaces_nothing_when_the_log_is_com
     """Its records are later in the log than the committed ones of the same keys: compaction keeps the latest."""
     compact_soon(admin, descriptor.topic)
     grant = f"grant-{uuid.uuid4().hex}"
-    old = Producer({"bootstrap.servers": kafka, "transactional.id": grant})
+    old = transactional(kafka, grant)
     old.init_transactions(DEADLINE)
     new = changelog.writer(f"grant-{uuid.uuid4().hex}")
     new.open(DEADLINE)

@@ -27,7 +27,7 @@ def produce(kafka: str, topic: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": kafka})
     for n in numbers:
         producer.produce(topic, json.dumps({"id": f"k{n % 11}", "n": n}).encode(), partition=n % 2)
-    assert producer.flush(60) == 0
+    assert producer.flush(LONG_SECONDS) == 0
 
 
 def counted(updates: KafkaUpdates) -> Counter[int]:
@@ -47,7 +47,7 @@ def counted(updates: KafkaUpdates) -> Counter[int]:
 
 def test_feeders_that_are_killed_lose_no_row_and_count_none_twice(kafka: str, application: str) -> None:
     topic = f"{application}-orders"
-    make_topics(kafka, {topic: 2, updates_topic_name(application, "s"): KEY_GROUPS}, 60)
+    make_topics(kafka, {topic: 2, updates_topic_name(application, "s"): KEY_GROUPS}, LONG_SECONDS)
     command = [sys.executable, "-m", "tests.support.killable_feeder", kafka, application, topic]
     processes: list[subprocess.Popen[bytes]] = []
     with closing(KafkaUpdates(kafka, updates_topic_name(application, "s"))) as updates:

@@ -35,6 +35,7 @@ from tests.support.micro_batches import session_settings
 from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service, run_to_end
+from tests.support.waiting import LONG_SECONDS
 
 STATE, QUERY = "sums", "summing"
 
@@ -57,7 +58,7 @@ class Source:
 
     def __post_init__(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(30)
+        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(LONG_SECONDS)
 
     def send(self, events: int, seed: int) -> None:
         draw, producer = random.Random(seed), Producer({"bootstrap.servers": self.bootstrap_servers})
@@ -65,7 +66,7 @@ class Source:
             key, value = f"key-{draw.randrange(30)}", draw.randrange(1000)
             producer.produce(self.topic, json.dumps({"k": key, "v": value}))
             self.sums[key] += value
-        assert producer.flush(30) == 0
+        assert producer.flush(LONG_SECONDS) == 0
 
     def stream(self, spark: SparkSession) -> DataFrame:
         return (

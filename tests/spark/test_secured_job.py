@@ -21,6 +21,7 @@ from keyhole.spark import queryable
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 from tests.support.certificates import Authority, tls_environ
 from tests.support.streams import RunQuery, Stream
+from tests.support.waiting import LONG_SECONDS
 
 POLICY = """
 [[allow]]
@@ -48,7 +49,7 @@ def _credentials(files: TlsFiles) -> Credentials:
 
 
 def _until(answers: Callable[[], object]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + LONG_SECONDS
     while True:
         try:
             answers()
@@ -87,7 +88,7 @@ def test_a_job_writes_under_its_own_certificate_and_another_one_writes_nothing(
     try:
         with sync_channel(target, _credentials(of_proxy)) as channel:
             stub = state_server_pb2_grpc.StateServerStub(channel)
-            stub.Describe(state_server_pb2.DescribeRequest(), timeout=60, wait_for_ready=True)
+            stub.Describe(state_server_pb2.DescribeRequest(), timeout=LONG_SECONDS, wait_for_ready=True)
 
         def config(name: str) -> JobConfig:
             files = authority.issue(name)
@@ -104,7 +105,9 @@ def test_a_job_writes_under_its_own_certificate_and_another_one_writes_nothing(
 
         rows = stream("k string, v bigint", [[{"k": f"k{n}", "v": n} for n in range(20)]])
         run_query(rows, "append", queryable.value("last", key="k", config=config("job")))
-        with Client(f"127.0.0.1:{proxy}", credentials=_credentials(authority.issue("reader")), timeout=60) as client:
+        with Client(
+            f"127.0.0.1:{proxy}", credentials=_credentials(authority.issue("reader")), timeout=LONG_SECONDS
+        ) as client:
             _until(lambda: client.get(application, "last", "k7"))
             assert client.get(application, "last", "k7").value.v == 7
             with pytest.raises(StreamingQueryException):

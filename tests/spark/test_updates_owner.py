@@ -41,8 +41,9 @@ from keyhole.protocol.updates import (
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.write.state_feed import FeedCommit, StateFeed
 from tests.support.states import descriptor, hosted
+from tests.support.waiting import LONG_SECONDS
 
-DEADLINE = 60.0
+DEADLINE = LONG_SECONDS
 GROUPS = [0, 1]
 NAMES = [f"name-{number}" for number in range(12)]
 

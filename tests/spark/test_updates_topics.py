@@ -17,7 +17,7 @@ from keyhole.errors import ChangelogRecreated, TopicMismatch
 from keyhole.protocol.updates import LoggedUpdate
 from tests.support.waiting import LONG_SECONDS, until
 
-DEADLINE = 60.0
+DEADLINE = LONG_SECONDS
 STATE = "orders"
 ZERO, ONE = Partition(STATE, 0), Partition(STATE, 1)
 

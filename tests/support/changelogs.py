@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
 from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
+from tests.support.waiting import LONG_SECONDS
 
-DEADLINE = 30.0
+DEADLINE = LONG_SECONDS
 GROUPS = 3
 
 

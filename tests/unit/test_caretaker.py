@@ -32,6 +32,7 @@ from tests.support.refused_starts import snapshot
 from tests.support.simulation import DriverDiedError, Fault, SimulatedFleet, SimulatedLink, World
 from tests.support.states import KEY_GROUPS
 from tests.support.sums import KEYS, ONE, SUM, sums
+from tests.support.waiting import LONG_SECONDS
 
 STEPS = round((3.0 + QUIET_SECONDS) / STEP_SECONDS) + 3
 """More than it takes until the leases of the last run have passed, to see that nobody has the query, and to take it."""
@@ -619,23 +620,23 @@ def test_whoever_takes_the_query_from_it_waits_for_a_taking_and_not_for_a_restor
 
     def slow(log: MemoryControlLog, deadline_seconds: float) -> None:
         taking.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LONG_SECONDS)
         opened(log, deadline_seconds)
 
     monkeypatch.setattr(MemoryControlLog, "open", slow)
-    monkeypatch.setattr(caretaker, "_converge", lambda: left.wait(30))
+    monkeypatch.setattr(caretaker, "_converge", lambda: left.wait(LONG_SECONDS))
     caretaker._heartbeat = caretaker._new_heartbeat()
     began = world.clock.monotonic()
     looking = threading.Thread(target=lambda: [caretaker._take(began), caretaker._converge()])
     looking.start()
-    assert taking.wait(30)
+    assert taking.wait(LONG_SECONDS)
     leaving = threading.Thread(target=lambda: [caretaker.leave(), left.set()])
     leaving.start()
     assert not left.wait(0.2)
     go_on.set()
     # It has left though the other thread is still at its restore, which ends by that here.
-    looking.join(30)
-    leaving.join(30)
+    looking.join(LONG_SECONDS)
+    leaving.join(LONG_SECONDS)
     assert left.is_set()
     caretaker.close()
 

@@ -23,7 +23,7 @@ from keyhole.spark.driver.query_starts import QueryStart, StartListener
 from keyhole.spark.write_path.caretakers import CaredName, Caretakers
 from tests.support.caretaking import NoAddresses
 from tests.support.sums import SUM
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 CONFIG = JobConfig("app", ("a:1",), "kafka:1")
 
@@ -124,7 +124,7 @@ def made() -> Iterator[list[FakeCaretaker]]:
     yield caretakers
     _ended.update(("run-1", "run-2", "run-3"))
     for caretaker in caretakers:
-        assert caretaker.ended.wait(10)
+        assert caretaker.ended.wait(LONG_SECONDS)
     _ended.clear()
 
 
@@ -162,7 +162,7 @@ def test_a_query_without_a_first_batch_has_a_caretaker_until_that_comes(
     assert not caretaker.ended.wait(0.2)
     caretakers.first_batch(CaredName.of(CONFIG, "main"), "run-1")
     assert caretaker.left.is_set()
-    assert caretaker.ended.wait(10)
+    assert caretaker.ended.wait(LONG_SECONDS)
     over(caretakers)
 
 
@@ -182,7 +182,7 @@ def test_its_end_ends_it_and_the_next_start_has_another(caretakers: Caretakers, 
     caretakers.started(start())
     until(lambda: made)
     _ended.add("run-1")
-    assert made[0].ended.wait(10)
+    assert made[0].ended.wait(LONG_SECONDS)
     caretakers.started(start("run-2"))
     until(lambda: len(made) == 2)
     assert not made[1].ended.wait(0.2)
@@ -231,7 +231,7 @@ def test_one_that_can_not_know_what_is_on_record_is_followed_by_another(
     caretakers.watch(sink)
     caretakers.started(start())
     until(lambda: len(made) == 2)
-    assert made[0].ended.wait(10)
+    assert made[0].ended.wait(LONG_SECONDS)
     assert not made[1].ended.wait(0.1)
 
 
@@ -259,7 +259,7 @@ def test_two_idle_queries_have_a_caretaker_each(
     ]
     assert not made[0].ended.wait(0.2)
     caretakers.first_batch(CaredName.of(CONFIG, "qb"), "run-2")
-    assert made[1].ended.wait(10)
+    assert made[1].ended.wait(LONG_SECONDS)
     assert not made[0].ended.is_set()
 
 
@@ -292,7 +292,7 @@ def test_a_start_that_is_refused_leaves_the_caretaker_of_another_run_alone(
     assert not made[0].ended.wait(0.2)
     # And whether its own run has begun is known all the same.
     caretakers.first_batch(CaredName.of(CONFIG, "main"), "run-1")
-    assert made[0].ended.wait(10)
+    assert made[0].ended.wait(LONG_SECONDS)
     assert len(made) == 1
 
 
@@ -407,7 +407,7 @@ def test_whoever_comes_second_waits_until_the_session_is_heard(monkeypatch: pyte
 
     def slow(session: object, heard: object) -> None:
         listening.set()
-        assert go_on.wait(30)
+        assert go_on.wait(LONG_SECONDS)
 
     monkeypatch.setattr(query_starts, "_SESSIONS", query_starts._Sessions())
     monkeypatch.setattr(query_starts._Sessions, "_listen", staticmethod(slow))
@@ -415,10 +415,10 @@ def test_whoever_comes_second_waits_until_the_session_is_heard(monkeypatch: pyte
     first = threading.Thread(target=query_starts.hear_starts, args=(print, session))
     second = threading.Thread(target=lambda: [query_starts.hear_starts(print, session), returned.set()])
     first.start()
-    assert listening.wait(30)
+    assert listening.wait(LONG_SECONDS)
     second.start()
     assert not returned.wait(0.2)
     go_on.set()
-    assert returned.wait(30)
-    first.join(30)
-    second.join(30)
+    assert returned.wait(LONG_SECONDS)
+    first.join(LONG_SECONDS)
+    second.join(LONG_SECONDS)
