@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import psutil
 import pytest
+from confluent_kafka import Producer
 
 from keyhole import AsyncClient
+from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.changelog import KafkaChangelog
-from keyhole.config import StateServerConfig
+from keyhole.changelog.kafka.clients import Deadline
+from keyhole.changelog.settings import topic_name, updates_topic_name
+from keyhole.cli.main import main
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig, StateServerConfig
+from keyhole.coordinator.feed_run import FeedRun
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import DeadlineExceeded, KeyholeError, NoServer, StillRunning, UnknownApplication
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import CompleteRecord, GenerationRecord, record
 from keyhole.protocol.failpoints import NoObserver
+from keyhole.protocol.updates import PUT, UpdateRecord, encode
 from keyhole.rpc.retiring import retire
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
@@ -30,6 +42,7 @@ from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.state_servers import LEASE_SECONDS, AheadClock, Speaker, state_server
+from tests.support.states import descriptor as counts
 from tests.support.waiting import LONG_SECONDS, eventually
 
 QUERIES, AT_A_TIME = 200, 8
@@ -257,3 +270,66 @@ async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> Non
         await eventually(lambda: (APPLICATION, STATE) in registry.tables)
     finally:
         await server.stop()
+
+
+async def test_a_query_that_was_dropped_leaves_no_topic_and_begins_anew_under_its_name(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = ValueSchema(1, (ValueField("n", "bigint"),))
+    of = counts(application=served.application, key_groups=2, kind=StateKind.REDUCING, reducers=("sum",), value=value)
+    changelog = KafkaChangelog(served.bootstrap_servers, served.application)
+    job = JobConfig(
+        application=served.application, servers=(served.address,), bootstrap_servers=served.bootstrap_servers
+    )
+    kafka = ["--bootstrap-servers", served.bootstrap_servers]
+    command = ["drop", served.application, of.query, "--json", "--timeout", str(LONG_SECONDS), "--proxy", served.proxy]
+
+    def topics() -> set[str]:
+        with closing(Topics(served.bootstrap_servers)) as known:
+            names = [topic_name(served.application, of.state), updates_topic_name(served.application, of.state)]
+            return {name for name in names if known.describe(name, Deadline(LONG_SECONDS))}
+
+    def fed(*amounts: int) -> FeedRun:
+        run = FeedRun(job, of.query, changelog, SystemClock())
+        run.start({of: 0})
+        producer = Producer({"bootstrap.servers": served.bootstrap_servers, "linger.ms": 0})
+        group = group_of(StateCodec(of).storage_key("a"))
+        for at, amount in enumerate(amounts):
+            row = encode(UpdateRecord("s", 0, at, 0, PUT, 1, ["a"], None, [amount]))
+            producer.produce(updates_topic_name(served.application, of.state), row, partition=group)
+        assert producer.flush(LONG_SECONDS) == 0
+        return run
+
+    async def reads(expected: object) -> None:
+        async with AsyncClient(served.proxy, timeout=LONG_SECONDS) as client, asyncio.timeout(LONG_SECONDS):
+            told: object = None
+            while told != expected:
+                try:
+                    answer = await client.get(served.application, of.state, "a")
+                    told = answer.value.n if answer.found else 0
+                except KeyholeError as error:
+                    told = error.reason
+                await asyncio.sleep(0.05)
+
+    run = await asyncio.to_thread(fed, 1, 2)
+    try:
+        await reads(3)
+        assert len(topics()) == 2
+        assert await asyncio.to_thread(main, [*command, *kafka]) == 1
+        assert json.loads(capsys.readouterr().out)["dropped"] is False
+        assert await asyncio.to_thread(main, [*command, *kafka, "--yes", "--timeout", "1"]) == 1
+        assert "is running" in capsys.readouterr().err
+        await reads(3)
+    finally:
+        await asyncio.to_thread(run.close)
+    assert await asyncio.to_thread(main, [*command, *kafka, "--yes"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["dropped"], set(told["states"]), len(told["topics"])) == (True, {of.state}, 2)
+    assert topics() == set()
+    await reads("UNKNOWN_APPLICATION")
+    run = await asyncio.to_thread(fed, 40)
+    try:
+        await reads(40)
+        assert run.generation == 2
+    finally:
+        await asyncio.to_thread(run.close)

@@ -1,9 +1,18 @@
-"""What a replica passes on to another one is followed a while longer."""
+"""What a replica passes on to another one is followed a while longer; what was dropped is not followed."""
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+
 from keyhole.changelog.base import Partition
-from services.state_server.replica.member import Lingering
+from keyhole.clock import SystemClock
+from keyhole.protocol.control import record
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from services.state_server.replica.member import Lingering, ReplicaMember, Share
+from tests.support.readings import APPLICATION, descriptor
+from tests.support.waiting import LONG_SECONDS
 
 A, B = Partition("counts", 0), Partition("counts", 1)
 
@@ -28,3 +37,21 @@ def test_what_comes_back_begins_to_linger_anew_when_it_leaves_again() -> None:
     lingering.update(frozenset(), 60)
     assert lingering.update(frozenset(), 110) == {A}
     assert lingering.update(frozenset(), 120) == frozenset()
+
+
+async def test_nothing_is_followed_any_more_of_an_application_whose_last_query_was_dropped() -> None:
+    changelog = MemoryChangelog(MemoryKafka(), APPLICATION)
+    of = msgspec.structs.replace(descriptor(topic_id=""), topic_id=changelog.admin().ensure(descriptor(topic_id=""), 5))
+    control = changelog.control(of.query)
+    control.open(5)
+    control.append(record("state", of.state, of), 5)
+    told: asyncio.Queue[Share] = asyncio.Queue()
+    member = ReplicaMember(APPLICATION, "group", changelog, SystemClock(), 60, told.put_nowait)
+    member.start()
+    try:
+        async with asyncio.timeout(LONG_SECONDS):
+            assert list(await told.get()) == [of]
+            control.append(record("state", of.state, None), 5)
+            assert await told.get() == {}
+    finally:
+        await member.close()

@@ -126,6 +126,9 @@ class ReplicaMember:
                 if any(name.startswith("generation/") for name in changes):
                     self._note_runs(generations(records))
             if not descriptors:
+                if told and not self._closed.is_set():  # the last query was dropped
+                    told = {}
+                    self._loop.call_soon_threadsafe(self._tell, told)
                 continue
             found = replicas.poll({name: d.key_groups for name, d in descriptors.items()}, _POLL_SECONDS)
             share = share if found is None else found

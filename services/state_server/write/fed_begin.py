@@ -65,8 +65,8 @@ def read_beginning(
     # After the extents: so they are of that topic.
     if topics.lost({new.state: new.topic_id}, deadline_seconds):
         why = ChangelogRecreated(
-            f"the updates topic of state {new.state} is gone, or was made anew: drop the state and feed it from the "
-            "start",
+            f"the updates topic of state {new.state} is gone, or was made anew: drop the query "
+            "(keyhole drop), and feed it from the start",
             state=new.state,
         )
         return Beginning(new, positions, dict.fromkeys(new.tenures, LogExtent(0, 0)), why)

@@ -334,6 +334,9 @@ class ChangelogAdmin(Protocol):
             KafkaUnreachable: Nobody could be asked.
         """
 
+    def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
+        """Deletes topics, by name; returns once none is there. Raises KafkaUnreachable: may be called again."""
+
     def fence(self, grant: str, deadline_seconds: float) -> None:
         """Makes every writer under the grant's id fail for ever, and waits until its transaction is decided."""
 

@@ -27,6 +27,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_savepoint(commands)
     _add_verify(commands)
     _add_retire(commands)
+    _add_drop(commands)
     _add_token(commands)
     for name, program in run_commands.SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
@@ -187,6 +188,29 @@ def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     retire.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     add_credentials(retire)
     retire.set_defaults(run=tool_commands.run_retire)
+
+
+def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    drop = commands.add_parser("drop", help="delete a query that is over: its states, their topics and its records")
+    drop.add_argument("application", metavar="APP")
+    drop.add_argument("query", metavar="QUERY", help="of a state that `keyhole feed` feeds: the state's name")
+    drop.add_argument("--yes", action="store_true", help="else what would go is shown, and nothing goes")
+    drop.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    _add_proxy(drop)
+    _add_servers(drop)
+    drop.add_argument("--no-servers", action="store_true", help="there are none any more that would have to forget it")
+    drop.add_argument(
+        "--timeout",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="of each server and of one call to Kafka; a job that has just ended counts as running for 3 s "
+        "(%(default)s)",
+    )
+    drop.add_argument("--format", choices=("table", "json"), default="table")
+    drop.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    add_credentials(drop)
+    drop.set_defaults(run=tool_commands.run_drop)
 
 
 def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

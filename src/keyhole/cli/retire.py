@@ -21,6 +21,21 @@ class _Asked(NamedTuple):
     away: str = ""
 
 
+class Retired(NamedTuple):
+    """What came of it: by server the states of each query that it has forgotten now; and why others were not asked."""
+
+    found: dict[str, dict[str, list[str]]]
+    away: dict[str, str]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per server and query."""
+        return [
+            {"server": server, "query": query, "states": states}
+            for server, queries in self.found.items()
+            for query, states in queries.items()
+        ]
+
+
 def run(options: argparse.Namespace, credentials: Credentials, output: OutputFormat) -> int:
     """Exit code 1 where a server could not be asked: of that, nothing is known.
 
@@ -28,11 +43,33 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         StillRunning: A server takes a run for alive. None has forgotten anything, unless the run has begun since all
             were asked.
     """
+    done = retire_everywhere(options, credentials)
+    rows = done.rows()
+    if output.as_json:
+        print(json.dumps({"application": options.application, "retired": rows, "not_asked": done.away}))
+        return 1 if done.away else 0
+    output.rows([row | {"states": ", ".join(row["states"])} for row in rows], f"forgotten of {options.application}")
+    for name, why in done.away.items():
+        print(f"not asked: {name}: {why}")
+    return 1 if done.away else 0
+
+
+def retire_everywhere(options: argparse.Namespace, credentials: Credentials, *, need_all: bool = False) -> Retired:
+    """Has all servers forget `options.query` of `options.application`.
+
+    Args:
+        need_all: None forgets anything unless all can be asked.
+
+    Raises:
+        StillRunning: As `run`.
+    """
     asked = _servers(options, credentials)
     away = {server.server: server.away for server in asked if server.away}
     found: dict[str, dict[str, list[str]]] = {}
     # All are asked before any forgets something: one that refuses may not be the first.
     for check_only in (True, False):
+        if away and need_all:
+            return Retired({}, away)
         for server in asked:
             if server.server in away:
                 continue
@@ -49,19 +86,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
                 raise
             except KeyholeError as error:
                 away[server.server] = error.message
-    retired: list[dict[str, Any]] = [
-        {"server": server, "query": query, "states": states}
-        for server, queries in found.items()
-        if server not in away
-        for query, states in queries.items()
-    ]
-    if output.as_json:
-        print(json.dumps({"application": options.application, "retired": retired, "not_asked": away}))
-        return 1 if away else 0
-    output.rows([row | {"states": ", ".join(row["states"])} for row in retired], f"forgotten of {options.application}")
-    for name, why in away.items():
-        print(f"not asked: {name}: {why}")
-    return 1 if away else 0
+    return Retired({server: queries for server, queries in found.items() if server not in away}, away)
 
 
 def _servers(options: argparse.Namespace, credentials: Credentials) -> list[_Asked]:

@@ -1,4 +1,4 @@
-"""The commands that look after states: savepoint, verify, retire and token."""
+"""The commands that look after states: savepoint, verify, retire, drop and token."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from keyhole.cli.read_commands import TO_READ, credentials
 from keyhole.installing import require
 
 _TO_VERIFY = (*TO_READ, "confluent_kafka", "lmdb")
+_TO_DROP = (*TO_READ, "confluent_kafka")
 _TO_SAVE = (*TO_READ, "confluent_kafka", "fsspec", "lmdb", "pyarrow")
 
 
@@ -36,6 +37,14 @@ def run_retire(options: argparse.Namespace) -> int:
     from keyhole.cli import reads, retire
 
     return retire.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
+
+
+def run_drop(options: argparse.Namespace) -> int:
+    """Runs `keyhole drop`; returns the exit code. Raises KeyholeError."""
+    require("keyhole drop", "feed", _TO_DROP)
+    from keyhole.cli import drop, reads
+
+    return drop.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
 
 
 def run_token(options: argparse.Namespace) -> int:

@@ -161,7 +161,7 @@ class FeedRun:
             if any(extent.end for extent in extents.values()):
                 raise ChangelogRecreated(
                     f"the updates topic of state {of.state!r} holds records, and the control topic knows no such "
-                    "state: they are of one that was dropped. Delete the topic, or give the state another name",
+                    "state: its own records were deleted. Delete the topic, or give the state another name",
                     state=of.state,
                 )
         return msgspec.structs.replace(of, updates_topic_id=found)

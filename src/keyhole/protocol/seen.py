@@ -108,15 +108,14 @@ def resumed(position: FeedPosition, topic: str, start: int) -> FeedPosition:
     """
     if position.topic and position.topic != topic:
         raise ChangelogRecreated(
-            f"the updates topic was deleted and made anew (its id is {topic}, it was {position.topic}): drop the state "
-            "and feed it from the start",
+            f"the updates topic was deleted and made anew (its id is {topic}, it was {position.topic}): drop the query "
+            "(keyhole drop), and feed it from the start",
             topic_id=topic,
         )
     if position.next < start:
         raise ChangelogRecreated(
             f"updates from offset {position.next} on are needed, and the topic begins at {start}: they were deleted "
-            "before they were applied. Keep them longer; drop the state and its updates topic, and feed it from the "
-            "start",
+            "before they were applied. Keep them longer; drop the query (keyhole drop), and feed it from the start",
             start=start,
         )
     if position.refill >= start:

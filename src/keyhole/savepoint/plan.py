@@ -187,7 +187,7 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
     if holds:
         raise SavepointMismatch(
             f"application {plan.application!r} is in use: its control topic has records of {' and '.join(holds)}. "
-            f"Choose another name (--application), or delete the topics keyhole.{plan.application}.* first",
+            f"Choose another name (--application), or drop its queries first (keyhole drop)",
             application=plan.application,
         )
     if any(other.fingerprint != plan.fingerprint for other in begun):

@@ -212,7 +212,7 @@ class BroadcastReader:
             raise NotReady(
                 f"no state server knows of {self._application}/{self._state} yet, though it has a changelog, {topic}: "
                 "its servers may have only just started. Start the job that feeds it; if there is none any more, "
-                "delete the topic",
+                "drop its query (keyhole drop)",
                 topic=topic,
             ) from unheard
 

@@ -131,6 +131,11 @@ class MemoryAdmin:
             self._kafka.ensure(topic, descriptor.key_groups)  # which is there, so that nothing is made
         return found is not None
 
+    def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
+        for topic in topics:
+            if self._kafka.topic_id(topic) is not None:
+                self._kafka.delete_topic(topic)
+
     def fence(self, grant: str, deadline_seconds: float) -> None:
         self._kafka.bump(grant)
 

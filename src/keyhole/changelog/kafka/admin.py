@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from typing import TypeVar
@@ -69,10 +70,17 @@ class KafkaAdmin:
         if descriptor.topic_id and (found is None or str(found.topic_id) != descriptor.topic_id):
             raise ChangelogRecreated(
                 f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
-                "durable copy of the state: restore the topic from a copy, or drop the state and begin again",
+                "durable copy of the state: restore the topic from a copy, or drop the query (keyhole drop) and begin "
+                "again with a new checkpoint",
                 topic=topic,
             )
         return found
+
+    def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
+        deadline = Deadline(deadline_seconds)
+        with closing(Topics(self._bootstrap_servers)) as of:
+            for topic in topics:
+                of.delete(topic, deadline)
 
     def fence(self, grant: str, deadline_seconds: float) -> None:
         fencer = Transactions(self._bootstrap_servers, grant)
@@ -110,6 +118,23 @@ class Topics:
             if error_of(exception).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise as_ours(error_of(exception), self._bootstrap_servers, f"describe topic {topic}") from exception
+
+    def delete(self, topic: str, deadline: Deadline) -> None:
+        """Returns once no broker that is asked knows the topic; one that is not there is passed over."""
+        doing = f"delete topic {topic}"
+        try:
+            futures = self._admin.client.delete_topics(
+                [topic], operation_timeout=deadline.left, request_timeout=deadline.left
+            )
+            self._result(futures[topic], doing, deadline)
+        except KafkaException as exception:
+            if error_of(exception).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise as_ours(error_of(exception), self._bootstrap_servers, doing) from exception
+        # The controller has deleted it; the broker that is asked next may not have heard of that.
+        while self.describe(topic, deadline) is not None:
+            if deadline.passed:
+                raise as_ours(KafkaError(KafkaError._TIMED_OUT), self._bootstrap_servers, doing)
+            time.sleep(_RETRY_SECONDS)
 
     def check_new(self, topic: str, partitions: int, deadline: Deadline) -> None:
         """Raises InvalidConfiguration where Kafka would not make the topic, which must not exist yet."""

@@ -125,7 +125,7 @@ class _Followed:
         return ChangelogRecreated(
             f"updates of state {state} from offset {self.next} of partition {key_group} on are needed, and the topic "
             f"does not have them: they were deleted before they were applied, or its end was lost ({why}). Keep them "
-            "longer; drop the state and feed it from the start",
+            "longer; drop the query (keyhole drop), and feed it from the start",
             state=state,
             partition=key_group,
             offset=self.next,

@@ -44,7 +44,7 @@ class KafkaUpdatesTopics:
             if found is None or str(found.topic_id) != topic_id:
                 raise ChangelogRecreated(
                     f"topic {topic} {'is gone' if found is None else 'was deleted and made anew'}, and with it the "
-                    "updates that were not applied yet: drop the state and feed it from the start",
+                    "updates that were not applied yet: drop the query (keyhole drop), and feed it from the start",
                     topic=topic,
                 )
         return self._known().ensure(topic, key_groups, deadline)

@@ -110,7 +110,8 @@ def write_boundaries(
         if found != updates_id:
             raise ChangelogRecreated(
                 f"the updates topic was deleted and made anew (its id is {found}, it was {updates_id}), and what the "
-                "query had sent is gone with it: drop the state, and feed it from the start by a new checkpoint",
+                "query had sent is gone with it: drop the query (keyhole drop), and feed it from the start by a "
+                "new checkpoint",
                 topic_id=found,
             )
     waiting = 0
