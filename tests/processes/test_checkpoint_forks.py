@@ -23,7 +23,9 @@ query = (
     .start()
 )
 for number in range(3):
-    (source / f"{number}.json").write_text('{"key": "a"}')
+    # Elsewhere first: the query, which is running, would take half of a file for the whole.
+    (directory / "written").write_text('{"key": "a"}')
+    (directory / "written").rename(source / f"{number}.json")
     query.processAllAvailable()
     with log.open("a") as file:
         file.write("batch\\n")

@@ -157,7 +157,8 @@ def done(*arguments: str) -> list[dict[str, Any]]:
 
 def counted_until(query: StreamingQuery, epoch: int) -> int:
     """How many events its epochs had by then; the first one is Spark's batch 0."""
-    (progress,) = [of for of in query.recentProgress if of.batchId == epoch - 1]
+    # What Spark says while it waits for a batch has the batch's number, too.
+    *_, progress = [of for of in query.recentProgress if of.batchId == epoch - 1]
     return sum(sum(of.values()) for of in json.loads(progress.sources[0].endOffset).values())
 
 

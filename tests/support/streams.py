@@ -68,9 +68,11 @@ def file_stream(spark: SparkSession, directory: Path, schema: str, batches: Sequ
     """A streaming data frame of files in the directory, one for the rows of each micro-batch."""
     directory.mkdir(exist_ok=True)
     for number, rows in enumerate(batches):
-        file = directory / f"{number:03}.json"
-        file.write_text("\n".join(json.dumps(row) for row in rows))
-        os.utime(file, (1_600_000_000 + number,) * 2)  # Spark takes the oldest first
+        # Elsewhere first: a query that is running would take half of a file for the whole.
+        written = directory / f".{number:03}"
+        written.write_text("\n".join(json.dumps(row) for row in rows))
+        os.utime(written, (1_600_000_000 + number,) * 2)  # Spark takes the oldest first
+        written.rename(directory / f"{number:03}.json")
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(directory))
 
 
