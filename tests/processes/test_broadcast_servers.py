@@ -54,10 +54,16 @@ def rules_of(address: str, application: str) -> tuple[dict[str, int], Role] | No
 
 def await_rules(address: str, application: str, rules: dict[str, int]) -> Role:
     """Waits until this server has just these, and tells in which role."""
-    until(lambda: (told := rules_of(address, application)) and told[0] == rules, LONG_SECONDS, pause=0.1)
-    told = rules_of(address, application)
-    assert told is not None
-    return told[1]
+    found: list[Role] = []
+
+    def has_them() -> bool:
+        told = rules_of(address, application)
+        if told is not None and told[0] == rules:
+            found.append(told[1])
+        return bool(found)
+
+    until(has_them, LONG_SECONDS, pause=0.1)
+    return found[0]
 
 
 def test_every_server_answers_for_a_broadcast_state_also_when_one_of_them_was_killed(

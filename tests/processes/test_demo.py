@@ -16,6 +16,7 @@ from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.local.ports import is_free
 from keyhole.local.temporary import remove_abandoned
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
+from tests.support.waiting import LONG_SECONDS, until
 
 # What a person is promised, and what a busy machine may add to it.
 END_SECONDS, GRACE_SECONDS = 10, 50
@@ -35,10 +36,10 @@ def demo(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes
 
 
 def wait_for(text: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
-    until = time.monotonic() + seconds
+    latest = time.monotonic() + seconds
     while text not in log.read_text():
         assert process.poll() is None, log.read_text()
-        assert time.monotonic() < until, log.read_text()
+        assert time.monotonic() < latest, log.read_text()
         time.sleep(0.05)
 
 
@@ -80,15 +81,17 @@ def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_s
 def test_all_die_with_a_demo_that_is_killed_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
     with demo(tmp_path) as (process, log):
         wait_for("starting job", process, log, 600)
+        # What it says it begins with it begins a moment later.
+        until(lambda: list(tmp_path.glob("keyhole-*/job.log")), LONG_SECONDS)
         remove_abandoned(tmp_path)
         assert list(tmp_path.glob("keyhole-*/job.log")), "that of a demo that runs is let be"
         process.kill()
         process.wait()
         ports = ports_in(log.read_text())
-        until = time.monotonic() + END_SECONDS + GRACE_SECONDS
+        latest = time.monotonic() + END_SECONDS + GRACE_SECONDS
         # A process that dies gives up its command line first, and its sockets a moment later.
         while left := processes_of(tmp_path) + [f"port {port}" for port in ports if not is_free(port)]:
-            assert time.monotonic() < until, left
+            assert time.monotonic() < latest, left
             time.sleep(0.05)
         remove_abandoned(tmp_path)
         assert_nothing_is_left(tmp_path, log.read_text())

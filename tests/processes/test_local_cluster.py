@@ -20,11 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from keyhole import Client
 from keyhole.cli.main import main
 from keyhole.errors import KeyholeError
-from keyhole.local.ports import free_ports, is_free
+from keyhole.local.ports import Reservations, free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.model.read import Role
 from tests.support.cluster_job import LATEST, SUMS
+from tests.support.waiting import LONG_SECONDS
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -52,7 +53,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.topic = f"events-{self.application}"
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(30)
+        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(LONG_SECONDS)
         self.first_port = _free_range(EXECUTORS)
         self.template = f"127.0.0.1:{self.first_port // 10}{{executor}}"
         self._draw = random.Random(11)
@@ -92,7 +93,7 @@ class Cluster:
             self.highest[key] = max(self.highest.get(key, 0), value)
             total, count = self.total.get(key, (0, 0))
             self.total[key] = total + value, count + 1
-        assert producer.flush(30) == 0
+        assert producer.flush(LONG_SECONDS) == 0
 
     def executors(self) -> dict[int, psutil.Process]:
         """The executors' JVMs by executor id."""
@@ -119,7 +120,7 @@ class Cluster:
     def recounted(self) -> bool:
         """Whether both states say of every key what was sent."""
         keys = sorted(self.total)
-        with Client(self.proxy_address, timeout=5) as client:
+        with Client(self.proxy_address, timeout=LONG_SECONDS) as client:
             sums = client.get_many(self.application, SUMS, keys)
             latest = client.get_many(self.application, LATEST, keys)
         return all(answer.found for answer in (*sums, *latest)) and (
@@ -129,7 +130,7 @@ class Cluster:
 
     def owned(self, executor: int) -> dict[str, int]:
         """How many key groups of each state the server beside an executor owns."""
-        with Client(f"127.0.0.1:{self.first_port + executor}", timeout=5) as client:
+        with Client(f"127.0.0.1:{self.first_port + executor}", timeout=LONG_SECONDS) as client:
             (status,) = client.status()
         return {
             holding.descriptor.state: len(holding.key_groups)
@@ -170,12 +171,16 @@ class Cluster:
 
 
 def _free_range(count: int) -> int:
-    """The first of `count` ports that differ in their last digit only."""
+    """The first of `count` ports that differ in their last digit only; they are this process's until it ends."""
     while True:
         (port,) = free_ports(1)
         first = port // 10 * 10
-        if all(is_free(first + number) for number in range(count)):
+        others = [first + number for number in range(count) if first + number != port]
+        reserved = Reservations()
+        if [reserved.choose(other) for other in others] == others:
             return first
+        with reserved:
+            pass  # gives them back
 
 
 @pytest.fixture

@@ -80,10 +80,13 @@ def ask(client: Client, application: str) -> list[tuple[int, str, Sum | None]]:
 
 
 class Reader:
-    """Asks for all keys, again and again, from `__init__` to `close`. `seen`: all that it was answered."""
+    """Asks for all keys, again and again, from `__init__` to `close`. `seen`: all that it was answered; `epoch`: the
+    highest of these.
+    """
 
     def __init__(self, proxy: str, application: str) -> None:
         self.seen: set[tuple[int, str, Sum | None]] = set()
+        self.epoch = 0
         self._proxy, self._application = proxy, application
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
@@ -97,7 +100,9 @@ class Reader:
         with Client(self._proxy, timeout=2) as client:
             while not self._closed.wait(0.05):
                 with contextlib.suppress(KeyholeError):  # where nobody can answer, that is no wrong answer
-                    self.seen.update(ask(client, self._application))
+                    found = ask(client, self._application)
+                    self.seen.update(found)
+                    self.epoch = max(self.epoch, *(epoch for epoch, *_ in found))
 
 
 @dataclass
@@ -203,6 +208,7 @@ def run(
         with contextlib.closing(reader):
             made.events.send(WITHOUT_THE_SERVER)
             made.go()
+            pipeline.await_(lambda: reader.epoch == EPOCHS, "an answer to the reader as of the last epoch")
         made.seen = reader.seen
         yield made
 

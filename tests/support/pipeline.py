@@ -26,6 +26,7 @@ from keyhole.model.read import Answer
 from keyhole.protocol.failpoints import Step
 from keyhole.testing.kill_points import KillPoints
 from tests.support.counting_job import MADE_IN_TASKS, STATE
+from tests.support.waiting import LONG_SECONDS
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
 PATIENCE_SECONDS = 600
@@ -68,7 +69,7 @@ class Pipeline:
         self.topic = f"events-{self.application}"
         (self.port,) = free_ports(1)
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(30)
+        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(LONG_SECONDS)
 
     @property
     def address(self) -> str:
@@ -83,7 +84,7 @@ class Pipeline:
             producer.produce(self.topic, json.dumps({"k": key, "v": value}))
             count, highest, total = self.expected.get(key, (0, -1, 0))
             self.expected[key] = count + 1, max(highest, value), total + value
-        assert producer.flush(30) == 0
+        assert producer.flush(LONG_SECONDS) == 0
 
     def start_server(self, environ: Mapping[str, str] | None = None, *, killable: bool = False) -> Child:
         self.server = start_state_server(
@@ -166,7 +167,7 @@ class Pipeline:
 
     def answers(self, state: str = STATE) -> tuple[Recount, int]:
         """What the server says of every expected key now, and how many entries it holds in all."""
-        with Client(self.address, timeout=5) as client:
+        with Client(self.address, timeout=LONG_SECONDS) as client:
             keys = sorted(self.expected)
             found = client.get_many(self.application, state, keys)
             held = [holding for server in client.status() for holding in server.holdings]
