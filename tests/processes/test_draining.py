@@ -38,7 +38,7 @@ from tests.support.feeding import Feed
 
 STATE = "numbers"
 KEY_GROUPS, KEYS = 12, range(120)
-DRAIN_SECONDS, LEASE_SECONDS = 45.0, 3.0
+DRAIN_SECONDS, LEASE_SECONDS = 120.0, 3.0
 PATIENCE_SECONDS = 180.0
 # Of a read: as by default, and where only an owner may answer, what a handover may take on a busy machine.
 TIMEOUT_SECONDS = {"when_needed": 20.0, "never": 60.0}

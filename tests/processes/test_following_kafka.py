@@ -151,8 +151,10 @@ def test_what_was_appended_together_is_told_together_though_another_transaction_
     with closing(changelog.control("q")) as log, closing(changelog.control_tail()) as tail:
         log.open(DEADLINE)
         log.append({"before": b"1"}, DEADLINE)
-        until(lambda: read(tail))
-        first, second = (Producer({"bootstrap.servers": kafka, "transactional.id": grant()}) for _ in range(2))
+        until(lambda: read(tail), LONG_SECONDS)
+        # Kafka ends neither by itself meanwhile, however slow the machine is.
+        settings: dict[str, str | int] = {"bootstrap.servers": kafka, "transaction.timeout.ms": 600_000}
+        first, second = (Producer({**settings, "transactional.id": grant()}) for _ in range(2))
         for producer in (first, second):
             producer.init_transactions(DEADLINE)
             producer.begin_transaction()
@@ -162,9 +164,9 @@ def test_what_was_appended_together_is_told_together_though_another_transaction_
 
         # Kafka shows a1 by now, and a2 only once the other transaction has ended.
         with closing(changelog.control_tail()) as anew:
-            until(lambda: "a1" in (anew.poll(0.2) or {}))
+            until(lambda: "a1" in (anew.poll(0.2) or {}), LONG_SECONDS)
         for _ in range(5):
             assert read(tail) == {}
         second.abort_transaction(DEADLINE)
-        until(lambda: read(tail))
+        until(lambda: read(tail), LONG_SECONDS)
     assert list(filter(None, told)) == [{"before": b"1"}, {"a1": b"1", "a2": b"1"}]

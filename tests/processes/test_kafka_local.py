@@ -17,7 +17,7 @@ from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import accepts, free_ports, is_free
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 
 def port_of(broker: LocalKafka) -> int:
@@ -56,7 +56,7 @@ def test_who_comes_by_a_relayed_port_is_told_to_come_back_by_the_relay(
     inside, relay = free_ports(2)
     with LocalKafka(tmp_path, jars, java, relayed={inside: relay}) as broker:
         for port, told in ((inside, relay), (port_of(broker), port_of(broker))):
-            metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=60)
+            metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=LONG_SECONDS)
             assert [known.port for known in metadata.brokers.values()] == [told]
 
 
@@ -83,4 +83,11 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path, jars: list[Path], 
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         os.kill(parent.pid, signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not lives(pid), LONG_SECONDS)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -17,7 +17,7 @@ from keyhole.config import KafkaConfig
 from keyhole.local import kafka_container
 from keyhole.local.java import Java
 from keyhole.local.ports import free_ports
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 TOPIC = "keyhole.image.control"
 
@@ -44,14 +44,14 @@ def lost(jars: list[Path], java: Java, tmp_path: Path, monkeypatch: pytest.Monke
         yield reached
     finally:
         broker.terminate()
-        broker.wait(60)
+        broker.wait(LONG_SECONDS)
 
 
 def test_what_is_committed_is_seen_at_once(lost: str) -> None:
-    Topics(lost).ensure(TOPIC, 1, Deadline(60))
+    Topics(lost).ensure(TOPIC, 1, Deadline(LONG_SECONDS))
     transactions, log = Transactions(lost, "keyhole.image.writer"), CommittedLog(lost)
-    transactions.open(60)
-    (offset,) = transactions.write([PartitionAppend(TOPIC, 0, [], (b"key", b"value"))], 60)
+    transactions.open(LONG_SECONDS)
+    (offset,) = transactions.write([PartitionAppend(TOPIC, 0, [], (b"key", b"value"))], LONG_SECONDS)
     transactions.close()
     # The end of a transaction is a message of the broker to itself.
-    until(lambda: log.ends([(TOPIC, 0)], 10)[TOPIC, 0] > offset)
+    until(lambda: log.ends([(TOPIC, 0)], LONG_SECONDS)[TOPIC, 0] > offset, LONG_SECONDS)

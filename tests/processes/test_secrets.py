@@ -37,6 +37,7 @@ from tests.support.certificates import Authority, tls_environ
 from tests.support.embedded import KEYHOLE
 from tests.support.secured_kafka import secured_kafka
 from tests.support.tokens import make_tokens
+from tests.support.waiting import LONG_SECONDS
 
 _PATIENCE = 600.0
 _POLICY = """
@@ -227,7 +228,7 @@ def test_no_page_of_figures_has_a_secret(platform: Platform) -> None:
         request = urllib.request.Request(
             f"https://{address}/metrics", headers={"Authorization": f"Bearer {platform.secrets['token of operator']}"}
         )
-        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=LONG_SECONDS, context=context) as answer:
             page = answer.read().decode()
         assert "keyhole_" in page, name
         assert platform.seen_in(page) == [], name
