@@ -47,11 +47,14 @@ class Settings:
     Attributes:
         threads: Of the proxy's and the server's network and queries, each. Flink's own choice for one slot is 1, too.
         buffer_timeout_ms: When a source's events are sent on at the latest; 100 is Flink's default.
+        bootstrap_servers, topic: Of Kafka: where the job's readings come from. Empty: they are its own.
     """
 
     backend: str = "hashmap"
     threads: int = 1
     buffer_timeout_ms: int = 100
+    bootstrap_servers: str = ""
+    topic: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Flink:
     keys: int
     settings: Settings
     directory: Path
+    pid: int
 
     def lookups(self, levels: Sequence[int], seconds: float) -> list[dict[str, Any]]:
         """Lookups in a closed loop, by a client that is started anew: per number of outstanding ones a measurement.
@@ -83,6 +87,18 @@ class Flink:
         name = system(line.pop("flink"), self.settings)
         return {"system": name, "buffer_timeout_ms": self.settings.buffer_timeout_ms, **line}
 
+    def sightings(self, until: int, seconds: int, pause_ms: float) -> Child:
+        """A client that says when it saw each reading of `fresh` first; it ends with that of this number.
+
+        Args:
+            seconds: After so many it ends all the same.
+            pause_ms: Between an answer and the next lookup.
+        """
+        told = {"proxyPort": self.proxy_port, "java.io.tmpdir": self.directory, "until": until, "seconds": seconds}
+        told["pauseMicros"] = round(pause_ms * 1000)
+        command = java_command(self.java, "Sightings", _CLIENT_HEAP, told)
+        return Child("Flink's client", command, self.directory / "Sightings.log", os.environ)
+
     def _client(
         self, main: str, properties: Mapping[str, object], arguments: Sequence[str], seconds: float
     ) -> list[dict[str, Any]]:
@@ -102,6 +118,9 @@ class Flink:
 def flink(keys: int, settings: Settings) -> Iterator[Flink]:
     """A server whose state has a value for each of `keys` keys. Gone with its files when the context ends.
 
+    Args:
+        keys: Where the readings come from Kafka: how many the topic has at least.
+
     Raises:
         MachineError: Java or Maven are missing, or it didn't start.
     """
@@ -117,13 +136,15 @@ def flink(keys: int, settings: Settings) -> Iterator[Flink]:
             "bufferTimeoutMs": settings.buffer_timeout_ms,
             "proxyPort": proxy_port,
             "serverPort": server_port,
+            "bootstrapServers": settings.bootstrap_servers,
+            "topic": settings.topic,
             "java.io.tmpdir": directory,
         }
         command = java_command(java, "Server", _SERVER_HEAP, told)
         child = Child("Flink's server", command, directory / "server.log", os.environ)
         try:
             child.wait_healthy(lambda: "loaded" in child.output().splitlines(), _START_SECONDS)
-            yield Flink(java, proxy_port, keys, settings, directory)
+            yield Flink(java, proxy_port, keys, settings, directory, child.pid)
         finally:
             child.terminate()
 
