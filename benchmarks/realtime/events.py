@@ -24,7 +24,7 @@ PROBES_PER_SECOND = 100
 # At once: the next one comes a millisecond later, or with the next event where these are fewer.
 _PAUSE_SECONDS = 0.001
 _FLUSH_SECONDS = 60
-# Nothing waits for more of its kind, while Kafka keeps up: of idempotence comes that five requests are under way at most.
+# Nothing waits for more of its kind, while Kafka keeps up: at most five requests are under way, by idempotence.
 _SETTINGS = {"linger.ms": 0, "enable.idempotence": True}
 
 
