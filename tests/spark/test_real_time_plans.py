@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 
 from keyhole.errors import InvalidConfiguration, Unsupported
 from keyhole.spark.driver.real_time_plan import check_real_time
+from keyhole.spark.driver.real_time_session import check_session, check_sub
 from keyhole.spark.driver.real_time_source import source_of
 
 
@@ -37,6 +38,10 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
     "mapInArrow": (
         lambda events, _: events.select("k").mapInArrow(nothing, "k string"),
         "Python .* in the query: use SQL's functions",
+    ),
+    "chance": (
+        lambda events, _: events.selectExpr("k", "concat(k, string(uuid())) AS u"),
+        r"uuid\(\), which makes other rows of the same records",
     ),
     "streams": (lambda events, _: events.join(events.select("k"), "k"), "join of two streams: let each feed a state"),
     "unhinted": (lambda events, table: events.join(table, "k"), "join without broadcast"),
@@ -94,6 +99,12 @@ UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] =
     ),
     "explode": (lambda events, _: events.withColumn("one", F.explode(F.split("k", ","))), "by an explode .* sub="),
     "join": (lambda events, table: events.join(F.broadcast(table), "k"), "by a join .* sub='0'"),
+    "limited": (
+        lambda events, _: (
+            events.sparkSession.readStream.format("kafka").options(**OPTIONS, maxOffsetsPerTrigger="9").load()
+        ),
+        "refuses option maxOffsetsPerTrigger of topic events",
+    ),
     "topics": (
         lambda events, _: (
             events.sparkSession.readStream.format("kafka").options(**OPTIONS | {"subscribe": "a,b"}).load()
@@ -115,3 +126,31 @@ def test_rows_with_their_records_numbers_are_taken(events: DataFrame, table: Dat
     rows = rows.filter("k <> ''").join(F.broadcast(table).alias("t"), F.expr("col = t.k"), "left")
     assert source_of(rows.select("t.k", "n", "pos", "offset", "partition"), "pos")[:2] == ("events", "localhost:1")
     assert source_of(events.select("offset", "partition", "k"), None).topic == "events"
+
+
+@pytest.mark.parametrize(
+    ("query", "batch", "settings", "message"),
+    [
+        ("q", "soon", {}, "batch is 'soon', and must be a length of time"),
+        ("q", "1 second", {}, "must be 5000 ms or more"),
+        ("q", "1 minute", {"spark.sql.streaming.offsetLog.formatVersion": "2"}, "formatVersion is 2"),
+    ],
+)
+def test_what_spark_would_refuse_is_refused_before_anybody_is_disturbed(
+    spark: SparkSession, query: str, batch: str, settings: dict[str, str], message: str
+) -> None:
+    session = spark.newSession()
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    with pytest.raises(InvalidConfiguration, match=message):
+        check_session(session, query, batch)
+    check_session(spark, query, "5 seconds")
+
+
+def test_rows_of_a_record_are_numbered_by_whole_numbers_that_are_always_the_same(events: DataFrame) -> None:
+    rows = events.selectExpr("*", "posexplode(split(k, ','))")
+    check_sub(rows, "pos")
+    with pytest.raises(InvalidConfiguration, match="sub is 'pos / 2', of type double"):
+        check_sub(rows, "pos / 2")
+    with pytest.raises(Unsupported, match="no monotonically_increasing_id"):
+        check_sub(rows, "monotonically_increasing_id()")

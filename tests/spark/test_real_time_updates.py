@@ -195,7 +195,7 @@ def test_the_checkpoint_of_another_query_is_refused(
     made(kafka, application, 1)
     (tmp_path / "commits").mkdir()
     (tmp_path / "commits" / "0").write_text("v1\n{}")
-    with pytest.raises(CheckpointMismatch, match="batches of another query"):
+    with pytest.raises(CheckpointMismatch, match="is another query's"):
         queryable.realtime(
             rows_of(spark, kafka, application), sums(application, kafka, "a:1"), checkpoint=str(tmp_path), sub="pos"
         )

@@ -23,9 +23,12 @@ from keyhole.errors import (
 )
 from keyhole.spark import queryable
 from keyhole.spark.driver.real_time_log import CheckpointMark, check_mark
+from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, real_time_part, row_actions
+from keyhole.spark.write_path.real_time_topics import LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
+from keyhole.testing.clock import ManualClock
 from tests.support.waiting import LONG_SECONDS
 
 CONFIG = JobConfig("app", ("a:1",), "")
@@ -116,6 +119,7 @@ def test_a_column_says_what_a_row_does() -> None:
         ("kafka.acks", "1", "is 1, and must be all"),
         ("Kafka.Acks", "0", "is 0, and must be all"),
         ("kafka.enable.idempotence", "false", "must be true"),
+        ("kafka.delivery.timeout.ms", "120000", "must be 2147483647: else a row may stand ahead of older ones"),
         ("kafka.transactional.id", "t", "can't be chosen"),
         ("topic", "t", "can't be chosen"),
     ],
@@ -129,6 +133,7 @@ def test_the_sink_waits_for_all_copies_and_for_nothing_else() -> None:
     made = kafka_options({"kafka.acks": "-1", "kafka.linger.ms": "5"}, {"bootstrap.servers": "a:1"})
     assert made["kafka.bootstrap.servers"] == "a:1"
     assert (made["kafka.acks"], made["kafka.enable.idempotence"], made["kafka.linger.ms"]) == ("all", "true", "5")
+    assert made["kafka.delivery.timeout.ms"] == "2147483647"
 
 
 MARK = CheckpointMark(("id.s",), "updates-1")
@@ -137,7 +142,7 @@ MARK = CheckpointMark(("id.s",), "updates-1")
 @pytest.mark.parametrize(
     ("mark", "sources", "updates_id", "error", "message"),
     [
-        (None, ["id.s"], None, CheckpointMismatch, "batches of another query"),
+        (None, ["id.s"], None, CheckpointMismatch, "is another query's"),
         (MARK, ["other.s"], None, ChangelogRecreated, "a topic was made anew"),
         (MARK, ["id.s"], "updates-2", ChangelogRecreated, "an updates topic that is gone"),
     ],
@@ -147,7 +152,7 @@ def test_a_checkpoint_whose_rows_went_elsewhere_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         check_mark(True, mark, sources, updates_id)
-    # Nothing was committed: all is sent from the start.
+    # Nothing was read so far: all is sent from where the query begins now.
     check_mark(False, mark, sources, updates_id)
 
 
@@ -265,3 +270,47 @@ def test_a_query_that_spark_can_not_stop_is_told_once_its_run_has_ended() -> Non
         query.stop()
     assert beside.closed.is_set()
     assert not query.isActive
+
+
+TOPICS = [QueryTopic("a:1", "orders", "id-1", "a new checkpoint"), QueryTopic("a:1", "updates", "id-2", "a new state")]
+
+
+def test_a_topic_that_is_made_anew_is_noticed_in_mid_batch() -> None:
+    clock, found = ManualClock(), {"orders": FoundTopic("id-1", 1), "updates": FoundTopic("id-2", 2)}
+    looks: list[str] = []
+
+    def look(_: str, name: str) -> FoundTopic | None:
+        looks.append(name)
+        return found[name]
+
+    watch = TopicsWatch(TOPICS, clock, look)
+    watch.pass_by()
+    assert not looks
+    clock.advance(LOOK_SECONDS)
+    watch.pass_by()
+    watch.pass_by()
+    assert looks == ["orders", "updates"]
+    found["orders"] = FoundTopic("id-3", 1)
+    clock.advance(LOOK_SECONDS)
+    with pytest.raises(ChangelogRecreated, match=r"orders was deleted .* is id-3, it was id-1\): a new checkpoint"):
+        watch.pass_by()
+
+
+def test_a_topic_is_gone_once_two_looks_in_turn_say_so() -> None:
+    found: dict[str, FoundTopic | None] = {"orders": FoundTopic("id-1", 1), "updates": None}
+    watch = TopicsWatch(TOPICS, ManualClock(), lambda _, name: found[name])
+    with pytest.raises(KafkaUnreachable, match="has not heard of topic updates"):
+        watch()
+    found["updates"] = FoundTopic("id-2", 2)
+    watch()
+    found["updates"] = None
+    with pytest.raises(KafkaUnreachable):
+        watch()
+    with pytest.raises(ChangelogRecreated, match="updates does not exist any more: a new state"):
+        watch()
+
+
+def test_a_query_needs_a_core_for_each_partition_beside_those_of_other_real_time_queries() -> None:
+    check_slots(4, [("orders", 2)], 2)
+    with pytest.raises(InvalidConfiguration, match=r"\(orders has 2, visits has 1\).* have 2: .* local\[5\]"):
+        check_slots(4, [("orders", 2), ("visits", 1)], 2)

@@ -13,7 +13,7 @@ from keyhole.hints import ready
 from keyhole.spark.driver.checkpoint_files import CheckpointFiles, checkpoint_files
 from keyhole.spark.driver.jvm import java_class
 
-_COMMITS, _FOLDER, _NAME = "commits", "keyhole", "updates"
+_COMMITS, _SOURCES, _FOLDER, _NAME = "commits", "sources", "keyhole", "updates"
 
 
 class SparkLog:
@@ -60,20 +60,24 @@ class CheckpointMarks:
     def __init__(self, session: SparkSession, folder: str) -> None:
         place = folder.rstrip("/")
         self._commits = checkpoint_files(session, f"{place}/{_COMMITS}")
+        # Where each source began, which Spark writes in the first batch: also one that never ends.
+        self._sources = checkpoint_files(session, f"{place}/{_SOURCES}")
         self._files = checkpoint_files(session, f"{place}/{_FOLDER}")
 
     def check(self, sources: Sequence[str]) -> None:
         """Whether a query of these sources may go on from the checkpoint. See `check_mark`, which raises."""
-        check_mark(committed(self._commits), self._read(), sources, None)
+        check_mark(self._begun(), self._read(), sources, None)
 
     def settle(self, mark: CheckpointMark) -> None:
         """Makes it the checkpoint's mark where no batch is committed yet; else that must be it: see `check_mark`."""
-        found = self._read()
-        if committed(self._commits):
-            check_mark(True, found, mark.sources, mark.updates_id)
-        elif found != mark:
+        found, ended = self._read(), committed(self._commits)
+        check_mark(self._begun(), found, mark.sources, mark.updates_id if ended else None)
+        if not ended and found != mark:
             self._files.delete(_NAME)
             self._files.create(_NAME, msgspec.json.encode(mark))
+
+    def _begun(self) -> bool:
+        return committed(self._commits) or bool(self._sources.names())
 
     def _read(self) -> CheckpointMark | None:
         content = self._files.read(_NAME)
@@ -85,28 +89,28 @@ def committed(commits: CheckpointFiles) -> bool:
     return any(name.isdecimal() for name in commits.names())
 
 
-def check_mark(committed: bool, mark: CheckpointMark | None, sources: Sequence[str], updates_id: str | None) -> None:
+def check_mark(begun: bool, mark: CheckpointMark | None, sources: Sequence[str], updates_id: str | None) -> None:
     """Refuses a checkpoint whose committed rows are not where this query's owners look for them. Pure.
 
     Args:
-        committed: It has a committed batch.
+        begun: It has a committed batch, or says at which offsets its first one began.
         mark: That it has.
-        updates_id: None: it is not known yet.
+        updates_id: None: it is not known yet, or no batch is committed: all rows are sent again.
 
     Raises:
         CheckpointMismatch: Its batches were of no real-time query, or of other sources.
         ChangelogRecreated: A source or the updates topic was made anew since.
     """
-    if not committed:
+    if not begun:
         return
     if mark is None:
         raise CheckpointMismatch(
-            "the checkpoint has batches of another query, whose rows are in no updates topic: give the real-time query "
-            "a checkpoint of its own"
+            "the checkpoint is another query's, whose rows are in no updates topic: give the real-time query a "
+            "checkpoint of its own"
         )
     if tuple(sources) != mark.sources:
         raise ChangelogRecreated(
-            f"the checkpoint has batches of the sources {', '.join(mark.sources)}, and the query has "
+            f"the checkpoint is of the sources {', '.join(mark.sources)}, and the query has "
             f"{', '.join(sources)}: a topic was made anew, or the names or the order of the query's rows are others. "
             "Go on with what was; or start with a new checkpoint, which reads what is in the topics now",
         )

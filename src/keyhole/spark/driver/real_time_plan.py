@@ -35,6 +35,10 @@ _INSTEAD = {
 _PYTHON = "Python ({}) in the query", f"use SQL's functions (pyspark.sql.functions); else {_BATCHES}"
 _SOURCE = "a source of format {}", f"read from Kafka; else {_BATCHES}"
 _STREAMS = "a join of two streams", f"let each feed a state of its own, and join as they are read; else {_BATCHES}"
+_CHANCE = (
+    "{}(), which makes other rows of the same records when they are read again",
+    f"make keys, values and numbers of the record alone; else {_BATCHES}",
+)
 _NO_BROADCAST = "a join without broadcast", "join with broadcast(the table), by equality"
 
 _ALLOWED = frozenset(
@@ -78,6 +82,10 @@ def _problem(node: JavaObject) -> tuple[str, str] | None:
     for part in each(node.expressions()):
         if (python := next(filter(_is_python, nodes(part)), None)) is not None:
             return _PYTHON[0].format(python.name()), _PYTHON[1]
+        if not part.deterministic():
+            # The innermost of them: what is around it is so because of it.
+            *_, chance = (node for node in nodes(part) if not node.deterministic())
+            return _CHANCE[0].format(chance.prettyName()), _CHANCE[1]
     if name == "StreamingRelationV2" and node.sourceName() != "kafka":
         return _SOURCE[0].format(node.sourceName()), _SOURCE[1]
     if name == "Join":

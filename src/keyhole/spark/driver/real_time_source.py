@@ -15,6 +15,13 @@ from keyhole.spark.driver.real_time_plan import each, nodes
 PARTITION, OFFSET = "partition", "offset"
 """Columns of Spark's Kafka source that say which record a row came of."""
 
+_NOT_IN_REAL_TIME = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "endingTimestamp",
+)
 _SEVERAL_ROWS = {"Generate": "an explode", "Expand": "several rows of each", "Join": "a join"}
 
 
@@ -75,6 +82,13 @@ def _topic_of(relation: JavaObject) -> tuple[str, str]:
             "a real-time query reads one topic by its name, and each topic numbers its records by itself: use "
             'option("subscribe", topic), and give the rows of several topics each by a name of its own'
         )
+    for name in _NOT_IN_REAL_TIME:
+        if options.containsKey(name):
+            raise InvalidConfiguration(
+                f"in real-time mode Spark reads what there is, a task for each partition, and refuses option {name} of "
+                f"topic {topics[0]} in the first batch: leave it out",
+                option=name,
+            )
     return topics[0], servers
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,10 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.query import StreamingQuery
 
-from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.brokers import java_settings
 from keyhole.changelog.kafka.changelog import KafkaChangelog
-from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.record_topics import await_topic
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock, SystemClock
@@ -35,21 +33,23 @@ from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, ValueMismatch
 from keyhole.feed.kafka.updates import KafkaUpdates
-from keyhole.feed.positions import made_anew
 from keyhole.model.names import checked_name
 from keyhole.model.state import StateDescriptor
 from keyhole.spark.declaration.batch_columns import case_sensitive
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
+from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.progress import follow_progress
 from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, SparkLog
 from keyhole.spark.driver.real_time_plan import check_real_time
+from keyhole.spark.driver.real_time_session import check_session, check_slots, check_sub
 from keyhole.spark.driver.real_time_source import OFFSET, PARTITION, RealTimeSource, slots_of, source_of
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.batch_boundaries import last_batch, write_boundaries
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 from keyhole.spark.write_path.real_time_state import kafka_options, real_time_part, row_actions
+from keyhole.spark.write_path.real_time_topics import QueryTopic, TopicsWatch, look
 from keyhole.spark.write_path.update_records import update_columns
 
 DEFAULT_BATCH = "1 minute"
@@ -59,6 +59,11 @@ _ASK_SECONDS = 10.0
 _MOST_SOURCE = 64
 _REPEAT_SECONDS = 600.0
 _DELETES = "keyhole_deletes"
+_NEW_CHECKPOINT = "start the query with a new checkpoint, which reads the topic from its start"
+_NEW_STATE = "what was sent is gone with it. Drop the state, and feed it from the start by a new checkpoint"
+
+_running: list[tuple[RealTimeQuery, int]] = []
+"""The real-time queries of this process, and how many tasks each has as long as it runs."""
 
 
 class _Branch(NamedTuple):
@@ -122,11 +127,16 @@ def realtime(
     given = rows if isinstance(rows, Mapping) else {query: rows}
     if not given:
         raise InvalidConfiguration("no rows are given; give at least those of one source")
+    if not checkpoint:
+        raise InvalidConfiguration("no checkpoint is given: Spark would not know where to go on")
     sink_options = kafka_options(options or {}, java_settings(config.bootstrap_servers))
     branches = _branches(given, sub)
     first = branches[0].rows
     session = first.sparkSession
-    _check_slots(slots_of(session.sparkContext), branches)
+    partitions = [(branch.source.topic, branch.partitions) for branch in branches]
+    _running[:] = [(other, count) for other, count in _running if other.isActive]
+    check_slots(slots_of(session.sparkContext), partitions, sum(count for _, count in _running))
+    check_session(session, query, batch)
     declared = _described(declaration, config.application, query, branches)
     updates_of = functools.partial(_updates, declaration=declaration, sub=sub or "0")
     # Once for its refusals: `delete_when` may be no condition on these rows.
@@ -139,6 +149,7 @@ def realtime(
     stats, clock = stats_of(config), SystemClock()
     changelog = KafkaChangelog(config.bootstrap_servers, config.application)
     run = FeedRun(config, query, changelog, clock, addresses=addresses, counts=stats.counts.query(query))
+    started = None
     try:
         run.start({declared: declaration.standbys})
         descriptor = run.descriptors[declaration.state]
@@ -150,11 +161,16 @@ def realtime(
         started = writer.trigger(realTime=batch).start()  # type: ignore[call-overload]  # PySpark's types lack it
         if stats.served:
             follow_progress(started._jsq.streamingQuery(), str(started.runId), stats.counts.spark(query))
-        look = _Boundaries(SparkLog(session, started), started, config, descriptor, branches, clock)
+        boundaries = _Boundaries(SparkLog(session, started), started, config, descriptor, branches, clock)
     except BaseException:
+        if started is not None:
+            with suppress(Exception):
+                started.stop()
         run.close()
         raise
-    return RealTimeQuery(started, run, look, clock)
+    made = RealTimeQuery(started, run, boundaries, clock)
+    _running.append((made, sum(count for _, count in partitions)))
+    return made
 
 
 def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
@@ -169,37 +185,19 @@ def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
             )
         # One that was just made may not be known to all brokers.
         await_topic(source.bootstrap_servers, source.topic, _ASK_SECONDS)
-        topic_id, partitions = _look(source)
-        full = f"{topic_id}.{name}"
+        topic = look(source.bootstrap_servers, source.topic)
+        if topic is None:
+            raise InvalidConfiguration(
+                f"Kafka at {source.bootstrap_servers} has no topic {source.topic}: make it first", topic=source.topic
+            )
+        full = f"{topic.topic_id}.{name}"
         if len(full) > _MOST_SOURCE:
             raise InvalidConfiguration(
                 f"the name {name!r} of rows is too long: it and the topic's id have {_MOST_SOURCE - 1} characters at "
                 'most. Give the rows by a shorter one: {"web": rows}'
             )
-        found.append(_Branch(rows, source, full, topic_id, partitions))
+        found.append(_Branch(rows, source, full, topic.topic_id, topic.partitions))
     return found
-
-
-def _look(source: RealTimeSource) -> tuple[str, int]:
-    """A topic's id, and how many partitions it has."""
-    with closing(Topics(source.bootstrap_servers)) as topics:
-        found = topics.describe(source.topic, Deadline(_ASK_SECONDS))
-    if found is None:
-        raise InvalidConfiguration(f"Kafka at {source.bootstrap_servers} has no topic {source.topic}: make it first")
-    return str(found.topic_id), len(found.partitions)
-
-
-def _check_slots(slots: int, branches: list[_Branch]) -> None:
-    partitions = sum(branch.partitions for branch in branches)
-    if slots < partitions:
-        topics = ", ".join(f"{branch.source.topic} has {branch.partitions}" for branch in branches)
-        raise InvalidConfiguration(
-            f"in real-time mode Spark reads {partitions} partitions at once ({topics}), each in a task that lasts as "
-            f"long as the batch, and it has {slots} cores for tasks: others would not be read. Start it with "
-            f"local[{partitions}], or give the executors {partitions} cores in all",
-            slots=slots,
-            partitions=partitions,
-        )
 
 
 def _described(declaration: Declaration, application: str, query: str, branches: list[_Branch]) -> StateDescriptor:
@@ -243,15 +241,17 @@ def _updates(branch: _Branch, descriptor: StateDescriptor, *, declaration: Decla
     rows, actions = branch.rows, row_actions(declaration)
     condition = declaration.delete_when
     try:
+        check_sub(rows, sub)
         if condition is not None:
             deletes = F.expr(condition) if isinstance(condition, str) else condition
             rows = rows.withColumn(_DELETES, deletes.cast("boolean"))
+            check_real_time(rows)
             actions = actions._replace(delete_when=_DELETES)
         columns = update_columns(
             descriptor,
             branch.name,
-            partition=PARTITION,
-            offset=OFFSET,
+            partition=quoted(PARTITION),
+            offset=quoted(OFFSET),
             sub=f"coalesce({sub}, 0)",
             **actions._asdict(),
         )
@@ -286,11 +286,17 @@ class _Boundaries:
         self._updates_id = descriptor.updates_topic_id
         self._branches = branches
         self._clock = clock
+        topics = [
+            QueryTopic(of.source.bootstrap_servers, of.source.topic, of.topic_id, _NEW_CHECKPOINT) for of in branches
+        ]
+        topics.append(QueryTopic(config.bootstrap_servers, self._topic, self._updates_id, _NEW_STATE))
+        self._watch = TopicsWatch(topics, clock)
         self._looked = False
         self._written = -1
         self._written_at = 0.0
 
     def __call__(self) -> None:
+        self._watch.pass_by()
         progress = self._progress()
         ended = -1 if progress is None else int(progress.batchId())
         old = self._written >= 0 and self._clock.monotonic() - self._written_at >= _REPEAT_SECONDS
@@ -299,15 +305,9 @@ class _Boundaries:
             return
         batch = last_batch(self._log, [branch.source.topic for branch in self._branches])
         if batch is not None and (old or batch.batch > self._written):
-            for branch in self._branches:
-                self._check(branch)
+            self._watch()
             with closing(KafkaUpdates(self._bootstrap_servers, self._topic)) as updates:
                 sources = [branch.name for branch in self._branches]
                 write_boundaries(updates, self._updates_id, sources, batch, self._clock)
             self._written, self._written_at = batch.batch, self._clock.monotonic()
         self._looked = True
-
-    def _check(self, branch: _Branch) -> None:
-        topic_id, _ = _look(branch.source)
-        if topic_id != branch.topic_id:
-            raise made_anew(branch.source.topic, branch.topic_id, topic_id)

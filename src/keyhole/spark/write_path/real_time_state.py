@@ -20,10 +20,14 @@ from keyhole.spark.write_path.sink_states import SinkState
 _BATCHES = "or a job by micro-batches (foreachBatch)"
 _KAFKA = "kafka."
 _MOST_BYTES = 17 * 1024 * 1024
+_ORDER = "else a row may stand ahead of older ones of its key"
 _FIXED = {
     # By the setting in lower case: what it must be, and why.
     "kafka.acks": (("all", "-1"), "what Kafka has acknowledged must be in all in-sync copies"),
-    "kafka.enable.idempotence": (("true",), "else a row may stand ahead of older ones of its key"),
+    "kafka.enable.idempotence": (("true",), _ORDER),
+    # Of a row that Kafka is given up on, those behind it may have been taken, and it comes again behind them.
+    "kafka.delivery.timeout.ms": ((str(2**31 - 1),), _ORDER),
+    "kafka.retries": ((str(2**31 - 1),), _ORDER),
 }
 _OURS = ("kafka.bootstrap.servers", "kafka.transactional.id", "kafka.key.serializer", "kafka.value.serializer")
 
@@ -122,4 +126,4 @@ def kafka_options(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str
     made = {f"{_KAFKA}{name}": value for name, value in java.items()}
     made |= {"kafka.linger.ms": "0", "kafka.max.request.size": str(_MOST_BYTES)}
     made |= {str(name).lower(): str(value) for name, value in given.items()}
-    return made | {"kafka.acks": "all", "kafka.enable.idempotence": "true"}
+    return made | {name: allowed[0] for name, (allowed, _) in _FIXED.items()}
