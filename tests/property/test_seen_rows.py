@@ -321,7 +321,7 @@ def test_a_position_names_where_the_oldest_rows_above_the_floors_were_seen() -> 
     ("position", "start", "why"),
     [
         (FeedPosition("other", next=5, refill=5), 0, "made anew"),
-        (FeedPosition(), 1, "updates from offset 0 on are needed, and the topic begins at 1: .*and its updates topic"),
+        (FeedPosition(), 1, "updates from offset 0 on are needed, and the topic begins at 1: .*keyhole drop"),
         (FeedPosition("t", next=9, refill=4), 10, "updates from offset 9 on are needed"),
     ],
 )
