@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable, Iterator
 
 import grpc
 
+from keyhole.backoff import JITTER
 from keyhole.clock import Clock
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError
@@ -80,7 +80,7 @@ class ScrapeTarget:
                 self._fail()
             self.asked += 1
             # Not all at the same moment.
-            await self._clock.pause(self._interval * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
+            await self._clock.pause(self._interval * JITTER.uniform(0.9, 1.1))
 
     async def _ask(self, began: float) -> None:
         try:

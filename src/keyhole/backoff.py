@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+JITTER = random.SystemRandom()
+"""By which waiters part. The `random` module has a state that programs seed, as a test does, or each of a thousand
+tasks: all of them would come back at the same moment."""
+
 
 class Backoff:
     """Doubles from `first_seconds` to `most_seconds`, each time between half of that and all of it, by chance.
@@ -20,7 +24,7 @@ class Backoff:
         """Seconds to pause before the next attempt: doubled each time up to the most, and by chance down to half."""
         delay = self._next
         self._next = min(self._most, 2 * delay)
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+        return delay * JITTER.uniform(0.5, 1.0)
 
     def reset(self) -> None:
         """Begins with the shortest pause again. Call it after a success."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
+from keyhole.backoff import JITTER
 from keyhole.client.wire.coalescing import Lane
 from keyhole.encoding.storage_key import are_storage_keys, group_of
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NoServer, StaleDescriptor
@@ -51,7 +51,7 @@ class LaneRoutes:
         if self._stale is Stale.WHEN_NEEDED:
             routes = table.nearest
         else:
-            routes = table.owners if self._stale is Stale.NEVER else random.choice(table.spread)  # noqa: S311 - no secret
+            routes = table.owners if self._stale is Stale.NEVER else JITTER.choice(table.spread)
         too_long = table.too_long(keys)
         if routes.sole and not too_long:
             return FirstCopies({routes.sole: None})
@@ -111,7 +111,7 @@ def scan_copies(table: RouteTable, group: int, stale: Stale) -> Sequence[str]:
     copies = copies_of(table, group, stale)
     if stale is not Stale.ALWAYS:
         return copies
-    first = random.choice(table.spread).addresses[group]  # noqa: S311 - no secret
+    first = JITTER.choice(table.spread).addresses[group]
     return (first, *(address for address in copies if address != first)) if first else copies
 
 

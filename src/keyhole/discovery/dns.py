@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection
 
 from keyhole.addresses import joined
+from keyhole.backoff import JITTER
 from keyhole.discovery.following import Telling
 from keyhole.discovery.parse import DnsName
 
@@ -58,7 +58,7 @@ class DnsSource:
             if self.ask():
                 telling.found(self._last_seen)
             every = self._every if self._last_seen else min(_UNKNOWN_SECONDS, self._every)
-            closed.wait(every * random.uniform(0.75, 1.0))  # noqa: S311 - jitter, no secret
+            closed.wait(every * JITTER.uniform(0.75, 1.0))
 
     def ask(self) -> bool:
         """Asks once; whether there was an answer."""

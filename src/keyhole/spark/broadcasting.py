@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import random
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from keyhole.backoff import JITTER
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.settings import topic_name
@@ -180,7 +180,7 @@ class BroadcastReader:
             except KeyholeError as error:
                 # Once there was something, servers and proxies that know of nothing have only just started.
                 unheard = least > 0 and isinstance(error, UnknownApplication | UnknownState)
-                pause = random.uniform(0.5, 1.0) * _RETRY_SECONDS  # noqa: S311 - jitter, no secret
+                pause = JITTER.uniform(0.5, 1.0) * _RETRY_SECONDS
                 if not (error.retryable or unheard) or time.monotonic() + pause > deadline:
                     raise
                 _log.info(

@@ -7,13 +7,12 @@ one that may be asked first again. How long a target is left alone grows with ea
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
-from keyhole.backoff import Backoff
+from keyhole.backoff import JITTER, Backoff
 from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.errors import Draining, KeyholeError
@@ -180,7 +179,7 @@ class CallAttempts:
 
 def pause_seconds() -> float:
     """Before something is asked again of somebody who lives."""
-    return random.uniform(0.5, 1.0) * _FIRST_PAUSE_SECONDS  # noqa: S311 - jitter, no secret
+    return JITTER.uniform(0.5, 1.0) * _FIRST_PAUSE_SECONDS
 
 
 def _owed(link: Link) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import re
 import threading
 import time
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keyhole.backoff import Backoff
+from keyhole.backoff import JITTER, Backoff
 from keyhole.discovery.following import Telling
 from keyhole.discovery.kubernetes.pods import Json, NotOfKubernetes, PodSet, version_of
 from keyhole.discovery.parse import Pods
@@ -222,7 +221,7 @@ class PodSource:
         """
         if self._api is None:
             self._api = self._connect()
-        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - jitter, no secret
+        seconds = JITTER.randint(*_WATCH_SECONDS)
         if verb == "watch":
             query["timeoutSeconds"] = seconds
         request = self._api.client.param_serialize(
