@@ -17,12 +17,15 @@ class TemperatureMonitorConfig(TopicJobConfig):
             other one, with `-thresholds` behind its name.
         default_threshold: The ratio above which a jump is an alert where its sensor has no threshold of its own; below
             1.0: there are no alerts of that sensor. May change with a new run.
+        realtime_batch_seconds: Of jobs.temperature_monitor.realtime alone: how often Spark logs its offsets, 5 or more.
+            What it has read since is read again after a crash; nothing is read between two batches.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_TEMPERATURE_MONITOR_"
 
     thresholds_topic: str
     default_threshold: float = 0.0
+    realtime_batch_seconds: int = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

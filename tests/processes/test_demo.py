@@ -1,8 +1,10 @@
-"""`keyhole demo`, broken off or killed: it ends in time, and leaves nothing behind."""
+"""`keyhole demo`, broken off or killed: it ends in time, and leaves nothing behind; one in real time agrees."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
+from keyhole.demo.command import SHOWN
 from keyhole.local.ports import is_free
 from keyhole.local.temporary import remove_abandoned
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
@@ -20,6 +23,11 @@ from tests.support.waiting import LONG_SECONDS, until
 
 # What a person is promised, and what a busy machine may add to it.
 END_SECONDS, GRACE_SECONDS = 10, 50
+
+
+SENSORS = 50
+# Beside those: two cities, and the probe.
+MORE_SENSORS = 3
 
 
 @contextlib.contextmanager
@@ -95,3 +103,26 @@ def test_all_die_with_a_demo_that_is_killed_and_the_next_one_removes_what_it_lef
             time.sleep(0.05)
         remove_abandoned(tmp_path)
         assert_nothing_is_left(tmp_path, log.read_text())
+
+
+def test_in_real_time_each_reading_counts_once_though_server_and_driver_are_killed(tmp_path: Path) -> None:
+    options = ["--seconds", "20", "--sensors", str(SENSORS), "--rate", "100", "--verify", "--chaos", "--json"]
+    settings = environ(
+        tmp_path, KEYHOLE_READINGS_MALFORMED="0.02", KEYHOLE_TEMPERATURE_MONITOR_REALTIME_BATCH_SECONDS="5"
+    )
+    command = [*KEYHOLE, "demo", "--realtime", *options]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=1400, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^ *(\S+) .* (?:\d+\.\d s|-) +\S+ *$", done.stderr, re.MULTILINE)
+    assert rows == list(SHOWN), done.stderr
+    assert re.search(r"first shown \d+(\.\d s| ms) after it was sent|no new reading of the probe", done.stderr)
+    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
+    assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
+    assert "all agree" in done.stderr
+    result = json.loads(done.stdout)
+    keys = SENSORS + MORE_SENSORS
+    assert (result["keys"], result["agreed"], result["mismatches"]) == (keys, keys, 0)
+    assert result["states"] == {"sensors": keys}
+    assert result["rejected_by_topic"]["readings"] > 0
+    assert result["events"] > SENSORS
+    assert_nothing_is_left(tmp_path, done.stderr)

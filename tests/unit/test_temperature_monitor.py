@@ -236,26 +236,28 @@ def shown_at(readings: int, time_ms: int) -> Answer:
 
 def test_how_old_readings_were_when_they_were_first_shown_is_told_of_the_last_half_minute() -> None:
     recent = freshness.Recent()
-    assert recent.median_ms(0.0) is None
+    assert recent.percentiles_ms(0.0) is None
     # What waited for the start tells nothing; nor do the same readings once more.
     for moment in (100_000.0, 100_020.0):
         recent.note(shown_at(500, 99_900), moment)
-    assert recent.median_ms(100_020.0) is None
+    assert recent.percentiles_ms(100_020.0) is None
     # Of 99,950, 100,000, 100,050 and 100,100 the last three were sent while somebody looked.
     recent.note(shown_at(504, 100_100), 101_000.0)
-    assert recent.median_ms(101_000.0) == 950.0
+    assert recent.percentiles_ms(101_000.0) == (950.0, 1_000.0)
     recent.note(Answer(False, None, shown_at(0, 0).source), 102_000.0)
     recent.note(shown_at(505, 120_000), 125_000.0)
-    assert recent.median_ms(131_000.0) == 950.0
-    assert recent.median_ms(131_001.0) == 5_000.0
-    assert recent.median_ms(156_000.0) is None
+    assert recent.percentiles_ms(131_000.0) == (950.0, 5_000.0)
+    assert recent.percentiles_ms(131_001.0) == (5_000.0, 5_000.0)
+    assert recent.percentiles_ms(156_000.0) is None
 
 
 def test_the_table_says_how_fresh_readings_are() -> None:
     table = AnswersTable("answers", ["san-francisco"])
     table.update([answer(21.5)])
     assert "first shown" not in rendered(table)
-    table.note_freshness(1_240.0)
-    assert "first shown 1.2 s after it was sent: the median reading of the last 30 s" in rendered(table)
+    table.note_freshness((1_240.0, 2_051.0))
+    assert "first shown 1.2 s after it was sent: median of the last 30 s; p99 2.1 s" in rendered(table)
+    table.note_freshness((8.4, 940.0))
+    assert "first shown 8 ms after it was sent: median of the last 30 s; p99 940 ms" in rendered(table)
     table.note_freshness(None)
     assert "no new reading of the probe in the last 30 s" in rendered(table)

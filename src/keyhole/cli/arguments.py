@@ -230,4 +230,10 @@ def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo = commands.add_parser("demo", parents=[running], help="run the main job so, and show live answers")
     demo.add_argument("--sensors", type=count, default=1000, metavar="N", help="of the synthetic fleet (%(default)s)")
     demo.add_argument("--rate", type=count, default=1000, metavar="R", help="its events per second (%(default)s)")
+    demo.add_argument(
+        "--realtime",
+        action="store_true",
+        help="feed the state in Spark's real-time mode: readings are shown some milliseconds after they were sent; "
+        "there are no alerts",
+    )
     demo.set_defaults(run=run_commands.start_demo)

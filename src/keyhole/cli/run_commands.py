@@ -74,7 +74,7 @@ def start_demo(options: argparse.Namespace) -> int:
     from keyhole.demo.runner import RunOptions
 
     chosen = RunOptions(options.seconds, options.verify, options.json, options.chaos)
-    return run_demo(chosen, sensors=options.sensors, rate=options.rate)
+    return run_demo(chosen, sensors=options.sensors, rate=options.rate, real_time=options.realtime)
 
 
 def start_feed(options: argparse.Namespace) -> int:

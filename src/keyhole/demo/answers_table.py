@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -35,14 +36,16 @@ class AnswersTable:
             moment = datetime.fromtimestamp(alert.time_ms / 1000, UTC)
             self._alert = f"alert at {moment:%H:%M:%S}: {sensor} from {alert.last:.2f} to {alert.new:.2f} °C"
 
-    def note_freshness(self, median_ms: float | None) -> None:
-        """Takes how old readings were when they were first shown, of late; None: there were none."""
+    def note_freshness(self, percentiles_ms: tuple[float, float] | None) -> None:
+        """Takes how old readings were when they were first shown, of late: the median, and 99 in 100 at most; None:
+        there were none.
+        """
         of_late = f"the last {RECENT_SECONDS:.0f} s"
-        self._freshness = (
-            f"first shown {median_ms / 1000:.1f} s after it was sent: the median reading of {of_late}"
-            if median_ms is not None
-            else f"no new reading of the probe in {of_late}"
-        )
+        if percentiles_ms is None:
+            self._freshness = f"no new reading of the probe in {of_late}"
+            return
+        median, most = map(_seconds, percentiles_ms)
+        self._freshness = f"first shown {median} after it was sent: median of {of_late}; p99 {most}"
 
     def fail(self, error: KeyholeError) -> None:
         """Takes note that there were no answers."""
@@ -66,7 +69,16 @@ class AnswersTable:
 
 def _cells(answer: Answer, now: datetime) -> tuple[str, ...]:
     of = answer.value
-    degrees = (of.last, of.min, of.max, of.mean) if answer.found else ()
+    degrees = (of.last, of.min, of.max, _mean(of)) if answer.found else ()
     shown = [f"{temperature:.2f}" for temperature in degrees] or ["-"] * 4
     readings = f"{of.readings:,}" if answer.found else "-"
     return *shown, readings, str(answer.epoch), age(answer.source, now), answer.server
+
+
+def _mean(of: Any) -> float:
+    """Where the state has none it has what it is made of: a total can be merged, and a mean can't."""
+    return float(of.total / of.readings if hasattr(of, "total") else of.mean)
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"

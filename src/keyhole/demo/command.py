@@ -1,4 +1,4 @@
-"""`keyhole demo`: the main job on embedded defaults, and a live table of answers read through the proxy."""
+"""`keyhole demo`: the main job on embedded defaults, in either lane, and a live table of what the proxy answers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
 
 _JOB = described("temperature_monitor")
+REAL_TIME = dataclasses.replace(_JOB, runs="realtime", verifies="verify_realtime", real_time=True)
+"""The same state of the same readings, without a micro-batch between."""
+
 APPLICATION, TOPIC = _JOB.application, _JOB.topic
 STATE, ALERTS, PROBE = "sensors", "alerts", "probe"
 # As jobs.temperature_monitor.source has it; the distribution imports no job.
@@ -24,22 +27,28 @@ PROBE_PARTITION = 0
 SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(10)))
 
 
-def run_demo(options: RunOptions, *, sensors: int, rate: int) -> int:
+def run_demo(options: RunOptions, *, sensors: int, rate: int, real_time: bool) -> int:
     """Runs the demo's job as `run_locally` does, with the table of its answers.
 
     Args:
         sensors: Of the synthetic fleet.
         rate: Its events per second.
+        real_time: The state is fed in Spark's real-time mode, which makes no alerts.
     """
     settings = {"KEYHOLE_READINGS_SENSORS": str(sensors), "KEYHOLE_READINGS_RATE": str(rate)}
-    job = dataclasses.replace(_JOB, source_environ=settings)
-    return run_locally(job, LiveAnswers(), options)
+    job = dataclasses.replace(REAL_TIME if real_time else _JOB, source_environ=settings)
+    return run_locally(job, LiveAnswers(alerts=not real_time), options)
 
 
 class LiveAnswers:
-    """The runner's LiveView: answers for a few keys, an alert of one after the other, and how fresh the probe's are."""
+    """The runner's LiveView: answers for a few keys, how fresh the probe's are, and alerts where there are any.
 
-    def __init__(self) -> None:
+    Args:
+        alerts: The job makes them; one of them is shown after the other.
+    """
+
+    def __init__(self, *, alerts: bool = True) -> None:
+        self._alerts = alerts
         self._sightings = freshness.Sightings()
         self._recent = freshness.Recent()
         self._table = AnswersTable(f"{APPLICATION}/{STATE}, read through the proxy", SHOWN)
@@ -52,6 +61,8 @@ class LiveAnswers:
 
     def update(self, client: Client) -> None:
         self._table.update(client.get_many(APPLICATION, STATE, SHOWN, timeout=1.0))
+        if not self._alerts:
+            return
         sensor = next(self._turns)
         self._table.note_alerts(sensor, client.scan(APPLICATION, ALERTS, sensor, descending=True, limit=1, timeout=1.0))
 
@@ -59,7 +70,7 @@ class LiveAnswers:
         self._table.fail(error)
 
     def render(self) -> RenderableType:
-        self._table.note_freshness(self._recent.median_ms(time.time() * 1000))
+        self._table.note_freshness(self._recent.percentiles_ms(time.time() * 1000))
         return self._table.render()
 
     def result(self, stack: Stack) -> dict[str, object]:

@@ -56,13 +56,15 @@ class Recent:
             if sent_ms >= self._since_ms:
                 self._ages.append((now_ms, now_ms - sent_ms))
 
-    def median_ms(self, now_ms: float) -> float | None:
-        """The median delay, in milliseconds, of readings that were first shown in the last RECENT_SECONDS; None: there
-        were none.
+    def percentiles_ms(self, now_ms: float) -> tuple[float, float] | None:
+        """The median delay, and that of 99 in 100, in milliseconds, of readings that were first shown in the last
+        RECENT_SECONDS; None: there were none.
         """
         while self._ages and now_ms - self._ages[0][0] > RECENT_SECONDS * 1000:
             self._ages.popleft()
-        return percentile((age_ms for _, age_ms in self._ages), 0.5)
+        ages = [age_ms for _, age_ms in self._ages]
+        median, most = percentile(ages, 0.5), percentile(ages, 0.99)
+        return None if median is None or most is None else (median, most)
 
 
 def sent(bootstrap_servers: str, topic: str, partition: int, probe: str) -> list[FreshnessSample]:

@@ -37,6 +37,10 @@ class JobDescription:
         needs: Modules that it can't do without, beside Spark and Kafka.
         source_needs: Modules that its source can't do without, beside the demo's.
         extra: Of keyhole-spark; it brings both.
+        runs: A module of the package that is run in its place, if one is.
+        verifies: The module of the package that counts again.
+        real_time: It is one query in Spark's real-time mode: it makes no epochs, and Spark's batches are logged as they
+            end.
     """
 
     name: str
@@ -54,6 +58,9 @@ class JobDescription:
     needs: tuple[str, ...] = ()
     source_needs: tuple[str, ...] = ()
     extra: str = "jobs"
+    runs: str = ""
+    verifies: str = "verify"
+    real_time: bool = False
 
     @property
     def kinds(self) -> tuple[type[TopicJobConfig], type[SourceConfig]]:
@@ -72,13 +79,13 @@ class JobDescription:
 
     @property
     def module(self) -> str:
-        """The package that is run."""
-        return f"{_JOBS}.{self.name}"
+        """The package, or its module, that is run."""
+        return ".".join(filter(None, (_JOBS, self.name, self.runs)))
 
     @property
     def verify(self) -> str:
         """The module that counts again."""
-        return f"{self.module}.verify"
+        return f"{_JOBS}.{self.name}.{self.verifies}"
 
     def files_in(self, directory: Path, environ: Mapping[str, str]) -> str:
         """Where the job writes files, if it does: where the caller has them in an object store, else on this disk."""
@@ -111,7 +118,7 @@ class JobDescription:
             ours[f"{self.prefix}{self.files}"] = self.files_in(directory, environ)
         return JobSpec(
             job=self.module,
-            source=f"{self.module}.source",
+            source=f"{_JOBS}.{self.name}.source",
             source_prefix=self.source_prefix,
             topics={self.topic: self.partitions, **dict.fromkeys(self.more_topics.values(), 1)},
             job_environ=_given(environ, self.prefix) | ours,

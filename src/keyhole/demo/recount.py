@@ -37,7 +37,8 @@ class VerifiedJob:
     """What is verified: a job that runs, and has taken all that its source has sent.
 
     Attributes:
-        epoch: That the job has reached. The first one of a fresh application is 1, of Spark's batch 0.
+        epoch: That the job has reached. The first one of a fresh application is 1, of Spark's batch 0. Of a job in
+            real-time mode, which has none: how many of Spark's batches have ended.
         checkpoint: Spark's, of the job's query whose only source the topic is.
         logs: Copies of what the checkpoint has of batches (keyhole.demo.batch_logs), also of those that it has dropped.
         files: Where the job writes files, if it does: a folder, or a URL of an object store.
@@ -179,9 +180,13 @@ def records_before(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) 
 
 
 def asked(
-    client: Client, application: str, state: str, keys: Mapping[Any, _Name], min_epoch: int
+    client: Client, application: str, state: str, keys: Mapping[Any, _Name], min_epoch: int | Mapping[int, int]
 ) -> dict[_Name, Answer]:
-    """The answers for all keys, by what they are called."""
+    """The answers for all keys, by what they are called.
+
+    Args:
+        min_epoch: That each has reached; of a state that is fed by updates: by key group.
+    """
     found: dict[_Name, Answer] = {}
     pairs = list(keys.items())
     for first in range(0, len(pairs), _KEYS):

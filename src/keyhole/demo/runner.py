@@ -30,10 +30,14 @@ from keyhole.local.stack import Stack
 _BROKEN_OFF = 130
 _FIRST_ANSWER_SECONDS = 600.0
 _CATCH_UP_SECONDS = 180.0
+# Of a batch in real-time mode, which lasts as long as the job says, and first of a driver that was killed.
+_BATCH_SECONDS = 300.0
 _VERIFY_SECONDS = 600.0
 _ANSWER_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.02
+# In real-time mode. What is fresh after milliseconds would else be measured by the pause.
+_SHORT_POLL_SECONDS = 0.003
 _SHOW_SECONDS = 0.5
 _CHAOS_SECONDS = 60.0
 # By `uv run`: the command is on the path of what it starts alone.
@@ -177,7 +181,9 @@ class _Run:
             while True:
                 trouble = ""
                 try:
-                    if self._probe(client).epoch > 0:
+                    answer = self._probe(client)
+                    # The rules of a state that is fed by updates are an epoch, without a row.
+                    if answer.found if self._job.real_time else answer.epoch > 0:
                         return
                 except (UnknownApplication, UnknownState):
                     pass  # it is declared in the first batch
@@ -195,6 +201,7 @@ class _Run:
     def _watch(self, client: Client) -> None:
         """Asks for the probe, and shows the view, until the time is up or a signal comes."""
         seconds, began = self._options.seconds, time.monotonic()
+        pause = _SHORT_POLL_SECONDS if self._job.real_time else _POLL_SECONDS
         chaos = list(self._chaos()) if self._options.chaos else []
         next_show = 0.0
         with Live(console=self._console, auto_refresh=False) as live:
@@ -213,7 +220,7 @@ class _Run:
                     live.update(self._view.render(), refresh=True)
                     next_show = now + _SHOW_SECONDS
                 self._stack.supervise()
-                if self._signals.came.wait(_POLL_SECONDS):
+                if self._signals.came.wait(pause):
                     return
         if not self._console.is_terminal:
             self._console.print()
@@ -232,7 +239,8 @@ class _Run:
     def _verify(self, client: Client) -> RecountVerdict:
         self._console.print("verify: stopping the source, and waiting until the job has caught up")
         self._stack.stop_source()
-        epoch = self._await_caught_up(client)
+        epoch = self._await_last_batch() if self._job.real_time else self._await_caught_up(client)
+        upto = f"the end of batch {epoch - 1}" if self._job.real_time else f"epoch {epoch}"
         arguments = {
             "--proxy": self._stack.proxy,
             "--bootstrap-servers": self._stack.bootstrap_servers,
@@ -249,14 +257,14 @@ class _Run:
         if code not in (0, 1) or not output:
             raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
         verdict = RecountVerdict(**json.loads(output.splitlines()[-1]))
-        self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to epoch {epoch}")
+        self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to {upto}")
         if rejected := sum(verdict.rejected.values()):
             kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"
             self._console.print(f"verify: {rejected:,} records can't be taken; {kept} in the dead-letter topic")
         if verdict.late:
             self._console.print(f"verify: {verdict.late:,} events came too late, and no state has them")
         outcome = "all agree" if verdict.passed else f"{verdict.mismatches:,} DIFFER"
-        self._console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at epoch {epoch}: {outcome}")
+        self._console.print(f"verify: {verdict.agreed:,} of {verdict.keys:,} keys agree at {upto}: {outcome}")
         return verdict
 
     def _await_caught_up(self, client: Client) -> int:
@@ -280,6 +288,23 @@ class _Run:
             f"the job has come no further than epoch {reached} for {_CATCH_UP_SECONDS:.0f} s, though there is more",
         )
 
+    def _await_last_batch(self) -> int:
+        """How many batches of Spark's have ended, once the last one has all that the source has sent."""
+        until = time.monotonic() + _BATCH_SECONDS
+        ends = topic_ends(self._stack.bootstrap_servers, self._job.topic)
+        reached, batches = dict[int, int](), BatchLogs(self._stack.checkpoint, self._logs)
+        while time.monotonic() < until:
+            self._stack.supervise()
+            self._keep_logs()
+            if (newest := batches.newest()) >= 0 and (found := batches.ends(newest)) != reached:
+                if found == ends:
+                    return newest + 1
+                reached, until = found, time.monotonic() + _BATCH_SECONDS
+            time.sleep(0.1)
+        raise self._stack.failed(
+            "job", f"no batch with more records has ended for {_BATCH_SECONDS:.0f} s, though there are more"
+        )
+
     def _result(self, client: Client, verdict: RecountVerdict | None) -> dict[str, object]:
         keys = verdict.keys if verdict else None
         events = verdict.events if verdict else None
@@ -294,7 +319,8 @@ class _Run:
                 events = sum(topic_ends(self._stack.bootstrap_servers, self._job.topic).values())
         return {
             "keys": keys,
-            "epochs": verdict.epoch if verdict else self._epoch,
+            # Of a state that is fed by updates each key group has its own.
+            "epochs": None if self._job.real_time else verdict.epoch if verdict else self._epoch,
             "events": events,
             "states": states,
             **more,

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from keyhole import logs
 from keyhole.changelog.kafka.brokers import java_settings
@@ -73,11 +74,14 @@ def configure(
     return job, config
 
 
-def session(application: str, config: TopicJobConfig, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+def session(
+    application: str, config: TopicJobConfig, more: Mapping[str, str] = MappingProxyType({}), *, cores: int = 2
+) -> SparkSession:
     """Starts Spark in this process: on this machine alone, or as the driver of a cluster.
 
     Args:
         more: Other settings of Spark's.
+        cores: For tasks, where it is on this machine: how many run at once.
     """
     jars = [Path(jar) for jar in config.jars]
     if config.spark == CLUSTER:
@@ -86,7 +90,7 @@ def session(application: str, config: TopicJobConfig, more: Mapping[str, str] = 
             settings.update(FILE_CHECKPOINTS)
     else:
         settings = local_settings(
-            jars, config.directory, partitions=config.shuffle_partitions, checkpoint=config.checkpoint
+            jars, config.directory, cores=cores, partitions=config.shuffle_partitions, checkpoint=config.checkpoint
         )
     return start_session(application, {**settings, **more})
 
@@ -98,6 +102,17 @@ def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig)
         KafkaUnreachable: No broker answers.
         InvalidConfiguration: The topic doesn't exist, or the checkpoint can't be written to.
     """
+    reader = _reader(spark, bootstrap_servers, config)
+    reader = reader.option("maxOffsetsPerTrigger", config.max_offsets_per_trigger)
+    return reader.option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS).load()
+
+
+def real_time_records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig) -> DataFrame:
+    """The same for `queryable.realtime`, whose batches take all that comes. Raises as `records`."""
+    return _reader(spark, bootstrap_servers, config).load()
+
+
+def _reader(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig) -> DataStreamReader:
     await_topic(bootstrap_servers, config.topic, _TOPIC_SECONDS)
     require_writable(spark, config.checkpoint)
     return (
@@ -105,9 +120,6 @@ def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig)
         .options(**{f"kafka.{name}": value for name, value in java_settings(bootstrap_servers).items()})
         .option("subscribe", config.topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", config.max_offsets_per_trigger)
-        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        .load()
     )
 
 
