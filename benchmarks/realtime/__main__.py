@@ -129,7 +129,7 @@ def in_turns(running: Cluster, sides: Sides, names: Sequence[str], options: argp
 
 
 def told(line: dict[str, Any]) -> None:
-    """On standard output."""
+    """Prints one line of JSON on standard output, at once."""
     print(json.dumps(line), flush=True)
 
 

@@ -70,7 +70,7 @@ def longest_by_batch(of: Sequence[Age], starts_ns: Sequence[int]) -> list[float]
 
 
 def spread(values: Sequence[float], digits: int = 2) -> dict[str, float]:
-    """Minimum, median, maximum."""
+    """The minimum, the median and the maximum of what several turns gave, rounded."""
     found = {"min": min(values), "median": statistics.median(values), "max": max(values)}
     return {name: round(value, digits) for name, value in found.items()}
 

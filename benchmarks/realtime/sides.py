@@ -65,7 +65,7 @@ class Sides:
         self._spark: SparkSession | None = None
 
     def make(self, name: str) -> Side:
-        """One of SIDES, started."""
+        """Starts the side of this name in SIDES, on a source topic of its own."""
         prepare(self._running.bootstrap_servers, f"readings-{name}")
         return SIDES[name](self, name)
 
