@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
+from tests.support.avro_records import framed, record_schema
+from tests.support.schema_registry import StandInRegistry
 from tests.support.waiting import LONG_SECONDS, until
 
 KEYS = 7
@@ -33,6 +35,7 @@ class Stack:
 
     def __init__(self, kafka: str, application: str, directory: Path, ending: ExitStack) -> None:
         self.kafka = kafka
+        self.application = application
         self.state = f"{application}/totals"
         self.topic = f"{application}-orders"
         self.sent: Counter[str] = Counter()
@@ -71,9 +74,12 @@ class Stack:
         ]
 
     def start_feeder(self, *more: str) -> Child:
+        return self._started(*self.words("--reduce", "order=count", *more))
+
+    def _started(self, *words: str) -> Child:
         self._feeders += 1
         name = f"feeder-{self._feeders}"
-        command = [sys.executable, "-m", "keyhole.cli.main", *self.words("--reduce", "order=count", *more)]
+        command = [sys.executable, "-m", "keyhole.cli.main", *words]
         child = Child(name, command, self._directory / f"{name}.log", dict(os.environ))
         self._ending.callback(child.kill)
         return child
@@ -86,6 +92,19 @@ class Stack:
             self._producer.produce(self.topic, json.dumps(row).encode(), partition=number % 2)
             self.sent[customer] += number
             self.rows[customer] += 1
+        assert self._producer.flush(LONG_SECONDS) == 0
+
+    def start_feeder_of_avro(self, topic: str, registry: str) -> Child:
+        make_topics(self.kafka, {topic: 1}, LONG_SECONDS)
+        return self._started(
+            *("feed", f"{self.application}/avro", "--topic", topic, "--format", "avro", "--registry", registry),
+            *("--key", "customer", "--reduce", "amount:bigint=sum", "--unchecked", "--key-groups", "4"),
+            *("--bootstrap-servers", self.kafka, "--servers", self.server_address),
+        )
+
+    def send_records(self, topic: str, *values: bytes) -> None:
+        for value in values:
+            self._producer.produce(topic, value)
         assert self._producer.flush(LONG_SECONDS) == 0
 
     def send_unreadable(self) -> None:
@@ -114,6 +133,14 @@ class Stack:
             Counter({name: value.amount for name, value in there.items()}),
             Counter({name: value.order for name, value in there.items()}),
         )
+
+    def total_of(self, customer: str) -> int | None:
+        """What the state that is fed of Avro says; None: nothing (yet)."""
+        try:
+            answer = self.client.get(self.application, "avro", customer)
+        except KeyholeError:
+            return None
+        return answer.value.amount if answer.found else None
 
     def readable(self) -> int:
         return sum(self.found()[1].values())
@@ -203,3 +230,24 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     stack.all_agree()
     assert last.terminate(LONG_SECONDS) == 0
     assert f"1 refused to {stack.topic}.dead-letter" in last.output()
+
+
+ORDER = record_schema(customer="string", amount="long")
+WIDER = record_schema(note=["null", "string"], customer="string", amount="int")
+
+
+def test_a_topic_of_avro_is_fed_through_an_outage_of_what_stands_in_for_its_registry(stack: Stack) -> None:
+    topic = f"{stack.application}-avro"
+    with closing(StandInRegistry()) as registry:
+        registry.add(7, ORDER)
+        registry.status = 503
+        feeder = stack.start_feeder_of_avro(topic, registry.url)
+        rows = [framed(7, ORDER, {"customer": "c1", "amount": amount}) for amount in range(10)]
+        stack.send_records(topic, *rows, b"{}")
+        until(lambda: "refuses, with HTTP status 503" in feeder.output(), LONG_SECONDS, LOOK_SECONDS)
+        registry.add(8, WIDER)
+        registry.status = None
+        stack.send_records(topic, framed(8, WIDER, {"note": "new", "customer": "c1", "amount": 100}))
+        until(lambda: stack.total_of("c1") == sum(range(10)) + 100, LONG_SECONDS, LOOK_SECONDS)
+        assert feeder.terminate(LONG_SECONDS) == 0
+        assert f"1 refused to {topic}.dead-letter" in feeder.output()
