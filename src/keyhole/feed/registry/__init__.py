@@ -3,6 +3,7 @@
     framing.py    b"\\0", four bytes of a schema's id, the value    -> the id, and where the value begins
     schemas.py    an id                                            -> what decodes it, asked for once
     avro.py       an Avro schema                                   -> a reader of bytes, in the forms that JSON has
+    allowance.py  how much memory the values of a record may take
     encodings.py  these as a RecordEncoding, which feeders take
     client.py     asks the registry over HTTP
 

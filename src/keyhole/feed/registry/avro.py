@@ -6,8 +6,8 @@
 
 fastavro reads the schema. The records are read here. Its own reader, in C, ends the process where a record of a schema
 that contains itself is nested a million times deep. It makes an array of 2^50 nulls, and takes -1 for a place in a
-union. Here no record has more values than bytes, and what is nested too deep is refused. So is each byte that a writer
-of this schema can't have written.
+union. Here no record has more values than bytes, and what is nested too deep or takes too much memory is refused
+(keyhole.feed.registry.allowance). So is each byte that a writer of this schema can't have written.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from fastavro.schema import parse_schema
 
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.connect import decimal_text
+from keyhole.feed.registry.allowance import ITEM_BYTES, Allowance, record_bytes
 
-ReadAvro = Callable[[bytes, int], tuple[Any, int]]
-"""Reads one value from an offset on, and says where it ends. Raises what UNREADABLE lists."""
+ReadAvro = Callable[[bytes, int, Allowance], tuple[Any, int]]
+"""Reads one value from an offset on, and says where it ends. Raises what UNREADABLE lists, or what Allowance does."""
 
 UNREADABLE = (ValueError, IndexError, OverflowError, RecursionError, struct.error, ValueMismatch)
 
 _UNPACK_FLOAT, _UNPACK_DOUBLE = struct.Struct("<f").unpack_from, struct.Struct("<d").unpack_from
 _MOST_SHIFT = 63
+_PAIR_BYTES = 160
+"""Of an entry of a map, with its key, while the map is made of them."""
 
 
 class AvroSchema(NamedTuple):
@@ -76,7 +79,7 @@ def _json(text: str) -> Any:
 def read_whole(schema: AvroSchema, data: bytes, start: int, what: str) -> Any:
     """The value that stands from there to the end. Raises MalformedRequest, which quotes nothing of it."""
     try:
-        value, end = schema.read(data, start)
+        value, end = schema.read(data, start, Allowance(what))
     except UNREADABLE:
         raise MalformedRequest(f"{what} is not what its Avro schema says") from None
     if end != len(data):
@@ -84,18 +87,18 @@ def read_whole(schema: AvroSchema, data: bytes, start: int, what: str) -> Any:
     return value
 
 
-def _null(_: bytes, at: int) -> tuple[None, int]:
+def _null(_: bytes, at: int, __: Allowance) -> tuple[None, int]:
     return None, at
 
 
-def _boolean(data: bytes, at: int) -> tuple[bool, int]:
+def _boolean(data: bytes, at: int, _: Allowance) -> tuple[bool, int]:
     byte = data[at]
     if byte > 1:
         raise ValueError("no boolean")
     return byte == 1, at + 1
 
 
-def _long(data: bytes, at: int) -> tuple[int, int]:
+def _long(data: bytes, at: int, _: Allowance | None = None) -> tuple[int, int]:
     byte = data[at]
     at += 1
     number, shift = byte & 0x7F, 7
@@ -109,18 +112,18 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     return (number >> 1) ^ -(number & 1), at
 
 
-def _int(data: bytes, at: int) -> tuple[int, int]:
+def _int(data: bytes, at: int, _: Allowance) -> tuple[int, int]:
     number, at = _long(data, at)
     if not -0x80000000 <= number <= 0x7FFFFFFF:
         raise ValueError("more than 32 bits")
     return number, at
 
 
-def _float(data: bytes, at: int) -> tuple[Any, int]:
+def _float(data: bytes, at: int, _: Allowance) -> tuple[Any, int]:
     return _number(_UNPACK_FLOAT(data, at)[0]), at + 4
 
 
-def _double(data: bytes, at: int) -> tuple[Any, int]:
+def _double(data: bytes, at: int, _: Allowance) -> tuple[Any, int]:
     return _number(_UNPACK_DOUBLE(data, at)[0]), at + 8
 
 
@@ -130,7 +133,7 @@ def _number(value: float) -> Any:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _raw(data: bytes, at: int) -> tuple[bytes, int]:
+def _raw(data: bytes, at: int, _: Allowance) -> tuple[bytes, int]:
     size, at = _long(data, at)
     end = at + size
     if size < 0 or end > len(data):
@@ -138,8 +141,8 @@ def _raw(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at:end], end
 
 
-def _string(data: bytes, at: int) -> tuple[str, int]:
-    raw, at = _raw(data, at)
+def _string(data: bytes, at: int, allowance: Allowance) -> tuple[str, int]:
+    raw, at = _raw(data, at, allowance)
     return raw.decode(), at
 
 
@@ -227,7 +230,7 @@ class _Readers:
         made = self._made
         if name in made:
             return made[name], self._empty[name]
-        return (lambda data, at: made[name](data, at)), False
+        return (lambda data, at, allowance: made[name](data, at, allowance)), False
 
     def _declared(self, schema: Mapping[str, Any]) -> tuple[ReadAvro, bool]:
         match schema["type"]:
@@ -242,7 +245,7 @@ class _Readers:
         if type(size) is not int or size < 0:
             raise ValueError("a size below 0")
 
-        def raw(data: bytes, at: int) -> tuple[bytes, int]:
+        def raw(data: bytes, at: int, _: Allowance) -> tuple[bytes, int]:
             end = at + size
             if end > len(data):
                 raise ValueError("more bytes than there are")
@@ -260,10 +263,13 @@ class _Readers:
         # A field without bytes says nothing. Left out, a record has no more values than bytes, whatever its schema is.
         readers = [(name, read) for name, read, empty in given if not empty]
 
-        def record(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+        size = record_bytes(len(readers)) + ITEM_BYTES * len(readers)
+
+        def record(data: bytes, at: int, allowance: Allowance) -> tuple[dict[str, Any], int]:
+            allowance.take(size)
             found = {}
             for name, read in readers:
-                found[name], at = read(data, at)
+                found[name], at = read(data, at, allowance)
             return found, at
 
         return record, not readers
@@ -285,26 +291,27 @@ class _Readers:
     def _map(self, values: Any) -> ReadAvro:
         value = self.reader(values)[0]  # which may take no bytes, as its key takes one
 
-        def pair(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
-            key, at = _string(data, at)
-            found, at = value(data, at)
+        def pair(data: bytes, at: int, allowance: Allowance) -> tuple[tuple[str, Any], int]:
+            allowance.take(_PAIR_BYTES)
+            key, at = _string(data, at, allowance)
+            found, at = value(data, at, allowance)
             return (key, found), at
 
         return _mapped(_blocks(pair), dict)
 
     def _union(self, branches: Sequence[ReadAvro]) -> ReadAvro:
-        def union(data: bytes, at: int) -> tuple[Any, int]:
+        def union(data: bytes, at: int, allowance: Allowance) -> tuple[Any, int]:
             which, at = _long(data, at)
             if which < 0:
                 raise ValueError("no such branch")
-            return branches[which](data, at)
+            return branches[which](data, at, allowance)
 
         return union
 
 
 def _mapped(read: ReadAvro, made: Callable[[Any], Any]) -> ReadAvro:
-    def mapped(data: bytes, at: int) -> tuple[Any, int]:
-        value, at = read(data, at)
+    def mapped(data: bytes, at: int, allowance: Allowance) -> tuple[Any, int]:
+        value, at = read(data, at, allowance)
         return made(value), at
 
     return mapped
@@ -316,8 +323,8 @@ def _decimals(raw: ReadAvro, schema: Mapping[str, Any]) -> ReadAvro:
 
 
 def _enum(symbols: Sequence[str]) -> ReadAvro:
-    def enum(data: bytes, at: int) -> tuple[str, int]:
-        which, at = _int(data, at)
+    def enum(data: bytes, at: int, allowance: Allowance) -> tuple[str, int]:
+        which, at = _int(data, at, allowance)
         if which < 0:
             raise ValueError("no such symbol")
         return symbols[which], at
@@ -326,7 +333,7 @@ def _enum(symbols: Sequence[str]) -> ReadAvro:
 
 
 def _blocks(item: ReadAvro) -> ReadAvro:
-    def blocks(data: bytes, at: int) -> tuple[list[Any], int]:
+    def blocks(data: bytes, at: int, allowance: Allowance) -> tuple[list[Any], int]:
         found: list[Any] = []
         while True:
             count, at = _long(data, at)
@@ -337,8 +344,9 @@ def _blocks(item: ReadAvro) -> ReadAvro:
                 raise ValueError("more items than bytes")
             if not count:
                 return found, at
+            allowance.take(ITEM_BYTES * count)
             for _ in range(count):
-                value, at = item(data, at)
+                value, at = item(data, at, allowance)
                 found.append(value)
 
     return blocks
