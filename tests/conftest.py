@@ -58,8 +58,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     capturing = config.pluginmanager.getplugin("capturemanager")
     with capturing.global_and_fixture_disabled() if capturing else contextlib.nullcontext():
         try:
-            jars = fetch_jars(console, os.environ)
-            prepare_classes(console, os.environ, find_java(os.environ), jars.kafka)
+            kafka, _ = fetch_jars(console, os.environ, JarSet.KAFKA, JarSet.SPARK_KAFKA)
+            prepare_classes(console, os.environ, find_java(os.environ), kafka)
         except (JarsUnavailable, JavaMissing) as error:  # what needs them fails by it, in its turn; all else runs
             console.print(error.message, markup=False, soft_wrap=True)
 

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.main import main
 from keyhole.cli.run_commands import SERVICES, program_of
-from keyhole.config import load
+from keyhole.config import PROXY_VARIABLE, load
+from keyhole.demo import fetching
 from keyhole.demo.jobs import described, job_names
+from keyhole.local.jars import JarSet, Progress
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
@@ -67,6 +70,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
         (["job", "temperature_monitor", "--external"], "pyspark", "needs pyspark: install keyhole-spark[spark]"),
         (["job", "temperature_monitor"], "jgo", "a job on this machine needs jgo: install keyhole-spark[demo]"),
         (["demo"], "jgo", "the demo needs jgo: install keyhole-spark[demo]"),
+        (["jars"], "jgo", "keyhole jars needs jgo: install keyhole-spark[cli,jars]"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -198,3 +202,35 @@ def test_wrong_usage_is_told_in_words_of_the_command_line(
         main(arguments)
     assert caught.value.code == 2
     assert says in capsys.readouterr().err
+
+
+WITH_PROXY = (["states"], ["get", "a/b", "c"], ["status"], ["retire", "a"])
+
+
+@pytest.mark.parametrize("arguments", WITH_PROXY, ids=" ".join)
+def test_the_proxy_is_that_of_the_environment_where_none_is_given(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PROXY_VARIABLE, raising=False)
+    assert parser_of_all().parse_args(arguments).proxy == "127.0.0.1:7400"
+    monkeypatch.setenv(PROXY_VARIABLE, "one:7400,two:7400")
+    assert parser_of_all().parse_args(arguments).proxy == "one:7400,two:7400"
+    assert parser_of_all().parse_args([*arguments, "--proxy", "three:1"]).proxy == "three:1"
+    monkeypatch.setenv(PROXY_VARIABLE, "")
+    assert parser_of_all().parse_args(arguments).proxy == "127.0.0.1:7400"
+
+
+@pytest.mark.parametrize(("option", "sets"), [([], ["spark-kafka"]), (["--s3"], ["spark-kafka", "spark-s3"])])
+def test_the_connectors_are_printed_as_spark_submit_takes_them(
+    option: list[str], sets: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(which: JarSet, cache: Path, show: Progress) -> list[Path]:
+        show(0, 9_900_000)
+        return [cache / f"{which}-{number}.jar" for number in range(2)]
+
+    monkeypatch.setattr(fetching, "fetch", fetch)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert main(["jars", *option]) == 0
+    said = capsys.readouterr()
+    assert said.out == ",".join(f"/cache/keyhole/jars/{of}-{number}.jar" for of in sets for number in range(2)) + "\n"
+    assert said.err == "".join(f"fetching {of} jars: 9.9 MB\n" for of in sets)

@@ -21,7 +21,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[int, int]], termina
 
     monkeypatch.setattr(fetching, "fetch", fetch)
     file = io.StringIO()
-    fetch_jars(Console(file=file, force_terminal=terminal, width=80), {})
+    console = Console(file=file, force_terminal=terminal, width=80)
+    fetch_jars(console, {}, JarSet.KAFKA, JarSet.SPARK_KAFKA)
     return file.getvalue()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.cli import read_commands, run_commands, tool_commands
 from keyhole.cli.argument_values import Version, add_pairs, count, seconds
 from keyhole.cli.credential_arguments import add_credentials
 from keyhole.cli.feed_arguments import add_feed
-from keyhole.config import DEFAULT_PROXY_PORT
+from keyhole.config import DEFAULT_PROXY_PORT, PROXY_VARIABLE
 from keyhole.demo.jobs import job_names
 
 _AS_LISTED = "as `keyhole states` lists them"
@@ -37,6 +38,7 @@ def parser_of_all() -> argparse.ArgumentParser:
             service.add_argument("--applications", metavar="APP,...", help="what a replica follows")
     _add_jobs(commands)
     add_feed(commands)
+    _add_jars(commands)
     return parser
 
 
@@ -93,9 +95,9 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_proxy(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--proxy",
-        default=f"127.0.0.1:{DEFAULT_PROXY_PORT}",
+        default=os.environ.get(PROXY_VARIABLE) or f"127.0.0.1:{DEFAULT_PROXY_PORT}",
         metavar="HOST:PORT,...",
-        help="the client proxies to ask (%(default)s)",
+        help=f"the client proxies to ask; default: {PROXY_VARIABLE}, or 127.0.0.1:{DEFAULT_PROXY_PORT}",
     )
 
 
@@ -237,3 +239,9 @@ def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "there are no alerts",
     )
     demo.set_defaults(run=run_commands.start_demo)
+
+
+def _add_jars(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    jars = commands.add_parser("jars", help="print Spark's Kafka connector, for spark-submit --jars; fetched once")
+    jars.add_argument("--s3", action="store_true", help="and what Spark needs for checkpoints at s3a://")
+    jars.set_defaults(run=tool_commands.run_jars)

@@ -1,4 +1,4 @@
-"""The commands that look after states: savepoint, verify, retire, drop and token."""
+"""The commands that look after states (savepoint, verify, retire, drop), and make a token or fetch jars."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from keyhole.installing import require
 
 _TO_VERIFY = (*TO_READ, "confluent_kafka", "lmdb")
 _TO_DROP = (*TO_READ, "confluent_kafka")
+_TO_FETCH = ("jgo", "rich")
 _TO_SAVE = (*TO_READ, "confluent_kafka", "fsspec", "lmdb", "pyarrow")
 
 
@@ -52,3 +53,12 @@ def run_token(options: argparse.Namespace) -> int:
     from keyhole.cli import token
 
     return token.run(options.name, Path(options.to), options.days)
+
+
+def run_jars(options: argparse.Namespace) -> int:
+    """Runs `keyhole jars`; returns the exit code. Raises KeyholeError."""
+    require("keyhole jars", "cli,jars", _TO_FETCH)
+    from keyhole.cli import connectors
+
+    connectors.run(s3=options.s3)
+    return 0

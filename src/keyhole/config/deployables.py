@@ -14,6 +14,8 @@ DEFAULT_PROXY_PORT = 7400
 DEFAULT_HTTP_PORT = 7402
 DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
+PROXY_VARIABLE = "KEYHOLE_PROXY"
+"""Which client proxies the command line asks, where `--proxy` is not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

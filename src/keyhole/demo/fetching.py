@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
-from keyhole.local.stack import Jars
 
 
-def fetch_jars(console: Console, environ: Mapping[str, str]) -> Jars:
-    """Has the jars from the cache, where nothing is shown, or from the registry, with a progress bar or a line.
+def fetch_jars(console: Console, environ: Mapping[str, str], *sets: JarSet) -> list[list[Path]]:
+    """Has the jars of each set from the cache, where nothing is shown, or from the registry, with a progress bar or a
+    line.
 
     Raises:
         JarsUnavailable: As `keyhole.local.jars.fetch`.
@@ -40,4 +40,4 @@ def fetch_jars(console: Console, environ: Mapping[str, str]) -> Jars:
 
             return fetch(which, default_cache_dir(environ), show)
 
-        return Jars(of(JarSet.KAFKA), of(JarSet.SPARK_KAFKA))
+        return [of(which) for which in sets]

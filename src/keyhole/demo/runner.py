@@ -24,8 +24,9 @@ from keyhole.demo.signals import StopSignals
 from keyhole.demo.starting import step
 from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import KeyholeError, MachineError, UnknownApplication, UnknownState
+from keyhole.local.jars import JarSet
 from keyhole.local.java import find_java
-from keyhole.local.stack import Stack
+from keyhole.local.stack import Jars, Stack
 
 _BROKEN_OFF = 130
 _FIRST_ANSWER_SECONDS = 600.0
@@ -95,7 +96,7 @@ def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int
     try:
         with StopSignals() as signals:
             java = find_java(os.environ)
-            jars = fetch_jars(console, os.environ)
+            jars = Jars(*fetch_jars(console, os.environ, JarSet.KAFKA, JarSet.SPARK_KAFKA))
             prepare_classes(console, os.environ, java, jars.kafka)
             stack = Stack(
                 jars, java, os.environ, lambda what: console.print(f"starting {what}"), uninterrupted=signals.deferred
