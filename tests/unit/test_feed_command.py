@@ -22,7 +22,8 @@ from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_column
 from keyhole.feed.preview import check_records
 from keyhole.feed.rates import Rates
 from keyhole.feed.record_encoding import JSON
-from keyhole.feed.registry.encodings import AvroEncoding
+from keyhole.feed.registry.encodings import AvroEncoding, ProtobufEncoding
+from keyhole.feed.registry.schemas import RegisteredSchema
 from keyhole.feed.rows import SourceRecord
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateKind
@@ -93,7 +94,11 @@ def test_formats_are_those_that_a_feeder_reads() -> None:
         ([*KEY, "--value", "amount", "--max-length", "9" * 30], "it is at most"),
         ([*KEY, "--value", "amount", "--topic", "t" * 238], "a name of more than 237 characters"),
         ([*KEY, "--value", "amount", "--format", "avro"], "--format avro needs --registry http://HOST:PORT"),
-        ([*KEY, "--value", "amount", "--registry", "http://r:1"], "--registry is for --format avro"),
+        ([*KEY, "--value", "amount", "--format", "protobuf"], "--format protobuf needs --registry http://HOST:PORT"),
+        (
+            [*KEY, "--value", "amount", "--registry", "http://r:1"],
+            "--registry is for --format avro, debezium-avro and protobuf",
+        ),
         (
             [*KEY, "--reduce", "amount=max", "--format", "debezium-avro", "--registry", "r"],
             "max can't follow the changes",
@@ -203,13 +208,21 @@ AT = ["--bootstrap-servers", "k:1", "--servers", "s:1"]
 OF_AVRO = [*KEY, "--value", "amount", "--format", "avro", "--registry"]
 
 
-def test_avro_without_what_reads_it_is_refused_with_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("record_format", "lacks"), [("avro", "fastavro"), ("protobuf", "grpc_tools")])
+def test_a_format_without_what_reads_it_is_refused_with_what_to_install(
+    record_format: str, lacks: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fastavro" else found(name))
-    assert main([*FEED, *OF_AVRO, "http://r:1", *AT]) == 1
-    assert "--format avro needs fastavro: install keyhole-spark[registry]" in capsys.readouterr().err
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == lacks else found(name))
+    assert main([*FEED, *KEY, "--value", "amount", "--format", record_format, "--registry", "http://r:1", *AT]) == 1
+    assert f"--format {record_format} needs {lacks}: install keyhole-spark[registry]" in capsys.readouterr().err
+
+
+def test_avro_needs_nothing_of_protobuf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "grpc_tools" else found(name))
+    assert main([*FEED, *OF_AVRO, "r:8081", *AT]) == 1
+    assert "--registry takes a URL" in capsys.readouterr().err
 
 
 def test_a_registry_that_can_t_be_one_is_refused_before_kafka_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,6 +293,18 @@ def test_the_columns_of_avro_are_looked_for_by_name() -> None:
     records = [SourceRecord(0, 0, None, framed(7, schema, {"customer": "c1"}))]
     with pytest.raises(InvalidConfiguration, match=r"has a field amount \(is it amuont\?\)"):
         check_records(records, describe(options), options.format, "orders", AvroEncoding(source, ManualClock()))
+
+
+def test_the_columns_of_protobuf_are_looked_for_by_name() -> None:
+    options, source = (
+        told(*KEY, "--value", "amount", "--format", "protobuf", "--registry", "http://r:1"),
+        StandInSource(),
+    )
+    text = 'syntax = "proto3"; message Order { string customer = 1; string amuont = 2; }'
+    source.schemas[7] = RegisteredSchema("PROTOBUF", text)
+    records = [SourceRecord(0, 0, None, b"\0\0\0\0\x07\0\x0a\x02c1")]
+    with pytest.raises(InvalidConfiguration, match=r"has a field amount \(is it amuont\?\)"):
+        check_records(records, describe(options), options.format, "orders", ProtobufEncoding(source, ManualClock()))
 
 
 def test_json_rows_are_no_changes_of_a_table() -> None:

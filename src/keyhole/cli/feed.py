@@ -49,6 +49,7 @@ _LONGEST_TOPIC = 249 - len(".dead-letter")
 _MOST_SECONDS = 1e15
 _TO_SERVE = ("aiohttp", "grpc_health", "prometheus_client")
 _TO_ASK_A_REGISTRY = ("authlib", "cachetools", "fastavro")
+_TO_READ_PROTOBUF = ("grpc_tools",)
 
 
 def feed_options(options: argparse.Namespace) -> FeedOptions:
@@ -71,7 +72,7 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         )
     if options.registry and not RecordFormat(options.format).of_registry:
         raise InvalidConfiguration(
-            "--registry is for --format avro and debezium-avro: give one of these, or leave it out"
+            "--registry is for --format avro, debezium-avro and protobuf: give one of these, or leave it out"
         )
     if not options.value and not options.reduce:
         raise InvalidConfiguration("say what is kept of a key: --reduce amount=sum, or --value amount:double")
@@ -178,11 +179,13 @@ def _encoding(options: argparse.Namespace, clock: Clock) -> RecordEncoding:
     """Of the topic's records. Raises InvalidConfiguration: what reads it isn't installed, or --registry is wrong."""
     if not options.registry:
         return JSON
-    require(f"--format {options.format}", "registry", _TO_ASK_A_REGISTRY)
+    of_protobuf = options.format == RecordFormat.PROTOBUF
+    require(f"--format {options.format}", "registry", _TO_ASK_A_REGISTRY + (_TO_READ_PROTOBUF if of_protobuf else ()))
     from keyhole.feed.registry.client import ConfluentRegistry
-    from keyhole.feed.registry.encodings import AvroEncoding
+    from keyhole.feed.registry.encodings import AvroEncoding, ProtobufEncoding
 
-    return AvroEncoding(ConfluentRegistry(options.registry), clock)
+    encoding = ProtobufEncoding if of_protobuf else AvroEncoding
+    return encoding(ConfluentRegistry(options.registry), clock)
 
 
 def _check_topic(

@@ -8,7 +8,7 @@ from keyhole.cli import run_commands
 from keyhole.cli.argument_values import count, count_or_none, seconds
 from keyhole.cli.credential_arguments import add_credentials
 
-FORMATS = ("json", "debezium", "avro", "debezium-avro")
+FORMATS = ("json", "debezium", "avro", "debezium-avro", "protobuf")
 
 _EXAMPLES = """\
 keyhole feed shop/totals --topic orders --key customer --reduce amount=sum     a sum for each customer
@@ -32,12 +32,12 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--format",
         choices=FORMATS,
         default="json",
-        help="of its records: rows, or Debezium's changes, in JSON or in Avro (%(default)s)",
+        help="of its records: rows, or Debezium's changes, in JSON or in Avro; rows in Protobuf (%(default)s)",
     )
     feed.add_argument(
         "--registry",
         metavar="URL",
-        help="of the schema registry, for Avro; ?settings=FILE behind it for passwords and TLS",
+        help="of the schema registry, for Avro and Protobuf; ?settings=FILE behind it for passwords and TLS",
     )
     columns = feed.add_argument_group("columns: NAME, or NAME:TYPE by Spark's names of types; may be repeated")
     _add_columns(columns, "--key", "COLUMN", "of the key (a string)")

@@ -37,6 +37,7 @@ class RecordFormat(enum.StrEnum):
     DEBEZIUM = "debezium"
     AVRO = "avro"
     DEBEZIUM_AVRO = "debezium-avro"
+    PROTOBUF = "protobuf"
 
     @property
     def of_changes(self) -> bool:
@@ -46,7 +47,7 @@ class RecordFormat(enum.StrEnum):
     @property
     def of_registry(self) -> bool:
         """Whether their schemas are in a schema registry."""
-        return self in (RecordFormat.AVRO, RecordFormat.DEBEZIUM_AVRO)
+        return self in (RecordFormat.AVRO, RecordFormat.DEBEZIUM_AVRO, RecordFormat.PROTOBUF)
 
 
 @dataclass(frozen=True)

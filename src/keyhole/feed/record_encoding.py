@@ -1,7 +1,7 @@
 """From the bytes of a source record to values in the forms that JSON has: one interface, and JSON itself. Pure.
 
     JSON    b'{"customer": "c1", "at": 1763719200000000}'    ->  {"customer": "c1", "at": 1763719200000000}
-    Avro    b"\\0\\0\\0\\0\\x07\\x04c1..." (keyhole.feed.registry)     ->  the same
+    Avro    b"\\0\\0\\0\\0\\x07\\x04c1..." (keyhole.feed.registry)     ->  the same, and so Protobuf
 
 What is behind it, the rows of plain records and the changes of tables alike, doesn't know which of them it was.
 """
