@@ -111,11 +111,11 @@ LABEL org.opencontainers.image.title="Keyhole metrics exporter" \
 
 FROM build AS build-feed
 # It finds state servers by DNS, so Kubernetes' client (126 MB) is left out.
-RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-install-project --extra cli --extra kafka --extra service \
+RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-install-project --extra cli --extra kafka --extra registry --extra service \
       --no-install-package kubernetes \
     && sh -c "$STRIP"
 COPY . .
-RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --extra cli --extra kafka --extra service \
+RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --extra cli --extra kafka --extra registry --extra service \
       --no-install-package kubernetes
 
 FROM base AS feed

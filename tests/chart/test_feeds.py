@@ -55,6 +55,7 @@ def test_the_command_takes_the_words_and_makes_the_state_of_them() -> None:
         ({"reduce": [], "value": ["amount:double"], "mapKey": ["day:date"]}, StateKind.MAP),
         ({"reduce": [], "value": ["amount:double"], "maxLength": 10}, StateKind.LIST),
         ({"reduce": ["amount:decimal(9,2)=sum"], "format": "debezium"}, StateKind.REDUCING),
+        ({"format": "avro", "registry": "http://registry:8081"}, StateKind.REDUCING),
     ],
     ids=str,
 )
@@ -63,8 +64,8 @@ def test_each_kind_of_state_can_be_said(more: dict[str, Any], kind: StateKind) -
 
 
 def test_all_options_are_passed_on() -> None:
-    words = arguments(standbys=1, fromEarliest=True, unchecked=True)
-    assert {"--standbys=1", "--from-earliest", "--unchecked"} <= set(words)
+    words = arguments(standbys=1, fromEarliest=True, unchecked=True, registry="http://registry:8081")
+    assert {"--standbys=1", "--from-earliest", "--unchecked", "--registry=http://registry:8081"} <= set(words)
     assert not {"--from-earliest", "--unchecked"} & set(arguments())
 
 

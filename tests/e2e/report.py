@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+from tests.e2e import failures
 
 GAP, IDLE = "gap_seconds", "idle_cores"
 
@@ -50,12 +52,7 @@ def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: da
             cells += [found["whole_after_seconds"], found["next_epochs_after_seconds"]]
             yield "| " + " | ".join(str(cell) for cell in cells) + " |"
     yield ""
-    said = [(found["what"], *error) for found in findings for error in found.get("said", {}).items()]
-    if said:
-        yield "What the last error of each reason said:"
-        yield ""
-        yield from (f"- {what}, {reason}: {why}" for what, reason, why in said)
-        yield ""
+    yield from errors_left(findings)
     yield "## What each container takes"
     yield ""
     yield "All pods of a component added up. Idle: the job goes on, one reader reads. Loaded: 10,000 lookups a second"
@@ -82,6 +79,27 @@ def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: da
         outcome = "failed" if case in bad else "skipped" if case in skipped else "passed"
         module = case.get("classname", "").rpartition(".")[2]
         yield f"| {module}: {case.get('name')} | {outcome} | {float(case.get('time', 0)):.0f} |"
+
+
+def errors_left(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which reads may fail, why no more of them do, and what those that failed were told."""
+    yield "## Errors that are left"
+    yield ""
+    yield "Each step of the table asserts how many of its reads failed, whatever with"
+    yield f"([failures.py](failures.py)). In most steps none may: {failures.NOTHING.why}."
+    yield "The last test of the release `platform` asserts the same of all its reads since the first answer."
+    yield "A read may fail here:"
+    yield ""
+    for step, bound in failures.BOUNDS.items():
+        most = "one for each timeout of the gap" if bound.timeouts else "until the first answer"
+        yield f"- {step}: {', '.join(sorted(bound.reasons))}, {most}; {bound.why}."
+    yield ""
+    said = [(found["what"], *error) for found in findings for error in found.get("said", {}).items()]
+    if said:
+        yield "What the last error of each reason said:"
+        yield ""
+        yield from (f"- {what}, {reason}: {why}" for what, reason, why in said)
+        yield ""
 
 
 def counts(of: Mapping[str, int]) -> str:
