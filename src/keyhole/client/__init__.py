@@ -3,6 +3,17 @@
 import keyhole.rpc  # noqa: F401 - before anything imports grpc
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.server_status import ServerStatus, StateHolding
+from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.sync_client import Client
+from keyhole.client.typed_values import TypedAnswer, TypedEntries
 
-__all__ = ["AsyncClient", "Client", "ServerStatus", "StateHolding"]
+__all__ = [
+    "AsyncClient",
+    "AsyncState",
+    "Client",
+    "ServerStatus",
+    "State",
+    "StateHolding",
+    "TypedAnswer",
+    "TypedEntries",
+]

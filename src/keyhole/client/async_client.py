@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import NoReturn, Self, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.options import Key, ReadOptions, ScanOptions, asked_of, defaults
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
+from keyhole.client.state_handles import AsyncState
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.lookups import Whole, keys_of
@@ -25,6 +26,8 @@ from keyhole.model.state import StateDescriptor
 from keyhole.rpc import channels, convert, forked
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import query_pb2
+
+_V = TypeVar("_V")
 
 # Of a `get_many`; the others wait. A quarter of what a connection lets wait, so that one caller leaves room for others.
 _KEYS_UNDER_WAY = 16_384
@@ -177,6 +180,29 @@ class AsyncClient:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Any thread."""
         connection = self._connection
         return None if connection is None else connection.known(application, state)
+
+    @overload
+    def state(self, path: str) -> AsyncState[Any]: ...
+
+    @overload
+    def state(self, path: str, *, value: type[_V]) -> AsyncState[_V]: ...
+
+    def state(self, path: str, *, value: type[_V] | None = None) -> AsyncState[Any]:
+        """One state, to be read again and again. Sends nothing yet.
+
+            sensors = client.state("temperature-monitor/sensors", value=Reading)
+            answer = await sensors.get(sensor="sensor-42")
+
+        Args:
+            path: application/state.
+            value: A dataclass, a TypedDict, a msgspec.Struct or a pydantic model, whose fields are named as those of
+                the state's value. It need not have all of them. None: values are rows.
+
+        Raises:
+            InvalidConfiguration: The path is not application/state.
+            TypeError: Rows can't be turned into values of this type.
+        """
+        return AsyncState(self, self, path, value)
 
     def session(self, epochs: Epochs | None = None) -> AsyncSession:
         """Reads that never go backwards, on this client's event loop.

@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
-from keyhole.client.bounds import Duration
 from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.session_epochs import Epochs, Seen, StateName
+from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 
-# ruff: noqa: ASYNC109 - a timeout is part of the request
-
-
-class AsyncReads(Protocol):
-    """What an AsyncSession reads through: an AsyncClient, whose methods these are."""
-
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]: ...
-
-    async def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
-    ) -> list[Answer]: ...
-
-    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
-
-    async def describe_state(
-        self, application: str, state: str, *, timeout: Duration | None = None
-    ) -> StateDescriptor: ...
-
-    def known(self, application: str, state: str) -> StateCodec | None: ...
-
-
-class Reads(Protocol):
-    """What a Session reads through: a Client, whose methods these are."""
-
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer: ...
-
-    def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
-    ) -> list[Answer]: ...
-
-    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
-
-    def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor: ...
-
-    def known(self, application: str, state: str) -> StateCodec | None: ...
+T = TypeVar("T")
 
 
 class _Codecs:
     """By which the key groups of keys are known, of the states that a session has read."""
 
-    def __init__(self, client: AsyncReads | Reads) -> None:
+    def __init__(self, client: AsyncStates | States) -> None:
         self._client = client
         self._codecs: dict[StateName, StateCodec] = {}
 
@@ -77,7 +44,7 @@ class AsyncSession:
     Used on the client's event loop only.
     """
 
-    def __init__(self, client: AsyncReads, epochs: Epochs) -> None:
+    def __init__(self, client: AsyncStates, epochs: Epochs) -> None:
         self._client = client
         self._seen = Seen(epochs)
         self._codecs = _Codecs(client)
@@ -88,6 +55,16 @@ class AsyncSession:
         A copy. Another session can go on from it.
         """
         return self._seen.epochs
+
+    @overload
+    def state(self, path: str) -> AsyncState[Any]: ...
+
+    @overload
+    def state(self, path: str, *, value: type[T]) -> AsyncState[T]: ...
+
+    def state(self, path: str, *, value: type[T] | None = None) -> AsyncState[Any]:
+        """One state, whose reads are this session's. See AsyncClient.state."""
+        return AsyncState(self, self._client, path, value)
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
         """The value of one key, at the highest epoch seen or a later one. Raises as AsyncClient.get."""
@@ -151,7 +128,7 @@ class Session:
     For one thread at a time: each read blocks until it is answered, or its timeout has passed. Needs no closing.
     """
 
-    def __init__(self, client: Reads, epochs: Epochs) -> None:
+    def __init__(self, client: States, epochs: Epochs) -> None:
         self._client = client
         self._seen = Seen(epochs)
         self._codecs = _Codecs(client)
@@ -162,6 +139,16 @@ class Session:
         A copy. Another session can go on from it.
         """
         return self._seen.epochs
+
+    @overload
+    def state(self, path: str) -> State[Any]: ...
+
+    @overload
+    def state(self, path: str, *, value: type[T]) -> State[T]: ...
+
+    def state(self, path: str, *, value: type[T] | None = None) -> State[Any]:
+        """One state, whose reads are this session's. See Client.state."""
+        return State(self, self._client, path, value)
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
         """The value of one key, at the highest epoch seen or a later one. Blocks. Raises as Client.get."""

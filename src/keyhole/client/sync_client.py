@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
@@ -19,6 +19,7 @@ from keyhole.client.options import Key, ReadOptions, ScanOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
+from keyhole.client.state_handles import State
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
@@ -29,6 +30,7 @@ from keyhole.rpc import forked
 from keyhole.security.credentials import PLAIN, Credentials
 
 _T = TypeVar("_T")
+_V = TypeVar("_V")
 
 
 class Client:
@@ -132,6 +134,29 @@ class Client:
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Never blocks."""
         return self._client.known(application, state)
+
+    @overload
+    def state(self, path: str) -> State[Any]: ...
+
+    @overload
+    def state(self, path: str, *, value: type[_V]) -> State[_V]: ...
+
+    def state(self, path: str, *, value: type[_V] | None = None) -> State[Any]:
+        """One state, to be read again and again. Its reads block. Sends nothing yet.
+
+            sensors = client.state("temperature-monitor/sensors", value=Reading)
+            answer = sensors.get(sensor="sensor-42")
+
+        Args:
+            path: application/state.
+            value: A dataclass, a TypedDict, a msgspec.Struct or a pydantic model, whose fields are named as those of
+                the state's value. It need not have all of them. None: values are rows.
+
+        Raises:
+            InvalidConfiguration: The path is not application/state.
+            TypeError: Rows can't be turned into values of this type.
+        """
+        return State(self, self, path, value)
 
     def session(self, epochs: Epochs | None = None) -> Session:
         """Reads that never go backwards, for one thread at a time.

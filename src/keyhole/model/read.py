@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from keyhole.model.html_tables import answer_table, entries_table
+
 
 class Stale(enum.StrEnum):
     """Whether a copy other than the confirmed owner's may answer a read.
@@ -103,6 +105,14 @@ class Answer(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return self.found
 
+    def value_or(self, default: Any) -> Any:
+        """The value; where the key is absent, this one."""
+        return self.value if self.found else default
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the value by field, and its source."""
+        return answer_table(self)
+
     @property
     def epoch(self) -> int:
         """The epoch whose changes the answer holds; 0: none was committed yet."""
@@ -148,6 +158,10 @@ class Entries(msgspec.Struct, frozen=True):
 
     def __getitem__(self, index: int) -> Entry:
         return self.entries[index]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the entries, and their source."""
+        return entries_table(self)
 
     @property
     def values(self) -> tuple[Any, ...]:

@@ -1,0 +1,65 @@
+"""What a session or a state's handle reads through: the methods of a client, by part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol, Unpack
+
+from keyhole.client.bounds import Duration
+from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.encoding.codec import StateCodec
+from keyhole.model.read import Answer, Entries
+from keyhole.model.state import StateDescriptor
+
+# ruff: noqa: ASYNC109 - a timeout is part of the request
+
+
+class AsyncReads(Protocol):
+    """An AsyncClient's reads, or an AsyncSession's."""
+
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]: ...
+
+    async def get_many(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+    ) -> list[Answer]: ...
+
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
+
+
+class AsyncCatalogue(Protocol):
+    """What an AsyncClient says of states."""
+
+    async def describe_state(
+        self, application: str, state: str, *, timeout: Duration | None = None
+    ) -> StateDescriptor: ...
+
+    def known(self, application: str, state: str) -> StateCodec | None: ...
+
+
+class AsyncStates(AsyncReads, AsyncCatalogue, Protocol):
+    """An AsyncClient."""
+
+
+class Reads(Protocol):
+    """A Client's reads, or a Session's."""
+
+    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer: ...
+
+    def get_many(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+    ) -> list[Answer]: ...
+
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
+
+
+class Catalogue(Protocol):
+    """What a Client says of states."""
+
+    def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor: ...
+
+    def known(self, application: str, state: str) -> StateCodec | None: ...
+
+
+class States(Reads, Catalogue, Protocol):
+    """A Client."""

@@ -1,0 +1,184 @@
+"""One state, to be read again and again: its name and the type of its values are said once.
+
+    sensors = client.state("temperature-monitor/sensors", value=Reading)
+    answer = await sensors.get("sensor-42")
+    answer = await sensors.get(sensor="sensor-42", stale="always")
+
+Made by the `state` of a client or of a session; needs no closing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, Unpack
+
+from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, Catalogue, Reads
+from keyhole.client.typed_values import TypedAnswer, TypedEntries, TypedValues
+from keyhole.errors import KeyMismatch
+from keyhole.model.html_tables import state_table
+from keyhole.model.state import KeyColumn, StateDescriptor
+from keyhole.model.state_path import state_path
+
+T = TypeVar("T")
+
+
+class _NotGiven:
+    """Stands where no key is given by position. None is one: it is refused as null."""
+
+
+_NOT_GIVEN: Any = _NotGiven()
+
+
+class _Handle(Generic[T]):
+    """What the handles of both clients have in common. Sends nothing.
+
+    Raises:
+        InvalidConfiguration: The path is not application/state.
+        TypeError: Rows can't be turned into values of this type.
+    """
+
+    def __init__(self, catalogue: AsyncCatalogue | Catalogue, path: str, value: type[T] | None) -> None:
+        self.application, self.name = state_path(path)
+        self._catalogue = catalogue
+        self._typed: TypedValues[T] = TypedValues(path, value)
+        self._described: StateDescriptor | None = None
+
+    @property
+    def path(self) -> str:
+        """application/state."""
+        return f"{self.application}/{self.name}"
+
+    @property
+    def known(self) -> StateDescriptor | None:
+        """The state's descriptor as the last read, or `describe`, had it; None: there was none. Asks nobody."""
+        codec = self._catalogue.known(self.application, self.name)
+        return self._described if codec is None else codec.descriptor
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, value={self._typed.type_name})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what is known of the state."""
+        return state_table(self.path, self.known)
+
+    def _parted(
+        self, key: Key, given: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options, and columns of the key. Raises TypeError: the key is given by position, and columns are, too."""
+        columns = {name: value for name, value in given.items() if name not in options.__annotations__}
+        if key is not _NOT_GIVEN and columns:
+            raise TypeError(
+                f"unexpected keyword argument {next(iter(columns))!r}: the key is given by position; the options are "
+                f"{', '.join(options.__annotations__)}"
+            )
+        return {name: value for name, value in given.items() if name not in columns}, columns
+
+    def _key(self, of: Sequence[KeyColumn], columns: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The key whose columns are these. Raises KeyMismatch."""
+        wanted = [column.name for column in of]
+        if sorted(columns) != sorted(wanted):
+            raise KeyMismatch(
+                f"the key of state {self.path} was given by {', '.join(sorted(columns)) or 'no column'}; give "
+                f"{', '.join(wanted) or 'none: it is scanned whole'}",
+                state=self.path,
+            )
+        return tuple(columns[name] for name in wanted)
+
+
+class AsyncState(_Handle[T]):
+    """A state, read through an AsyncClient or an AsyncSession; on their event loop only.
+
+    Attributes:
+        application, name: What it is called.
+    """
+
+    def __init__(self, reads: AsyncReads, catalogue: AsyncCatalogue, path: str, value: type[T] | None) -> None:
+        super().__init__(catalogue, path, value)
+        self._reads = reads
+        self._catalogue: AsyncCatalogue = catalogue
+
+    async def describe(self) -> StateDescriptor:
+        """What the state is now: its key, its schema. Raises as AsyncClient.describe_state."""
+        self._described = await self._catalogue.describe_state(self.application, self.name)
+        return self._described
+
+    async def get(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedAnswer[T]:
+        """The value of one key. Several that are gathered travel together.
+
+        Args:
+            key: As AsyncClient.get takes it.
+            given: The key by its columns, where it is not given by position: `get(customer="c1")`. And the options of
+                AsyncClient.get: a column that is called like one of these can be given by position alone.
+
+        Raises:
+            KeyMismatch: The columns are not those of the key; the message names these.
+            ValueMismatch: The value does not fit the type that the reader asked for.
+            TypeError: An option that there is not.
+            KeyholeError: As AsyncClient.get.
+        """
+        options, columns = self._parted(key, given, ReadOptions)
+        if key is _NOT_GIVEN:
+            of = self.known or await self.describe()
+            key = self._key((*of.scan_key, *of.entry_key), columns)
+        return self._typed.answer(await self._reads.get(self.application, self.name, key, **options))
+
+    async def get_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[TypedAnswer[T]]:
+        """The values of many keys, in their order. Raises as AsyncClient.get_many, and ValueMismatch as `get`."""
+        answers = await self._reads.get_many(self.application, self.name, keys, **options)
+        return [self._typed.answer(answer) for answer in answers]
+
+    async def scan(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedEntries[T]:
+        """The entries of one key in order, as AsyncClient.scan; of a broadcast state without a key.
+
+        Args:
+            key, given: As `get` takes them, without the map key, and the options of AsyncClient.scan.
+
+        Raises:
+            KeyMismatch, ValueMismatch, TypeError: As `get`.
+            KeyholeError: As AsyncClient.scan.
+        """
+        options, columns = self._parted(key, given, ScanOptions)
+        if key is _NOT_GIVEN:
+            of = self.known or await self.describe()
+            key = self._key(of.scan_key, columns)
+        return self._typed.entries(await self._reads.scan(self.application, self.name, key, **options))
+
+
+class State(_Handle[T]):
+    """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks.
+
+    Attributes:
+        application, name: What it is called.
+    """
+
+    def __init__(self, reads: Reads, catalogue: Catalogue, path: str, value: type[T] | None) -> None:
+        super().__init__(catalogue, path, value)
+        self._reads = reads
+        self._catalogue: Catalogue = catalogue
+
+    def describe(self) -> StateDescriptor:
+        """What the state is now: its key, its schema. Raises as Client.describe_state."""
+        self._described = self._catalogue.describe_state(self.application, self.name)
+        return self._described
+
+    def get(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedAnswer[T]:
+        """The value of one key. Takes and raises what AsyncState.get does."""
+        options, columns = self._parted(key, given, ReadOptions)
+        if key is _NOT_GIVEN:
+            of = self.known or self.describe()
+            key = self._key((*of.scan_key, *of.entry_key), columns)
+        return self._typed.answer(self._reads.get(self.application, self.name, key, **options))
+
+    def get_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[TypedAnswer[T]]:
+        """The values of many keys, in their order. Raises as Client.get_many, and ValueMismatch as `get`."""
+        answers = self._reads.get_many(self.application, self.name, keys, **options)
+        return [self._typed.answer(answer) for answer in answers]
+
+    def scan(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedEntries[T]:
+        """The entries of one key in order. Takes and raises what AsyncState.scan does."""
+        options, columns = self._parted(key, given, ScanOptions)
+        if key is _NOT_GIVEN:
+            of = self.known or self.describe()
+            key = self._key(of.scan_key, columns)
+        return self._typed.entries(self._reads.scan(self.application, self.name, key, **options))
