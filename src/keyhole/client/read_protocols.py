@@ -38,7 +38,7 @@ class AsyncCatalogue(Protocol):
 
 
 class AsyncStates(AsyncReads, AsyncCatalogue, Protocol):
-    """An AsyncClient."""
+    """Reads, and what is said of states: an AsyncClient."""
 
 
 class Reads(Protocol):
@@ -62,4 +62,4 @@ class Catalogue(Protocol):
 
 
 class States(Reads, Catalogue, Protocol):
-    """A Client."""
+    """Reads, and what is said of states: a Client."""

@@ -19,6 +19,7 @@ import msgspec
 
 from keyhole.encoding.row import Row
 from keyhole.errors import ValueMismatch
+from keyhole.hints import ready
 from keyhole.model.read import Answer, Entries, Entry
 
 T = TypeVar("T")
@@ -102,6 +103,7 @@ def _converter(to: Any) -> Callable[[dict[str, Any]], Any]:
         raise TypeError(f"value is {to!r}, to which no row can be turned ({error}); {_WANTED}") from error
     if not fits:
         raise TypeError(f"value is {to!r}; {_WANTED}")
+    ready(to)
     return lambda found: msgspec.convert(found, to)
 
 
