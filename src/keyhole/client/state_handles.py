@@ -46,7 +46,7 @@ class _Handle(Generic[T]):
 
     @property
     def path(self) -> str:
-        """application/state."""
+        """What it is called, in one word: application/state."""
         return f"{self.application}/{self.name}"
 
     @property
