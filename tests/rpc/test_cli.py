@@ -365,3 +365,21 @@ async def test_retire_that_one_server_refuses_has_none_forget_anything(capsys: p
         assert await run(*servers, "--json") == 0
         told = json.loads(capsys.readouterr().out)["retired"]
         assert [of["server"] for of in told] == [a.address, b.address]
+
+
+async def test_types_are_written_for_the_states_of_an_application_or_some_of_them(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await keyhole("codegen", APPLICATION) == 0
+    written = capsys.readouterr().out
+    compile(written, "written", "exec")
+    assert f'READINGS = "{PATH}"' in written
+    assert "class Hourly(" in written
+    assert await keyhole("codegen", APPLICATION, STATE, "--language", "typescript") == 0
+    written = capsys.readouterr().out
+    assert "export interface Readings<" in written
+    assert "Hourly" not in written
+    assert "has no state nonsense; it has fresh, hourly, readings, rules, windows" in await refused(
+        keyhole, capsys, "nonsense", "codegen", APPLICATION, "nonsense"
+    )
+    await refused(keyhole, capsys, "no application 'nonsense'", "codegen", "nonsense")

@@ -87,7 +87,13 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--min-epoch", type=int, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
         )
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
-    reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status}
+    codegen = commands.add_parser("codegen", parents=[common], help="write types for the values of states")
+    codegen.add_argument("application", metavar="APP", help="whose states")
+    codegen.add_argument("states", nargs="*", metavar="STATE", help="default: all of them")
+    codegen.add_argument(
+        "--language", choices=("python", "typescript"), default="python", help="typescript: for HTTP (%(default)s)"
+    )
+    reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status, "codegen": codegen}
     for name, command in reads.items():
         command.set_defaults(run=read_commands.read, read=name)
 

@@ -1,4 +1,4 @@
-"""The commands that read through a proxy: states, describe, get, scan and status."""
+"""The commands that read through a proxy: states, describe, get, scan, status and codegen."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def read(options: argparse.Namespace) -> int:
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
             within = reads.Range(options.start, options.stop, options.descending, options.limit)
             reads.scan(client, output, options.state, options.key, within, bounds)
+        elif options.read == "codegen":
+            reads.codegen(client, options.application, options.states, options.language)
         else:
             reads.status(client, output)
     return 0

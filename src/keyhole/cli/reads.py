@@ -1,4 +1,4 @@
-"""`keyhole states | describe | get | scan | status`: what a proxy or a state server answers, as a table or as JSON."""
+"""What the reading commands show: answers of a proxy or a state server, as a table, as JSON, or as types."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import msgspec
 from rich.console import Console
 
 from keyhole import Answer, Client, Source, Stale, StateDescriptor
+from keyhole.cli.codegen.python_types import python_types
+from keyhole.cli.codegen.typescript_types import typescript_types
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.value_json import to_json
-from keyhole.errors import KeyMismatch
+from keyhole.errors import KeyMismatch, UnknownApplication, UnknownState
 from keyhole.model.state_path import state_path
 from keyhole.rpc.scan_requests import check_has_entries
 from keyhole.terminal import tables
@@ -89,6 +91,22 @@ class Bounds:
     stale: StalePolicy = Stale.WHEN_NEEDED
     max_staleness_seconds: float | None = None
     min_epoch: int = 0
+
+
+def codegen(client: Client, application: str, states: Sequence[str], language: str) -> None:
+    """Types for the values of an application's states, on standard output.
+
+    Args:
+        states: Those that are wanted; none: all.
+        language: python or typescript.
+    """
+    found = {descriptor.state: descriptor for descriptor in client.list_states(application)}
+    if not found:
+        raise UnknownApplication(f"there is no application {application!r} with a state; `keyhole states` lists them")
+    if unknown := [state for state in states if state not in found]:
+        raise UnknownState(f"application {application} has no state {unknown[0]}; it has {', '.join(sorted(found))}")
+    write = python_types if language == "python" else typescript_types
+    print(write(application, [found[state] for state in sorted(states or found)]), end="")
 
 
 def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bounds: Bounds) -> None:
