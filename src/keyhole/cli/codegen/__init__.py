@@ -1,1 +1,1 @@
-"""`keyhole codegen`: types for the values of an application's states, in Python and TypeScript, from their descriptors."""
+"""`keyhole codegen`: types for the values of states, in Python and in TypeScript, from their descriptors."""
