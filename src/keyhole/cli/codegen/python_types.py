@@ -6,7 +6,7 @@ import builtins
 import re
 from collections.abc import Iterable, Sequence
 
-from keyhole.cli.codegen.spelling import Spelling, comment
+from keyhole.cli.codegen.written_names import Spelling, comment
 from keyhole.model.state import StateDescriptor
 from keyhole.model.type_names import TypeName, parsed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from keyhole.cli.codegen.spelling import Spelling, comment, in_quotes, property_name
+from keyhole.cli.codegen.written_names import Spelling, comment, in_quotes, property_name
 from keyhole.model.state import StateDescriptor
 from keyhole.model.type_names import TypeName, parsed
 

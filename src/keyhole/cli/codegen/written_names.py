@@ -23,12 +23,12 @@ class Spelling:
         self._taken = set(taken)
 
     def class_name(self, *names: str) -> str:
-        """SensorReadings, of `sensor_readings`."""
+        """Words that begin with capitals: SensorReadings, of `sensor_readings`."""
         parts = [part for name in names for part in _parts(name)]
         return self._free("".join(part[:1].upper() + part[1:] for part in parts) or "Value")
 
     def constant(self, name: str) -> str:
-        """SENSOR_READINGS, of `sensor-readings`."""
+        """Words in capitals: SENSOR_READINGS, of `sensor-readings`."""
         return self._free("_".join(_parts(name)).upper() or "STATE")
 
     def attribute(self, name: str) -> str:
