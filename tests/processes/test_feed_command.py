@@ -23,6 +23,8 @@ from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from tests.support.avro_records import framed, record_schema
+from tests.support.protobuf_records import Writer
+from tests.support.protobuf_records import framed as of_protobuf
 from tests.support.schema_registry import StandInRegistry
 from tests.support.waiting import LONG_SECONDS, until
 
@@ -94,10 +96,12 @@ class Stack:
             self.rows[customer] += 1
         assert self._producer.flush(LONG_SECONDS) == 0
 
-    def start_feeder_of_avro(self, topic: str, registry: str) -> Child:
+    def start_feeder_of(self, record_format: str, topic: str, registry: str) -> Child:
+        """Feeds the state of the format's name."""
         make_topics(self.kafka, {topic: 1}, LONG_SECONDS)
         return self._started(
-            *("feed", f"{self.application}/avro", "--topic", topic, "--format", "avro", "--registry", registry),
+            *("feed", f"{self.application}/{record_format}", "--topic", topic),
+            *("--format", record_format, "--registry", registry),
             *("--key", "customer", "--reduce", "amount:bigint=sum", "--unchecked", "--key-groups", "4"),
             *("--bootstrap-servers", self.kafka, "--servers", self.server_address),
         )
@@ -134,10 +138,10 @@ class Stack:
             Counter({name: value.order for name, value in there.items()}),
         )
 
-    def total_of(self, customer: str) -> int | None:
-        """What the state that is fed of Avro says; None: nothing (yet)."""
+    def total_of(self, state: str, customer: str) -> int | None:
+        """What a state says of a customer; None: nothing (yet)."""
         try:
-            answer = self.client.get(self.application, "avro", customer)
+            answer = self.client.get(self.application, state, customer)
         except KeyholeError:
             return None
         return answer.value.amount if answer.found else None
@@ -241,13 +245,42 @@ def test_a_topic_of_avro_is_fed_through_an_outage_of_what_stands_in_for_its_regi
     with closing(StandInRegistry()) as registry:
         registry.add(7, ORDER)
         registry.status = 503
-        feeder = stack.start_feeder_of_avro(topic, registry.url)
+        feeder = stack.start_feeder_of("avro", topic, registry.url)
         rows = [framed(7, ORDER, {"customer": "c1", "amount": amount}) for amount in range(10)]
         stack.send_records(topic, *rows, b"{}")
         until(lambda: "refuses, with HTTP status 503" in feeder.output(), LONG_SECONDS, LOOK_SECONDS)
         registry.add(8, WIDER)
         registry.status = None
         stack.send_records(topic, framed(8, WIDER, {"note": "new", "customer": "c1", "amount": 100}))
-        until(lambda: stack.total_of("c1") == sum(range(10)) + 100, LONG_SECONDS, LOOK_SECONDS)
+        until(lambda: stack.total_of("avro", "c1") == sum(range(10)) + 100, LONG_SECONDS, LOOK_SECONDS)
         assert feeder.terminate(LONG_SECONDS) == 0
         assert f"1 refused to {topic}.dead-letter" in feeder.output()
+
+
+PAID = """
+syntax = "proto3";
+package shop;
+import "shop/currency.proto";
+message Header { string id = 1; }
+message Paid { string customer = 1; int64 amount = 2; Currency currency = 3; }
+"""
+CURRENCY = 'syntax = "proto3"; package shop; enum Currency { UNKNOWN = 0; CHF = 1; }'
+
+
+def test_a_topic_of_protobuf_is_fed_by_schemas_that_refer_to_others(stack: Stack) -> None:
+    topic, writer = f"{stack.application}-protobuf", Writer(PAID, {"shop/currency.proto": CURRENCY})
+
+    def paid(amount: int) -> bytes:
+        row = {"customer": "c1", "amount": amount, "currency": "CHF"}
+        return of_protobuf(7, writer.message("shop.Paid", row), 1)
+
+    with closing(StandInRegistry()) as registry:
+        reference = {"name": "shop/currency.proto", "subject": "currency", "version": 1}
+        registry.add_text(7, PAID, schemaType="PROTOBUF", references=[reference])
+        registry.add_text(9, "message", schemaType="PROTOBUF")
+        registry.subjects["currency", "1"] = {**reference, "id": 8, "schema": CURRENCY, "schemaType": "PROTOBUF"}
+        feeder = stack.start_feeder_of("protobuf", topic, registry.url)
+        stack.send_records(topic, *map(paid, range(10)), paid(1)[:-1], of_protobuf(9, b""), paid(100))
+        until(lambda: stack.total_of("protobuf", "c1") == sum(range(10)) + 100, LONG_SECONDS, LOOK_SECONDS)
+        assert feeder.terminate(LONG_SECONDS) == 0
+        assert f"2 refused to {topic}.dead-letter" in feeder.output()

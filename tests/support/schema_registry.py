@@ -78,7 +78,10 @@ class StandInRegistry:
         self._thread.start()
 
     def add(self, number: int, schema: Any, **more: Any) -> None:
-        self.schemas[number] = {"schema": json.dumps(schema), **more}
+        self.add_text(number, json.dumps(schema), **more)
+
+    def add_text(self, number: int, schema: str, **more: Any) -> None:
+        self.schemas[number] = {"schema": schema, **more}
 
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
         if self.status is not None:

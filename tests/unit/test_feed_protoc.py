@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,22 @@ def test_files_stand_behind_those_that_they_import_and_nothing_is_left(
     assert not list(tmp_path.iterdir())
 
 
+def test_descriptors_in_base64_stand_for_texts() -> None:
+    """So Confluent's client in Python registers them, and some registries hand them out as they are."""
+
+    def registered(text: str, *references: tuple[str, str]) -> str:
+        return base64.b64encode(protoc.compiled(text, references)[-1].SerializeToString()).decode()
+
+    inner = ("b/c.proto", 'syntax = "proto3"; package b; message C { int32 x = 1; }')
+    outer = 'syntax = "proto3"; import "b/c.proto"; message A { b.C c = 1; }'
+    described = ("b/c.proto", registered(inner[1]))
+    for text in (outer, registered(outer, inner)):
+        for reference in (inner, described):
+            assert ProtobufSchema(text, [reference]).whole(b"\0\x0a\x02\x08\x05", 0, "it") == {"c": {"x": 5}}
+    with pytest.raises(MalformedRequest, match=r"protoc does not take it: b/c\.proto: File not found"):
+        protoc.compiled(registered(outer, inner))
+
+
 DEEP = 'syntax = "proto3"; message A ' + "{ message A " * 5_000 + "{}" + "}" * 5_000
 # Each field is known by its whole name, with all that is before it.
 LARGE = (
@@ -42,6 +59,8 @@ LARGE = (
         ("", [], "it has no message"),
         ('syntax = "proto3"; import "gone.proto"; message A {}', [], r"gone\.proto"),
         ('syntax = "proto3"; message A { B b = 1; }', [], '"B" is not defined'),
+        ("AAAA", [], "protoc does not take it"),
+        ("CgEvEgEv", [], "protoc does not take it"),
         (GOOD, [("../outside.proto", "")], "no path within a directory"),
         (GOOD, [("/outside.proto", "")], "no path within a directory"),
         (GOOD, [("a//b.proto", "")], "no path of a file"),

@@ -9,6 +9,8 @@ takes the feed with it.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 import signal
 import subprocess
@@ -32,6 +34,7 @@ _MOST_TOLD = 200
 _OURS = ("google/protobuf/", "google/type/date.proto", "google/type/timeofday.proto", "confluent/type/decimal.proto")
 """What keyhole.feed.registry.protobuf gives a meaning to is never what a registry says that it is."""
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _WRONG = re.compile(r"\S+\.proto:(?!.*warning: )")
 _ENDED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
@@ -86,6 +89,7 @@ def compiled(text: str, references: Sequence[tuple[str, str]] = ()) -> Sequence[
     """The files of a schema, each behind those that it imports; its own is the last one.
 
     Args:
+        text: Of the .proto; or its descriptor in base64, and so those of the references.
         references: Names and texts of the files that it imports. Those of google.protobuf need not be among them.
 
     Raises:
@@ -97,13 +101,29 @@ def compiled(text: str, references: Sequence[tuple[str, str]] = ()) -> Sequence[
         raise MalformedRequest(f"it and what it imports have more than {_MOST_TEXT:,} characters")
     for name in texts:
         _check_name(name)
+    described = FileDescriptorSet()
     try:
         with tempfile.TemporaryDirectory(prefix="keyhole-protobuf-", ignore_cleanup_errors=True) as directory:
             for name, content in texts.items():
-                _write(Path(directory, "in", *PurePosixPath(name).parts), content)
+                if (descriptor := _descriptor(content)) is not None:
+                    descriptor.name = name
+                    described.file.append(descriptor)
+                else:
+                    _write(Path(directory, "in", *PurePosixPath(name).parts), content)
+            Path(directory, "given").write_bytes(described.SerializeToString())
             return _run(Path(directory))
     except OSError as error:
         raise RegistryAway(f"protoc can't be run here now ({type(error).__name__}), to read the schema") from None
+
+
+def _descriptor(text: str) -> FileDescriptorProto | None:
+    """The descriptor that the text is, in base64: so Confluent's client in Python registers schemas."""
+    if not _BASE64.fullmatch(text):
+        return None
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, DecodeError):
+        return None
 
 
 def _check_name(name: str) -> None:
@@ -126,7 +146,8 @@ def _write(file: Path, content: str) -> None:
 
 def _run(directory: Path) -> Sequence[FileDescriptorProto]:
     made, told = directory / "made", directory / "told"
-    words = [sys.executable, "-P", "-c", _CHILD, "--include_imports", f"--descriptor_set_out={made}", _MAIN]
+    words = [sys.executable, "-P", "-c", _CHILD, f"--descriptor_set_in={directory / 'given'}"]
+    words += ["--include_imports", f"--descriptor_set_out={made}", _MAIN]
     with told.open("wb") as errors:
         try:
             # In a session of its own: Ctrl-C is for the feed alone.
