@@ -56,6 +56,7 @@ def test_the_command_takes_the_words_and_makes_the_state_of_them() -> None:
         ({"reduce": [], "value": ["amount:double"], "maxLength": 10}, StateKind.LIST),
         ({"reduce": ["amount:decimal(9,2)=sum"], "format": "debezium"}, StateKind.REDUCING),
         ({"format": "avro", "registry": "http://registry:8081"}, StateKind.REDUCING),
+        ({"format": "protobuf", "registry": "http://registry:8081"}, StateKind.REDUCING),
     ],
     ids=str,
 )

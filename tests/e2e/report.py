@@ -33,11 +33,14 @@ def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: da
     cases = list(tests.iter("testcase"))
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
+    ran = {_module(case) for case in cases}
     seconds = sum(float(case.get("time", 0)) for case in cases)
     yield "# End-to-end tests: the last report"
     yield ""
     yield f"Written by `tests/e2e/run` on {day:%Y-%m-%d}; what the tests do is in [test_platform.py](test_platform.py)."
     yield f"{len(cases)} tests, {len(bad)} failed, {len(skipped)} skipped, in {seconds / 60:.0f} min."
+    if left_out := sorted(path.stem for path in Path(__file__).parent.glob("test_*.py") if path.stem not in ran):
+        yield f"Not in this run: {', '.join(left_out)}."
     yield ""
     yield "## What was taken away, and what readers noticed"
     yield ""
@@ -77,8 +80,12 @@ def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: da
     yield "|---|---|---|"
     for case in cases:
         outcome = "failed" if case in bad else "skipped" if case in skipped else "passed"
-        module = case.get("classname", "").rpartition(".")[2]
-        yield f"| {module}: {case.get('name')} | {outcome} | {float(case.get('time', 0)):.0f} |"
+        yield f"| {_module(case)}: {case.get('name')} | {outcome} | {float(case.get('time', 0)):.0f} |"
+
+
+def _module(case: ElementTree.Element) -> str:
+    """The name of its file, without .py."""
+    return case.get("classname", "").rpartition(".")[2]
 
 
 def errors_left(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
