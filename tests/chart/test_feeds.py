@@ -153,6 +153,17 @@ def test_it_has_a_certificate_and_kafkas_settings_as_jobs_have() -> None:
     assert secrets == {"totals-tls", "kafka-client"}
 
 
+def test_how_its_schema_registry_is_spoken_to_is_in_a_secret() -> None:
+    more = {"format": "avro", "registry": "https://registry:8081", "registrySecret": "totals-registry"}
+    of = pod(render(feed(**more)), TOTALS)
+    [container] = of.containers
+    file = "/etc/keyhole/registry/registry.properties"
+    assert f"--registry=https://registry:8081?settings={file}" in container["args"]
+    assert {"name": "registry", "mountPath": "/etc/keyhole/registry", "readOnly": True} in container["volumeMounts"]
+    secrets = {volume["secret"]["secretName"] for volume in of.spec["volumes"] if "secret" in volume}
+    assert secrets == {"totals-registry"}
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -160,6 +171,8 @@ def test_it_has_a_certificate_and_kafkas_settings_as_jobs_have() -> None:
         (KAFKA | {"feeds": [FEED, FEED | {"name": "again"}]}, "two feeds have the state shop/totals"),
         (feed(value=["amount"]), "feeds[totals] has value and reduce"),
         (feed(reduce=[]), "feeds[totals] has neither value nor reduce"),
+        (feed(format="avro"), "feeds[totals] has the format avro, and no registry"),
+        (feed(registrySecret="a"), "feeds[totals] has registrySecret, and no registry"),
         (feed(env={"KEYHOLE_JOB_SERVERS": "a:1"}), "env has KEYHOLE_JOB_SERVERS"),
         (feed(replicas=2), "additional properties 'replicas'"),
         (feed(state="totals"), "/feeds/0/state"),

@@ -226,6 +226,13 @@
 {{- if and $feed.value $feed.reduce }}
 {{- fail (printf "%s has value and reduce: value keeps a key's last row, reduce makes one of all of them; leave one of them out" $path) }}
 {{- end }}
+{{- $of_registry := not (has $feed.format (list "json" "debezium")) }}
+{{- if and $of_registry (not $feed.registry) }}
+{{- fail (printf "%s has the format %s, and no registry: say where the schema registry is (registry: http://registry:8081)" $path $feed.format) }}
+{{- end }}
+{{- if and $feed.registrySecret (not $feed.registry) }}
+{{- fail (printf "%s has registrySecret, and no registry to speak to: give both, or leave it out" $path) }}
+{{- end }}
 {{- if not (or $feed.value $feed.reduce) }}
 {{- fail (printf "%s has neither value nor reduce: say what is kept of a key (value: [amount:double], or reduce: [amount=sum])" $path) }}
 {{- end }}

@@ -9,7 +9,9 @@
 {{/* The words of `keyhole feed`, as JSON. */}}
 {{- define "keyhole.feed.arguments" -}}
 {{- $words := list .state "--topic" .topic "--format" .format -}}
-{{- with .registry }}{{ $words = append $words (printf "--registry=%s" .) }}{{ end -}}
+{{- $settings := "" -}}
+{{- if .registrySecret }}{{ $settings = "?settings=/etc/keyhole/registry/registry.properties" }}{{ end -}}
+{{- with .registry }}{{ $words = append $words (printf "--registry=%s%s" . $settings) }}{{ end -}}
 {{- range .key }}{{ $words = append $words (printf "--key=%s" .) }}{{ end -}}
 {{- range .value }}{{ $words = append $words (printf "--value=%s" .) }}{{ end -}}
 {{- range .reduce }}{{ $words = append $words (printf "--reduce=%s" .) }}{{ end -}}
