@@ -116,7 +116,7 @@ def test_in_real_time_each_reading_counts_once_though_server_and_driver_are_kill
     rows = re.findall(r"^ *(\S+) .* (?:\d+\.\d s|-) +\S+ *$", done.stderr, re.MULTILINE)
     assert rows == list(SHOWN), done.stderr
     assert re.search(r"first shown \d+(\.\d s| ms) after it was sent|no new reading of the probe", done.stderr)
-    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
+    assert "chaos: kill -9 of the state server\nstarting server-0 again" in done.stderr
     assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
     assert "all agree" in done.stderr
     result = json.loads(done.stdout)

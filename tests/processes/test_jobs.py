@@ -94,7 +94,7 @@ def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_
     assert sorted(result["states"]) == STATES["fraud_detection"]
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
     assert result["states"]["spent"] == ACCOUNTS_BEFORE
-    assert "chaos: kill -9 of the state server\nstarting server again" in done.stderr
+    assert "chaos: kill -9 of the state server\nstarting server-0 again" in done.stderr
     assert "chaos: kill -9 of the driver\nstarting job again" in done.stderr
     assert_nothing_is_left(tmp_path, done.stderr)
 

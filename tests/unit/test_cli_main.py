@@ -70,6 +70,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
         (["job", "temperature_monitor", "--external"], "pyspark", "needs pyspark: install keyhole-spark[spark]"),
         (["job", "temperature_monitor"], "jgo", "a job on this machine needs jgo: install keyhole-spark[demo]"),
         (["demo"], "jgo", "the demo needs jgo: install keyhole-spark[demo]"),
+        (["up"], "jgo", "keyhole up needs jgo: install keyhole-spark[demo]"),
         (["jars"], "jgo", "keyhole jars needs jgo: install keyhole-spark[cli,jars]"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -144,7 +144,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Sta
     with Stack(Jars((), ()), Java(tmp_path, 17), environ, said.append) as made:
         made._kafka = cast("Any", Kafka())
         made._cleanup.callback(made._stop_children)
-        for name in ("server", "proxy", "exporter", "job"):
+        for name in ("server-0", "proxy", "exporter", "job"):
             made._spawn(name)
         yield made, said
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from keyhole.cli.arguments import parser_of_all
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, ServerLost
 from keyhole.terminal.written_out import written_out
 
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options)
     except KeyholeError as error:
         # Lines and tabs are those of a log that is quoted.
-        print("keyhole:", written_out(error.message, but="\n\t"), file=sys.stderr)
+        print("keyhole:", written_out(error.message + _hint(options, error), but="\n\t"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -33,6 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough. What is left must not be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _hint(options: argparse.Namespace, error: KeyholeError) -> str:
+    """What may be done where the proxy that was to be asked isn't there."""
+    asked = getattr(options, "proxy", None)
+    if asked is None or getattr(options, "servers", None) or not isinstance(error, ServerLost):
+        return ""
+    from keyhole.up.exports import hint
+    from keyhole.up.home import DEFAULT_DIRECTORY, Home
+
+    return hint(Home(DEFAULT_DIRECTORY), asked)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,19 @@ from rich.console import Console
 from keyhole.local.class_archives import make_archives, missing
 from keyhole.local.java import Java
 
-_WHAT = "preparing Kafka's and Spark's classes for a quick start, once for this Java"
 
+def prepare_classes(
+    console: Console, environ: Mapping[str, str], java: Java, kafka_jars: Sequence[Path], *, spark: bool = True
+) -> None:
+    """Nothing is shown where there are archives. What can't be made is shown; all works without, and begins later.
 
-def prepare_classes(console: Console, environ: Mapping[str, str], java: Java, kafka_jars: Sequence[Path]) -> None:
-    """Nothing is shown where there are archives. What can't be made is shown; all works without, and begins later."""
-    makes = missing(java, kafka_jars, environ)
+    Args:
+        spark: Also Spark's, beside Kafka's.
+    """
+    makes = missing(java, kafka_jars, environ, spark=spark)
     if not makes:
         return
-    console.print(_WHAT)
+    whose = "Kafka's and Spark's" if spark else "Kafka's"
+    console.print(f"preparing {whose} classes for a quick start, once for this Java")
     for reason in make_archives(makes):
         console.print(f"going on without: {reason}", markup=False, soft_wrap=True)

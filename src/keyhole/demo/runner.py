@@ -27,6 +27,7 @@ from keyhole.errors import KeyholeError, MachineError, UnknownApplication, Unkno
 from keyhole.local.jars import JarSet
 from keyhole.local.java import find_java
 from keyhole.local.stack import Jars, Stack
+from keyhole.terminal.commands import keyhole_command
 
 _BROKEN_OFF = 130
 _FIRST_ANSWER_SECONDS = 600.0
@@ -41,8 +42,6 @@ _POLL_SECONDS = 0.02
 _SHORT_POLL_SECONDS = 0.003
 _SHOW_SECONDS = 0.5
 _CHAOS_SECONDS = 60.0
-# By `uv run`: the command is on the path of what it starts alone.
-_STARTED_BY_UV = "UV_RUN_RECURSION_DEPTH"
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class _Run:
 
     def _ready(self) -> str:
         command, arguments = self._job.example.split(maxsplit=1)
-        keyhole = "uv run keyhole" if _STARTED_BY_UV in os.environ else "keyhole"
+        keyhole = keyhole_command(os.environ)
         return (
             f"ready after {time.monotonic() - self._began:.0f} s. In another terminal:\n"
             f"  {keyhole} {command} --proxy {self._stack.proxy} {arguments}\n"
@@ -229,7 +228,7 @@ class _Run:
     def _chaos(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """Seconds after the first answer, and what happens then."""
         seconds = self._options.seconds or _CHAOS_SECONDS
-        for part, name, what in ((1 / 4, "server", "the state server"), (1 / 2, "job", "the driver")):
+        for part, name, what in ((1 / 4, "server-0", "the state server"), (1 / 2, "job", "the driver")):
 
             def kill(name: str = name, what: str = what) -> None:
                 self._console.print(f"chaos: kill -9 of {what}")

@@ -28,12 +28,14 @@ Make = Callable[[Path], None]
 """Runs the JVM so that it writes the archive to this path."""
 
 
-def missing(java: Java, kafka_jars: Sequence[Path], environ: Mapping[str, str]) -> dict[Path, Make]:
-    """The archives that are still to be made, and how."""
+def missing(
+    java: Java, kafka_jars: Sequence[Path], environ: Mapping[str, str], *, spark: bool = True
+) -> dict[Path, Make]:
+    """The archives that are still to be made, and how. `spark`: also Spark's, beside Kafka's."""
     makes: dict[Path, Make] = {
         archive_of_kafka(environ, java.executable, kafka_jars): lambda path: _run_kafka(java, kafka_jars, path),
     }
-    of_spark = archive_of_spark({**environ, "JAVA_HOME": str(java.home)})
+    of_spark = archive_of_spark({**environ, "JAVA_HOME": str(java.home)}) if spark else None
     if of_spark is not None:
         makes[of_spark] = lambda path: _run_spark(java, environ, path)
     return {path: make for path, make in makes.items() if not path.exists()}

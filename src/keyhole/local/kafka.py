@@ -29,7 +29,7 @@ class LocalKafka:
     """A broker, and its data in `directory`. Blocks; not thread-safe.
 
     Args:
-        directory: Its data, settings and log (`kafka.log`). Made if absent; removing it is the caller's task.
+        directory: Its data and settings. Made if absent; removing it is the caller's task.
         jars: What `jars.fetch(JarSet.KAFKA, ...)` returned.
         port: Where clients connect; 0: a free one, the same for the life of this object.
         heap_megabytes: The Java heap's maximum.
@@ -37,6 +37,7 @@ class LocalKafka:
         relayed: Further ports to listen on, each with the port that the broker gives clients there to come back to:
             that of a relay in between, which leads here.
         more: Listeners beside those.
+        log: What the file is that the broker's output goes to. Default: `kafka.log` in `directory`.
         options: Of its JVMs. Default: those by which they take their classes from this machine's archive, if it has
             one.
         uninterrupted: Entered while a JVM is started and taken note of: see Stack.
@@ -52,10 +53,12 @@ class LocalKafka:
         settings: Mapping[str, str] | None = None,
         relayed: Mapping[int, int] | None = None,
         more: Sequence[Listener] = (),
+        log: Path | None = None,
         options: Sequence[str] | None = None,
         uninterrupted: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self._directory = directory
+        self._log = log or directory / "kafka.log"
         if options is None:
             options = reading(archive_of_kafka(os.environ, java.executable, jars))
         self._node = KafkaNode(directory, java.executable, jars, heap_megabytes, settings or {}, options)
@@ -72,9 +75,14 @@ class LocalKafka:
         return f"{_HOST}:{self._port}"
 
     @property
+    def port(self) -> int:
+        """Where clients connect; known once it has been started."""
+        return self._port
+
+    @property
     def log(self) -> Path:
         """The file that the broker's output goes to."""
-        return self._directory / "kafka.log"
+        return self._log
 
     @property
     def pid(self) -> int | None:

@@ -52,15 +52,16 @@ def spawn_state_server(
     directory: Path,
     environ: Mapping[str, str],
     module: str = "services.state_server",
+    logs: Path | None = None,
 ) -> Child:
-    """As `start_state_server`, but doesn't wait until it answers."""
+    """As `start_state_server`, but doesn't wait until it answers. `logs`: the folder of its log, if it is another."""
     settings = {
         "KEYHOLE_STATE_SERVER_ID": name,
         "KEYHOLE_STATE_SERVER_PORT": str(port),
         "KEYHOLE_STATE_SERVER_DIRECTORY": str(directory / name),
         "KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": bootstrap_servers,
     }
-    return _start(name, module, directory, {**environ, **settings})
+    return _start(name, module, logs or directory, {**environ, **settings})
 
 
 def start_client_proxy(

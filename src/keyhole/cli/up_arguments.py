@@ -1,0 +1,63 @@
+"""The words of `keyhole up`, `down` and `env`. Nothing is run here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from keyhole.cli import up_commands
+from keyhole.cli.argument_values import Pairs, count
+from keyhole.up.exports import SHELLS
+from keyhole.up.home import DEFAULT_DIRECTORY
+
+_UP = """\
+keyhole up                              Kafka, a state server, a client proxy and metrics, in the background
+eval "$(keyhole env)"                   jobs, and keyhole itself, find them from this shell
+keyhole down                            ends them; the data stay
+"""
+
+
+def add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the three commands to the others."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--dir",
+        type=Path,
+        default=DEFAULT_DIRECTORY,
+        metavar="FOLDER",
+        help="for data, logs and what runs where (%(default)s)",
+    )
+    up = commands.add_parser(
+        "up",
+        parents=[common],
+        help="start all that serves states on this machine, in the background",
+        epilog=_UP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument("--servers", type=count, metavar="N", help="state servers; default: as many as last time, or 1")
+    up.add_argument(
+        "--ephemeral", action="store_true", help="keep the data in a temporary folder, until `keyhole down`"
+    )
+    up.add_argument(
+        "--topic",
+        dest="topics",
+        type=_topic,
+        action=Pairs,
+        default={},
+        metavar="NAME[:PARTITIONS]",
+        help="make this topic in Kafka, if it isn't there, with so many partitions (1); may be repeated",
+    )
+    up.add_argument("--foreground", action="store_true", help="stay here until Ctrl-C")
+    down = commands.add_parser("down", parents=[common], help="end what `keyhole up` has started")
+    down.add_argument("--delete", action="store_true", help="also delete its folder, with all data in it")
+    env = commands.add_parser("env", parents=[common], help="print where it runs, for eval by a shell")
+    env.add_argument("--shell", choices=SHELLS, default="sh", help="%(default)s is for bash and zsh, too")
+    for name, command in {"up": up, "down": down, "env": env}.items():
+        command.set_defaults(run=getattr(up_commands, f"run_{name}"))
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, colon, partitions = text.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:PARTITIONS")
+    return name, count(partitions) if colon else 1
