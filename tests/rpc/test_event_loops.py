@@ -64,6 +64,18 @@ def test_one_event_loop_after_the_other_has_a_client_without_a_word_of_grpcs(
     assert not caplog.records
 
 
+def test_a_client_that_is_closed_ends_its_stream_and_does_not_cancel_it(server: FakeServer) -> None:
+    """Of a stream that is cancelled gRPC tells the event loop later, by when that may be closed."""
+
+    async def main() -> None:
+        async with AsyncClient(server.address) as client:
+            await _read(client)
+
+    for closed in range(1, 4):
+        asyncio.run(main())
+        until(lambda closed=closed: server.left == closed)  # type: ignore[misc]
+
+
 async def test_a_client_that_is_closed_leaves_no_thread_of_grpcs() -> None:
     """Not one that waits to be found by the garbage collector."""
     assert await told_by("closes") == ["1.0", "polling: True", "polling: False"]

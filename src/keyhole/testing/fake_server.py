@@ -45,6 +45,7 @@ class FakeServer:
         hold_after: Scans wait only from this entry on; 0: before they answer anything.
         scans: Scans under way.
         streams: Lookup streams that are open.
+        left: Lookup streams that their callers have ended; those that were cancelled don't count.
         frames: Frames answered so far.
     """
 
@@ -59,6 +60,7 @@ class FakeServer:
         self.hold_after = 0
         self.scans = 0
         self.streams = 0
+        self.left = 0
         self.frames = 0
         self.draining = False
         self.protocol_version = PROTOCOL_VERSION
@@ -215,6 +217,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                 answer = self._frame(request)
                 self._server.frames += 1  # before it is sent: who has read the answer finds it counted
                 yield answer
+            self._server.left += 1
         finally:
             self._server.streams -= 1
 

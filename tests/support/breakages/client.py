@@ -93,7 +93,7 @@ CLIENT = (
         "src/keyhole/client/wire/lookup_stream.py",
         "            if not self._coalescer.keys:\n                await self._leave(self._runner)\n",
         "",
-        ("test_event_loops.py::test_one_event_loop_after_the_other_has_a_client_without_a_word_of_grpcs",),
+        ("test_event_loops.py::test_a_client_that_is_closed_ends_its_stream_and_does_not_cancel_it",),
     ),
     Breakage(
         "the characters of a text are many keys",
