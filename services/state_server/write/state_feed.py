@@ -24,6 +24,7 @@ from keyhole.protocol.updates import LoggedUpdate
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.store_write import write_to_stores
+from services.state_server.write.update_keys import UpdateKeys
 from services.state_server.write.updates import GroupFeed, RefusedUpdate, UpdateLimits
 
 # Of the changelog's largest record, for all that stands around a row, and its key.
@@ -82,6 +83,7 @@ class StateFeed:
         self._groups: dict[int, GroupFeed] = {}
         self._committed: dict[int, int] = {}
         self._overlay = Overlay()
+        self._keys = UpdateKeys(state.descriptor)
 
     def begin(self, key_group: int, position: FeedPosition, log_start: int) -> None:
         """A key group, which is restored from the changelog, is applied from now on.
@@ -95,7 +97,7 @@ class StateFeed:
             ChangelogRecreated: The updates that are needed are not there any more.
         """
         position = resumed(position, self._topic, log_start)
-        feed = GroupFeed(self._state.descriptor, key_group, position, self._topic, self._limits)
+        feed = GroupFeed(self._state.descriptor, key_group, position, self._topic, self._limits, self._keys)
         self._groups[key_group] = feed
         self._committed[key_group] = position.next
         self._overlay = self._overlay.drop([key_group])

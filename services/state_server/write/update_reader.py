@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import deletion
-from keyhole.encoding.json_values import JsonRows, json_reader, key_reader
+from keyhole.encoding.json_values import JsonRows, json_reader
 from keyhole.encoding.key_codec import encode_integer
 from keyhole.encoding.value_types import Convert, optional
 from keyhole.errors import MalformedRequest, Unsupported, ValueMismatch
 from keyhole.model.state import StateDescriptor, StateKind, TtlClock
 from keyhole.protocol.updates import DELETE, UpdateRecord
 from services.state_server.write.merging import StoredValue
+from services.state_server.write.update_keys import UpdateKeys
 
 POSITION_BYTES = 8
 """Of a list: what stands behind the key in an element's storage key."""
@@ -23,19 +23,21 @@ POSITION_BYTES = 8
 class UpdateReader:
     """From an update to a storage key and a row, as merging takes them. Pure.
 
+    Args:
+        keys: Of the state; None: of this reader alone.
+
     Raises:
         Unsupported: The state's kind can't be fed by updates.
     """
 
-    def __init__(self, descriptor: StateDescriptor) -> None:
+    def __init__(self, descriptor: StateDescriptor, keys: UpdateKeys | None = None) -> None:
         self._name = f"{descriptor.application}/{descriptor.state}"
         if (why := _unsupported(descriptor)) is not None:
             raise Unsupported(f"state {self._name} can't be fed by updates: {why}", state=descriptor.state)
-        self._codec = StateCodec(descriptor)
+        self._keys = keys or UpdateKeys(descriptor)
         self._rows = JsonRows(descriptor)
         self._is_list = descriptor.kind is StateKind.LIST
-        self._key = key_reader(descriptor.key)
-        self._map_key = key_reader(descriptor.map_key) if descriptor.map_key else None
+        self._has_map_key = bool(descriptor.map_key)
         self._order = self._order_of(descriptor) if descriptor.order_by else None
         self._remembers = bool(descriptor.keep_deleted_ms)
 
@@ -45,7 +47,7 @@ class UpdateReader:
 
     def clears(self, record: UpdateRecord) -> bool:
         """Whether it deletes all that a key has, of several entries."""
-        several = self._is_list or (self._map_key is not None and record.map_key is None)
+        several = self._is_list or (self._has_map_key and record.map_key is None)
         return several and record.operation == DELETE
 
     def read(self, record: UpdateRecord, offset: int) -> tuple[bytes, StoredValue]:
@@ -58,28 +60,26 @@ class UpdateReader:
             KeyMismatch, NullKey, ValueMismatch: It does not fit the state.
             MalformedRequest: An element is there, or lacks, that the operation has not, or needs.
         """
-        key = self._key(record.key)
+        key = self._keys.of(record.key, record.map_key if self._has_map_key else None)
         if record.operation == DELETE:
-            return self._deletion(key, record)
+            return key, self._deletion(record)
         if record.value is None:
             raise MalformedRequest(
                 f"an update of state {self._name} puts a row and has none; a deletion is operation 1"
             )
         row = self._rows.row(record.schema_version, record.value)
-        if self._is_list:
-            return self._codec.prefix(_one(key)) + encode_integer(offset, POSITION_BYTES), row
-        return self._codec.storage_key(_one(key + self._of_map(record))), row
+        if self._has_map_key and record.map_key is None:
+            raise MalformedRequest(f"an update of state {self._name} has no map key")
+        return (key + encode_integer(offset, POSITION_BYTES) if self._is_list else key), row
 
-    def _deletion(self, key: tuple[Any, ...], record: UpdateRecord) -> tuple[bytes, StoredValue]:
+    def _deletion(self, record: UpdateRecord) -> StoredValue:
         row: StoredValue = None
         # With and without an order, where there is one: whoever writes by the rules before these must not be refused.
         # It would take the row's identity away from the run whose deletion has the order.
         if record.value is not None:
             ordered = self._ordered(record.value)
             row = ordered if self._remembers else None
-        if self.clears(record):
-            return self._codec.prefix(_one(key)), row
-        return self._codec.storage_key(_one(key + self._of_map(record))), row
+        return row
 
     def _ordered(self, value: list[Any]) -> bytes:
         if self._order is None:
@@ -94,13 +94,6 @@ class UpdateReader:
             # Not as the cause: it may hold the value.
             raise ValueMismatch(f"the order of a deletion in state {self._name} is not of its type") from None
 
-    def _of_map(self, record: UpdateRecord) -> tuple[Any, ...]:
-        if self._map_key is None:
-            return ()
-        if record.map_key is None:
-            raise MalformedRequest(f"an update of state {self._name} has no map key")
-        return self._map_key(record.map_key)
-
 
 def _unsupported(descriptor: StateDescriptor) -> str | None:
     if descriptor.kind is StateKind.AGGREGATING or descriptor.class_version:
@@ -108,8 +101,3 @@ def _unsupported(descriptor: StateDescriptor) -> str | None:
     if descriptor.ttl_ms and descriptor.ttl_clock is TtlClock.EVENT_TIME:
         return "it expires by event time, and updates have no watermark. Let it expire by processing time"
     return None
-
-
-def _one(values: tuple[Any, ...]) -> Any:
-    """As the codec takes a key: the value itself where there is one column."""
-    return values[0] if len(values) == 1 else values

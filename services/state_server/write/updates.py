@@ -30,6 +30,7 @@ from keyhole.protocol.updates import BoundaryRecord, EndRecord, LoggedUpdate, Re
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.write.merging import StoredValue
+from services.state_server.write.update_keys import UpdateKeys
 from services.state_server.write.update_merge import UpdateMerge
 from services.state_server.write.update_reader import UpdateReader
 
@@ -78,6 +79,7 @@ class GroupFeed:
         position: Where the key group is, from its changelog.
         topic: Kafka's id of the updates topic.
         limits: What neither the store nor the changelog could take is refused.
+        keys: Of the state; None: of this key group alone.
 
     Attributes:
         next: The next offset to apply.
@@ -90,7 +92,13 @@ class GroupFeed:
     """
 
     def __init__(
-        self, descriptor: StateDescriptor, key_group: int, position: FeedPosition, topic: str, limits: UpdateLimits
+        self,
+        descriptor: StateDescriptor,
+        key_group: int,
+        position: FeedPosition,
+        topic: str,
+        limits: UpdateLimits,
+        keys: UpdateKeys | None = None,
     ) -> None:
         self.next = position.next
         self.reads = position.refill
@@ -98,6 +106,7 @@ class GroupFeed:
         self.seen = SeenRows(position)
         self._topic = topic
         self._limits = limits
+        self._keys = keys or UpdateKeys(descriptor)
         self._key_group = key_group
         self._name = f"{descriptor.application}/{descriptor.state}"
         self._rules = position.rules
@@ -115,7 +124,7 @@ class GroupFeed:
 
     def _obey(self, rules: RulesRecord | None) -> None:
         ruled = self._descriptor if rules is None else rules.rules.applied_to(self._descriptor)
-        self._reader, self._merge = UpdateReader(ruled), UpdateMerge(ruled, self._key_group)
+        self._reader, self._merge = UpdateReader(ruled, self._keys), UpdateMerge(ruled, self._key_group)
 
     def _unknown(self, record: RulesRecord) -> StaleDescriptor | None:
         """Why rules wait: they are of a schema that the descriptor has not yet. None: they don't."""
