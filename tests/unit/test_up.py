@@ -309,6 +309,7 @@ def test_where_nothing_runs_nothing_is_exported(tmp_path: Path, capsys: pytest.C
 
 def test_whom_no_proxy_answers_is_told_where_one_is(home: Home, supervisor: subprocess.Popen[bytes]) -> None:
     assert "`keyhole up` starts one" in hint(home, "127.0.0.1:7400")
+    assert hint(home, "far:7400") == ""
     recorded(home, process_of(supervisor.pid))
     assert "give --proxy 127.0.0.1:7400" in hint(home, "other:7400")
     assert "its log is" in hint(home, "127.0.0.1:7400")

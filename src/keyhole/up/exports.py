@@ -10,6 +10,7 @@ from keyhole.errors import MachineError
 from keyhole.up.home import Home, Recorded
 
 SHELLS = ("sh", "fish")
+_HERE = ("127.", "localhost")
 
 
 def variables(recorded: Recorded, python: str) -> Mapping[str, str]:
@@ -56,7 +57,7 @@ def hint(home: Home, proxy: str) -> str:
     except MachineError as error:
         return f". {error.message}"
     if recorded is None:
-        return ". `keyhole up` starts one on this machine"
+        return ". `keyhole up` starts one on this machine" if proxy.startswith(_HERE) else ""
     if not runs:
         return f". What `keyhole up` has made in {home.path} does not run now: `keyhole up` starts it again"
     if recorded.proxy == proxy:

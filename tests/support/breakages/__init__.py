@@ -15,6 +15,7 @@ from tests.support.breakages.security import SECURITY
 from tests.support.breakages.spark import SPARK
 from tests.support.breakages.stores import STORES
 from tests.support.breakages.ttl import TTL
+from tests.support.breakages.up import UP
 
 BREAKAGES: tuple[Breakage, ...] = (
     *PROTOCOL,
@@ -29,4 +30,5 @@ BREAKAGES: tuple[Breakage, ...] = (
     *SAVEPOINT,
     *REALTIME,
     *FEEDING,
+    *UP,
 )

@@ -10,7 +10,18 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[3]
 
 Area = Literal[
-    "protocol", "restore", "ttl", "routing", "security", "client", "stores", "kinds", "spark", "savepoint", "realtime"
+    "protocol",
+    "restore",
+    "ttl",
+    "routing",
+    "security",
+    "client",
+    "stores",
+    "kinds",
+    "spark",
+    "savepoint",
+    "realtime",
+    "up",
 ]
 Tier = Literal["core", "spark", "processes", "fault"]
 
