@@ -246,6 +246,8 @@ def test_a_feed_makes_the_topic_a_state_without_spark_and_each_row_counts_once(p
     platform.upgrade(
         **settings,
         **{"feeds[0]__reduce[0]": "temperature=count", "feeds[0]__resources__requests__cpu": "50m"},
+        # Or else it is back: what was scaled by hand is not in the values.
+        **{"jobs[0]__source__enabled": "false"},
         stateServers__enabled="true",
         stateServers__replicas="1",
         stateServers__resources__requests__cpu="100m",
