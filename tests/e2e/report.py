@@ -94,7 +94,7 @@ def errors_left(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "Each step of the table asserts how many of its reads failed, whatever with"
     yield f"([failures.py](failures.py)). In most steps none may: {failures.NOTHING.why}."
-    yield "The last test of the release `platform` asserts the same of all its reads since the first answer."
+    yield "For the release `platform` the recount asserts the same of all reads since the first answer."
     yield "A read may fail here:"
     yield ""
     for step, bound in failures.BOUNDS.items():
