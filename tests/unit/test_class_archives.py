@@ -107,7 +107,7 @@ def test_a_person_is_told_once_that_classes_are_prepared_and_why_not(
         prepare_classes(Console(file=file, width=200), {}, java, [])
         return file.getvalue()
 
-    monkeypatch.setattr(preparing, "missing", lambda *_: {archive: failed})
+    monkeypatch.setattr(preparing, "missing", lambda *_, **__: {archive: failed})
     assert "once for this Java\ngoing on without: spark-1.jsa: it did not start\n" in shown()
-    monkeypatch.setattr(preparing, "missing", lambda *_: {})
+    monkeypatch.setattr(preparing, "missing", lambda *_, **__: {})
     assert shown() == ""
