@@ -317,20 +317,24 @@ def test_a_list_of_which_all_has_expired_counts_from_0_removed_or_not(removes: b
 def test_a_list_keeps_what_lives_in_it_though_its_last_element_has_expired(removes: bool) -> None:
     """The ttl became shorter between the first and the second."""
     of = msgspec.structs.replace(EXPIRING["list"], max_length=0)
-    rows = [UpdateRecord("s", 0, at, 0, PUT, 1, ["a"], None, [at]) for at in range(4)]
+    # The other key's only moves the log's time on: at the commit behind it the last element of this one has expired.
+    rows = [UpdateRecord("s", 0, at, 0, PUT, 1, [name], None, [at]) for at, name in enumerate("aabaa")]
     records: list[Record] = [rules_of(msgspec.structs.replace(of, ttl_ms=1000), 2), rows[0], rules_of(of, 3), rows[1]]
     log = [
         LoggedUpdate(at, time, encode(record))
-        for at, (record, time) in enumerate(zip([*records, *rows[2:]], [100, 100, 100, 101, 151, 152], strict=True))
+        for at, (record, time) in enumerate(
+            zip([*records, *rows[2:]], [100, 100, 100, 101, 151, 152, 153], strict=True)
+        )
     ]
     owner, codec = Owner(of), StateCodec(of)
-    for end in (4, 5, 6):
+    for end in (4, 5, 6, 7):
         owner.apply(log, end)
         if removes:
             owner.commit()
             owner.commit()
-    found = [(*codec.entry(key)[1], codec.decode_row(row[8:])["n"]) for key, row in owner.living()]
-    assert found == [(0, 0), (2, 2), (3, 3)], "position and value"
+    living = [(codec.entry(key), codec.decode_row(row[8:])["n"]) for key, row in owner.living()]
+    found = [(position, value) for ((name,), (position,)), value in living if name == "a"]
+    assert found == [(0, 0), (2, 3), (3, 4)], "position and value"
 
 
 def _ordered(**changes: object) -> StateDescriptor:
