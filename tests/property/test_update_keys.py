@@ -56,3 +56,10 @@ def test_no_more_keys_are_remembered_than_there_is_room_for(monkeypatch: pytest.
     for number in range(100):
         assert keys.of([f"sensor-{number}"], None) == UpdateKeys(descriptor()).of([f"sensor-{number}"], None)
         assert len(keys._known) <= 10
+
+
+def test_a_long_text_is_not_remembered_however_short_its_storage_key_is() -> None:
+    of = msgspec.structs.replace(descriptor(), key=(KeyColumn("at", KeyType.TIMESTAMP),))
+    keys, moment = UpdateKeys(of), "2026-11-27T10:00:00.000000"
+    assert keys.of([f"{moment}{'0' * 1000}"], None) == keys.of([moment], None)
+    assert list(keys._known) == [moment]

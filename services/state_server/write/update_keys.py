@@ -9,8 +9,9 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.json_values import key_reader
 from keyhole.model.state import StateDescriptor, StateKind
 
-_MOST_KEYS, _LONGEST_BYTES = 65_536, 128
-"""Of a state on a server: together about 30 MB at most."""
+_MOST_KEYS, _LONGEST = 65_536, 256
+"""Of a state on a server: how many keys, and the bytes of each with the characters of its texts. A time may come with
+any number of digits, and its storage key stays short."""
 
 
 class UpdateKeys:
@@ -43,7 +44,8 @@ class UpdateKeys:
             return self._made(key, map_key)
         if found is None:
             found = self._made(key, map_key)
-            if len(found) <= _LONGEST_BYTES:
+            texts = (part for part in (*key, *(map_key or ())) if type(part) is str)
+            if len(found) + sum(map(len, texts)) <= _LONGEST:
                 if len(self._known) >= _MOST_KEYS:
                     self._known.clear()  # as quick as any order, and those that come often are soon back
                 self._known[name] = found
