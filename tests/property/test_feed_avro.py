@@ -20,6 +20,7 @@ from keyhole.feed.rows import SourceRecord
 from keyhole.testing.clock import ManualClock
 from services.state_server.write.update_reader import UpdateReader
 from tests.support.avro_records import encoded, framed, record_schema
+from tests.support.damaged_records import damaged
 from tests.support.schema_registry import StandInSource
 
 STRUCT = record_schema("In", x=["null", "int"], y={"type": "enum", "name": "Y", "symbols": ["A", "B"]})
@@ -103,14 +104,8 @@ def test_a_row_of_avro_is_stored_as_that_of_json(row: dict[str, Any]) -> None:
 
 @given(row=ROWS, data=st.data())
 def test_bytes_that_were_damaged_are_another_row_or_refused(row: dict[str, Any], data: st.DataObject) -> None:
-    value = bytearray(framed(7, SCHEMA, row))
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(5, len(value) - 1))
-        value[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
-        if len(value) <= 5:
-            break
     try:
-        (update,) = OF_AVRO.updates(SourceRecord(1, 2, None, bytes(value)))
+        (update,) = OF_AVRO.updates(SourceRecord(1, 2, None, damaged(framed(7, SCHEMA, row), data)))
     except RequestError:
         return
     READER.read(update.record, 0)

@@ -27,13 +27,12 @@ from google.protobuf.message_factory import GetMessageClass
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.connect import decimal_text
 from keyhole.feed.registry.allowance import Allowance
-from keyhole.feed.registry.protobuf_sizes import Layouts
+from keyhole.feed.registry.protobuf_sizes import Layouts, varint
 from keyhole.feed.registry.protoc import compiled
 
 _Form = Callable[[Any], Any]
 
 _MOST_INDEXES = 100
-_MOST_SHIFT = 63
 _UNREADABLE = (DecodeError, ValueError, IndexError, OverflowError, RecursionError, TypeError, AttributeError)
 
 
@@ -121,16 +120,8 @@ def _indexes(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        if shift == _MOST_SHIFT:
-            raise ValueError("more than 64 bits")
-        shift += 7
+    number, at = varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
 
 
 class _Forms:

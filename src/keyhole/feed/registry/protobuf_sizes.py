@@ -94,13 +94,13 @@ def _walk(data: bytes, at: int, end: int, of: _Layout, allowance: Allowance, dep
     if depth > _MOST_DEPTH:
         raise ValueError("nested too deep")
     while at < end:
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         number, kind = tag >> 3, tag & 7
         allowance.take(ITEM_BYTES)
         if kind == _VARINT:
-            _, at = _varint(data, at)
+            _, at = varint(data, at)
         elif kind == _LENGTH:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
             if at + size > end:
                 raise ValueError("more bytes than there are")
             if (inner := of.inner.get(number)) is not None:
@@ -127,7 +127,8 @@ def _numbers(packed: bytes) -> int:
     return len(packed.translate(None, _HIGH))
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that stands there, and where it ends. Raises ValueError, IndexError: there is none."""
     number = shift = 0
     while True:
         byte = data[at]
