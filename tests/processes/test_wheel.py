@@ -42,6 +42,13 @@ def test_the_wheel_holds_services_jobs_and_protos(wheel: Path) -> None:
     assert not [name for name in names if name.startswith("tests/")]
 
 
+def test_the_wheel_holds_the_template_of_new_projects(wheel: Path) -> None:
+    template = ROOT / "src/keyhole/cli/project/template"
+    files = {path.relative_to(ROOT / "src").as_posix() for path in template.rglob("*.in")}
+    assert len(files) == 7
+    assert set(zipfile.ZipFile(wheel).namelist()) >= files
+
+
 def test_the_wheel_holds_the_suite_that_stores_of_others_are_tested_by(wheel: Path) -> None:
     suite = {f"keyhole/testing/stores/{path.name}" for path in (ROOT / "src/keyhole/testing/stores").glob("*.py")}
     assert {Path(name).stem for name in suite} >= {"contract", "machine", "lifetimes"}
@@ -91,6 +98,10 @@ def test_a_client_install_brings_neither_spark_nor_kafka(wheel: Path, tmp_path: 
     assert (lacking.returncode, lacking.stdout) == (1, "")
     assert lacking.stderr.startswith("keyhole: keyhole states needs rich: install keyhole-spark[cli] (from a clone or")
     assert lacking.stderr.count("\n") == 1
+    made = environment.run("keyhole", "new", "shop")
+    assert made.returncode == 0, made.stderr
+    # The wheel is where it was installed from.
+    assert f'"keyhole-spark[demo] @ {wheel.as_uri()}"' in (environment.directory / "shop/pyproject.toml").read_text()
 
 
 async def test_the_extra_cli_is_enough_to_ask_a_proxy(wheel: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from keyhole.cli import read_commands, run_commands, tool_commands
 from keyhole.cli.argument_values import Version, add_pairs, count, seconds
 from keyhole.cli.credential_arguments import add_credentials
 from keyhole.cli.feed_arguments import add_feed
+from keyhole.cli.project_arguments import add_new
 from keyhole.cli.up_arguments import add_up
 from keyhole.config import DEFAULT_PROXY_PORT, PROXY_VARIABLE
 from keyhole.demo.jobs import job_names
@@ -40,6 +41,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_jobs(commands)
     add_feed(commands)
     add_up(commands)
+    add_new(commands)
     _add_jars(commands)
     return parser
 

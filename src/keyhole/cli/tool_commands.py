@@ -62,3 +62,11 @@ def run_jars(options: argparse.Namespace) -> int:
 
     connectors.run(s3=options.s3)
     return 0
+
+
+def run_new(options: argparse.Namespace) -> int:
+    """Runs `keyhole new`; returns the exit code. Raises KeyholeError."""
+    from keyhole.cli.project import new_command
+
+    new_command.run(options.directory, options.name)
+    return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,12 +16,18 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from keyhole.class_archive import archive_path, reading
+from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.names import checked_name
+from keyhole.spark.driver.data_frames import refuse_connect
 from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS, submit_options
 
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
+
+# spark-submit has started a JVM for the process, and says where.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _CLOUD = "org.apache.spark.internal.io.cloud"
@@ -140,6 +148,38 @@ def _of_every_job(jars: Sequence[Path], partitions: int) -> dict[str, str]:
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     return settings
+
+
+def session(
+    application: str, settings: Mapping[str, str] = MappingProxyType({}), *, cores: int = 2, partitions: int = 2
+) -> SparkSession:
+    """The session of a job of one's own: on this machine, or where spark-submit has started the job.
+
+        spark = session("shop")
+
+    On this machine what Spark writes beside checkpoints is in a temporary folder, which goes with the process. Jars are
+    those that Spark is told of in its own ways: `spark-submit --jars`, or `keyhole dev`.
+
+    Args:
+        application: Names the session, and the application whose states the job feeds where KEYHOLE_JOB_APPLICATION
+            names no other one.
+        settings: Of Spark, beside those of `local_settings` and before them.
+        cores: For tasks, where it is on this machine.
+        partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
+
+    Raises:
+        InvalidConfiguration: The name can't be an application's.
+        Unsupported: The process is set up for Spark Connect.
+    """
+    checked_name("the application's name", application, "choose another one")
+    refuse_connect(settings)
+    os.environ.setdefault(f"{JobConfig.PREFIX}APPLICATION", application)
+    if _SUBMITTED in os.environ:
+        return start_session(application, {**cluster_settings((), partitions=partitions), **settings})
+    folder = Path(tempfile.mkdtemp(prefix="keyhole-spark-"))
+    # Spark's JVM may still write into it.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return start_session(application, {**local_settings((), folder, cores=cores, partitions=partitions), **settings})
 
 
 def start_session(application: str, settings: Mapping[str, str]) -> SparkSession:

@@ -69,7 +69,7 @@ class Writer:
     ) -> None:
         self._config = config
         self._state = state
-        self._key, self._map_key = _names(key), _names(map_key)
+        self._key, self._map_key = names_of(key), names_of(map_key)
         self._kind = _checked_kind(state, kind, self._map_key)
         self._schema = schema
         self._key_groups = 1 if self._kind is StateKind.BROADCAST else key_groups
@@ -148,12 +148,12 @@ class Writer:
             self._state,
             self._kind,
             self._key_groups,
-            tuple(_key_column(schema, name) for name in self._key),
+            tuple(key_column_of(schema, name) for name in self._key),
             ValueSchema(
                 1,
                 tuple(ValueField(field.name, spark_name(field.type)) for field in schema if field.name not in named),
             ),
-            map_key=tuple(_key_column(schema, name) for name in self._map_key),
+            map_key=tuple(key_column_of(schema, name) for name in self._map_key),
             max_length=self._max_length,
         )
 
@@ -175,7 +175,8 @@ def _batch(schema: pa.Schema, rows: Sequence[Fields], ops: Sequence[Op]) -> pa.R
     return pa.RecordBatch.from_arrays(columns, names=[*schema.names, OP, SEQUENCE])
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+def names_of(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns that are named, one or several."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -188,7 +189,8 @@ def _checked_kind(state: str, kind: str | None, map_key: tuple[str, ...]) -> Sta
     return StateKind(chosen)
 
 
-def _key_column(schema: pa.Schema, name: str) -> KeyColumn:
+def key_column_of(schema: pa.Schema, name: str) -> KeyColumn:
+    """The column as one of a key. Raises KeyMismatch: there is none, or its type can't be a key's."""
     if name not in schema.names:
         raise KeyMismatch(f"there is no key column {name}; the columns are {', '.join(schema.names)}", column=name)
     kind = spark_name(schema.field(name).type)

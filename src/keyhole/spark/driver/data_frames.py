@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.utils import is_remote
 
 from keyhole.errors import Unsupported
+
+_CONNECT = (
+    "queryable states need the driver's own Spark session, and Spark Connect gives none: run the job with "
+    "spark-submit, or start the session in the job's process"
+)
+_CHOOSE_CONNECT = ("spark.remote", "spark.api.mode")
 
 
 def classic(data: DataFrame) -> ClassicDataFrame:
@@ -21,11 +30,25 @@ def classic(data: DataFrame) -> ClassicDataFrame:
         Unsupported: It belongs to Spark Connect.
     """
     if not isinstance(data, ClassicDataFrame):
-        raise Unsupported(
-            "queryable states need the driver's own Spark session, and Spark Connect gives none: run the job with "
-            "spark-submit, or start the session in the job's process"
-        )
+        raise Unsupported(_CONNECT)
     return data
+
+
+def refuse_connect(settings: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Passes where the process's session is, or would be, its own; before any query is started.
+
+    Args:
+        settings: Those that a session is to be made with.
+
+    Raises:
+        Unsupported: It is a client of Spark Connect.
+    """
+    if SparkContext._active_spark_context is not None:
+        return
+    chosen = [name for name in _CHOOSE_CONNECT if settings.get(name) not in (None, "classic")]
+    if chosen or "SPARK_REMOTE" in os.environ or is_remote():
+        why = f" ({chosen[0]} is set)" if chosen else " (SPARK_REMOTE is set)" if "SPARK_REMOTE" in os.environ else ""
+        raise Unsupported(_CONNECT + why)
 
 
 def selected(data: DataFrame, expressions: Iterable[str]) -> ClassicDataFrame:

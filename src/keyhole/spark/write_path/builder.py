@@ -34,6 +34,7 @@ from keyhole.spark.declaration.declared import RANKED_KINDS, Declaration
 from keyhole.spark.declaration.deletions import Deletes, keep_deleted_ms
 from keyhole.spark.declaration.ttl import Ttl, ttl_of
 from keyhole.spark.declaration.value_codec import ENCODED, VERSION, ValueCodec
+from keyhole.spark.driver.data_frames import refuse_connect
 from keyhole.spark.driver.executors import ServerAddresses
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.sink import OnCommit, OnRows, Sink
@@ -163,6 +164,7 @@ def refuse_unknown(
 
 def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
     """A sink of the states of one query. Raises InvalidConfiguration."""
+    refuse_connect()
     settings = _QuerySettings(**options)
     for problem in _setting_problems(settings):
         raise InvalidConfiguration(problem)

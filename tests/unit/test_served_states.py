@@ -1,0 +1,37 @@
+"""States that a test of somebody's reader serves in memory: written, read, and what is refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from keyhole import Client
+from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
+from keyhole.testing.served_states import ServedStates
+
+
+def test_what_is_written_is_read_by_a_client() -> None:
+    with ServedStates() as served, Client(served.address) as client:
+        assert served.write("shop/totals", [{"customer": "c1", "spent": 1.5}, {"customer": "c2"}], key="customer") == 1
+        assert client.get("shop", "totals", "c1").value.spent == 1.5
+        assert client.get("shop", "totals", "c2").value.spent is None
+        assert not client.get("shop", "totals", "c3").found
+        assert served.write("shop/totals", [{"customer": "c1", "spent": 2.5}], key="customer") == 2
+        answer = client.get("shop", "totals", "c1")
+        assert (answer.value.spent, answer.epoch) == (2.5, 2)
+
+        hours = [{"shop": 1, "hour": hour, "orders": 10 * hour} for hour in (2, 1)]
+        served.write("shop/hours", hours, key="shop", map_key="hour")
+        assert [value.orders for value in client.scan("shop", "hours", 1).values] == [10, 20]
+
+        with pytest.raises(InvalidConfiguration, match=r"'shop/totals' is there already with other columns"):
+            served.write("shop/totals", [{"customer": "c1", "spent": 1}], key="customer")
+        with pytest.raises(InvalidConfiguration, match="write some, or a schema"):
+            served.write("shop/new", [], key="customer")
+        with pytest.raises(InvalidConfiguration, match="write APPLICATION/STATE"):
+            served.write("totals", [{"customer": "c1"}], key="customer")
+        with pytest.raises(KeyMismatch, match="there is no key column client"):
+            served.write("shop/new", [{"customer": "c1"}], key="client")
+        schema = pa.schema([("customer", pa.string()), ("orders", pa.int32())])
+        with pytest.raises(ValueMismatch, match="'orders' of state 'new' is of type int, which a str does not fit"):
+            served.write("shop/new", [{"customer": "c1", "orders": "many"}], key="customer", schema=schema)

@@ -1,0 +1,68 @@
+"""The session of a job of one's own, as far as it is told before Spark starts: names, Spark Connect, spark-submit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+from pyspark import SparkContext
+
+from keyhole.config import JobConfig
+from keyhole.errors import InvalidConfiguration, Unsupported
+from keyhole.spark import queryable
+from keyhole.spark import session as sessions
+from keyhole.spark.session import session
+
+APPLICATION = "KEYHOLE_JOB_APPLICATION"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
+    """The settings of sessions that would have been started."""
+    given: list[Mapping[str, str]] = []
+    for name in (APPLICATION, "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
+        # Set first, so that what a session sets is taken back.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(sessions, "start_session", lambda _, settings: given.append(settings))
+    return given
+
+
+def test_on_this_machine_it_is_local_and_the_states_have_its_name(started: list[Mapping[str, str]]) -> None:
+    session("shop", {"spark.sql.session.timeZone": "Asia/Tokyo"}, partitions=3)
+    (settings,) = started
+    assert settings["spark.master"] == "local[2]"
+    assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.sql.session.timeZone"] == "Asia/Tokyo"
+    # Jars come by Spark's own ways.
+    assert "spark.jars" not in settings
+    assert os.environ[APPLICATION] == "shop"
+
+
+def test_under_spark_submit_master_and_memory_are_those_of_the_submission(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setenv(APPLICATION, "market")
+    session("shop")
+    (settings,) = started
+    assert not {name for name in settings if name.startswith(("spark.master", "spark.driver", "spark.local"))}
+    assert os.environ[APPLICATION] == "market"
+
+
+def test_what_can_not_be_is_told_before_spark_starts(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidConfiguration, match="the application's name is 'my shop'"):
+        session("my shop")
+    with pytest.raises(Unsupported, match=r"run the job with spark-submit.*\(spark.remote is set\)"):
+        session("shop", {"spark.remote": "sc://host"})
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    with pytest.raises(Unsupported, match=r"Spark Connect gives none.*\(SPARK_REMOTE is set\)"):
+        session("shop")
+    config = JobConfig(application="shop", servers=("127.0.0.1:1",), bootstrap_servers="127.0.0.1:2")
+    with pytest.raises(Unsupported, match="SPARK_REMOTE is set"):
+        queryable.value("totals", key="customer", config=config)
+    assert started == []
