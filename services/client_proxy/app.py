@@ -11,6 +11,7 @@ from keyhole.addresses import joined
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
+from keyhole.errors import InvalidConfiguration
 from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
@@ -27,7 +28,11 @@ _QUERY = "keyhole.v1.Query"
 
 
 class ClientProxy:
-    """One client proxy. Make it inside the running event loop."""
+    """One client proxy. Make it inside the running event loop.
+
+    Raises:
+        InvalidConfiguration: Addresses or origins that can't be, or settings that contradict each other.
+    """
 
     def __init__(self, config: ClientProxyConfig, discovery: Discovery, clock: Clock) -> None:
         self._config = config
@@ -41,6 +46,11 @@ class ClientProxy:
         self._http: HttpPort | None = None
         if config.http:
             self._read_by_http(config.http)
+        elif config.http_origins:
+            raise InvalidConfiguration(
+                "KEYHOLE_CLIENT_PROXY_HTTP_ORIGINS is set and KEYHOLE_CLIENT_PROXY_HTTP isn't: there are no reads over "
+                "HTTP; set both, or neither"
+            )
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -116,9 +126,11 @@ class ClientProxy:
         # Not at the top: the HTTP server takes a third of the time in which a proxy without it starts.
         from keyhole.rpc.http.port import HttpPort
         from services.client_proxy.http.app import HttpReads
+        from services.client_proxy.http.cors import checked_origins
 
         timeout, guard = self._config.default_timeout_seconds, self._rpc.guard
-        self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard)
+        origins = checked_origins(self._config.http_origins)
+        self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard, origins=origins)
         self._http = HttpPort("the HTTP reads", address, self._reads.app, guard=guard)
 
     async def _serve_once_reached(self) -> None:

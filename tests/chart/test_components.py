@@ -19,6 +19,7 @@ from tests.support.chart import (
     one,
     pod,
     pods,
+    refused,
     render,
     scenario,
 )
@@ -78,11 +79,19 @@ def test_readers_come_over_http_too_unless_that_is_not_wanted(wanted: bool) -> N
     objects = render(KAFKA, {"clientProxy.http": wanted, "networkPolicy.enabled": True})
     [proxy] = pod(objects, PROXY).containers
     assert (environment(proxy).get("KEYHOLE_CLIENT_PROXY_HTTP") == "0.0.0.0:7402") == wanted
+    assert "KEYHOLE_CLIENT_PROXY_HTTP_ORIGINS" not in environment(proxy)
     assert ({"name": "http", "containerPort": 7402} in proxy["ports"]) == wanted
     ports = one(objects, "Service", "keyhole-client-proxy")["spec"]["ports"]
     assert [port["port"] for port in ports] == ([7400, 7402] if wanted else [7400])
     readers = one(objects, "NetworkPolicy", "keyhole-client-proxy")["spec"]["ingress"][0]
     assert ({"port": "http"} in readers["ports"]) == wanted
+
+
+def test_origins_that_may_read_over_http_are_listed() -> None:
+    origins = ["https://app.example.com", "http://localhost:3000"]
+    [proxy] = pod(render(KAFKA, {"clientProxy.httpOrigins": origins}), PROXY).containers
+    assert environment(proxy)["KEYHOLE_CLIENT_PROXY_HTTP_ORIGINS"] == ",".join(origins)
+    assert "httpOrigins" in refused(KAFKA, {"clientProxy.httpOrigins": ["*"]})
 
 
 def test_proxies_are_spread_unless_told_otherwise() -> None:

@@ -34,6 +34,7 @@ async def proxy_of(
     hop_seconds: float = LONG_SECONDS,
     discovery: Discovery | None = None,
     http: str = "",
+    http_origins: tuple[str, ...] = (),
 ) -> AsyncIterator[ClientProxy]:
     """A started proxy, which may not have reached its servers yet.
 
@@ -42,7 +43,12 @@ async def proxy_of(
         discovery: Default: of the addresses.
     """
     config = ClientProxyConfig(
-        servers=addresses, port=0, default_timeout_seconds=timeout_seconds, hop_timeout_seconds=hop_seconds, http=http
+        servers=addresses,
+        port=0,
+        default_timeout_seconds=timeout_seconds,
+        hop_timeout_seconds=hop_seconds,
+        http=http,
+        http_origins=http_origins,
     )
     proxy = ClientProxy(config, discovery or StaticDiscovery(addresses), SystemClock())
     await proxy.start()

@@ -7,6 +7,7 @@
     GET  /v1/{application}/{state}:scan       the entries of a broadcast state
     POST /v1/{application}/{state}:batchGet   the values of several keys
     GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
+    GET  /openapi.json, /openapi              what all this is, for programs (openapi.py), and a page to try it
 
 docs/reads.md has it for readers.
 """
@@ -37,6 +38,8 @@ from services.client_proxy.directory import Directory
 from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http import answers as http_answers
 from services.client_proxy.http import requests as http_requests
+from services.client_proxy.http.cors import allowing
+from services.client_proxy.http.openapi_page import add_openapi
 from services.client_proxy.http.requests import Parameters
 
 _log = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class HttpReads:
     Args:
         default_timeout_seconds: For requests that bring no timeout.
         guard: Knows who calls, and what that one may read; None: everybody may read everything.
+        origins: Whose pages may read the answers, as cors.checked_origins returns them.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class HttpReads:
         default_timeout_seconds: float,
         limits: HttpLimits | None = None,
         guard: PortGuard | None = None,
+        origins: frozenset[str] = frozenset(),
     ) -> None:
         self.draining = False
         self._directory = directory
@@ -79,7 +84,7 @@ class HttpReads:
         self._default_timeout = default_timeout_seconds
         self._limits = limits or HttpLimits()
         self._guard = guard
-        self.app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[_problems])
+        self.app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[allowing(origins), _problems])
         state = r"/v1/{application:[^/:]+}/{state:[^/:]+}"
         self.app.router.add_routes(
             [
@@ -93,6 +98,7 @@ class HttpReads:
                 web.get(state + r"/{key:[^/]*}", self._key),
             ]
         )
+        add_openapi(self.app)
 
     async def _healthy(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -87,6 +87,7 @@ class ClientProxyConfig(SecuritySettings):
         drain_seconds: How long SIGTERM waits for what is under way.
         metrics: host:port of its own /metrics; empty: none.
         http: host:port of reads over HTTP and JSON; empty: none.
+        http_origins: The origins (https://app.example.com) whose web pages may read these; empty: none of another one.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_CLIENT_PROXY_"
@@ -99,6 +100,7 @@ class ClientProxyConfig(SecuritySettings):
     drain_seconds: float = 5.0
     metrics: str = ""
     http: str = ""
+    http_origins: tuple[str, ...] = ()
     log_level: str = "INFO"
 
 
