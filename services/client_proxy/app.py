@@ -22,6 +22,7 @@ from services.client_proxy.metrics import ProxyStats
 if TYPE_CHECKING:
     from keyhole.metrics.page import MetricsPage
     from keyhole.rpc.http.port import HttpPort
+    from services.client_proxy.console.console_routes import ConsoleRoutes
     from services.client_proxy.http.app import HttpReads
 
 _QUERY = "keyhole.v1.Query"
@@ -44,6 +45,7 @@ class ClientProxy:
         self._page: MetricsPage | None = None
         self._reads: HttpReads | None = None
         self._http: HttpPort | None = None
+        self._console: ConsoleRoutes | None = None
         if config.http:
             self._read_by_http(config.http)
         elif config.http_origins:
@@ -107,6 +109,8 @@ class ClientProxy:
         await self._rpc.stop(grace_seconds)
         if self._http is not None:
             await self._http.stop()
+        if self._console is not None:
+            await self._console.close()
         if self._page is not None:
             await self._page.stop()
         await self._directory.close()
@@ -125,12 +129,17 @@ class ClientProxy:
     def _read_by_http(self, address: str) -> None:
         # Not at the top: the HTTP server takes a third of the time in which a proxy without it starts.
         from keyhole.rpc.http.port import HttpPort
+        from services.client_proxy.console.console_routes import ConsoleRoutes
         from services.client_proxy.http.app import HttpReads
         from services.client_proxy.http.cors import checked_origins
 
         timeout, guard = self._config.default_timeout_seconds, self._rpc.guard
         origins = checked_origins(self._config.http_origins)
         self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard, origins=origins)
+        if self._config.console == "on":
+            counts, caller_of = self._servicer.counts, self._reads.caller_of
+            self._console = ConsoleRoutes(self._directory, counts, caller_of, lambda: self._rpc.port)
+            self._console.add_to(self._reads.app)
         self._http = HttpPort("the HTTP reads", address, self._reads.app, guard=guard)
 
     async def _serve_once_reached(self) -> None:

@@ -14,6 +14,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.routing import RouteTable, build, diff
 from keyhole.protocol.server_view import ServerView, StateName, let_go
 from keyhole.security.credentials import PLAIN, Credentials
+from services.client_proxy.route_events import RouteEvents
 from services.client_proxy.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class Directory:
         self._let_go: set[StateName] = set()
         self._discovered = False
         self.silent_calls = 0
+        self.events = RouteEvents()
+        """What happened of late, for the console."""
         self._task: asyncio.Task[None] | None = None
         self.reached = asyncio.Event()
         """Set once any server was reached."""
@@ -171,12 +174,16 @@ class Directory:
         for address, view in views.items():
             self._let_go |= let_go(self._views.get(address), view)
         self._let_go -= {name for view in views.values() for name in view.held}
+        now_ms = self.clock.now_ms()
+        self.events.note_servers(now_ms, self._views, views)
         self._views = views
         remembered = {name: of for name, of in self._remembered.items() if name not in self._let_go}
         before, self._tables = self._tables, build(views.values(), remembered)
         self._remembered = {name: table.descriptor for name, table in self._tables.items()}
         self._let_go &= self._tables.keys()
         change = diff(before, self._tables)
+        names = {address: view.server or address for address, view in views.items()}
+        self.events.note_routes(now_ms, change, before, self._tables, names)
         for name in change.removed:
             self._codecs.pop(name, None)
         if change.added or change.removed or change.moved:

@@ -12,6 +12,7 @@ PAGES = sorted(
     page
     for pattern in ("*.md", "docs/**/*.md", "services/**/*.md", "jobs/**/*.md", "tests/**/*.md", "charts/**/*.md")
     for page in ROOT.glob(pattern)
+    if "node_modules" not in page.parts
 )
 
 

@@ -17,7 +17,10 @@ from tests.processes import test_kill_driver, test_kill_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("jobs/**/*.md"), *ROOT.glob("services/**/*.md")]
+    page
+    for pattern in ("*.md", "docs/**/*.md", "jobs/**/*.md", "services/**/*.md")
+    for page in ROOT.glob(pattern)
+    if "node_modules" not in page.parts
 )
 SERVICES = [
     service

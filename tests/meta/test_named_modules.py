@@ -15,7 +15,7 @@ PAGES = sorted(
     page
     for pattern in ("*.md", "docs/**/*.md", "services/**/*.md", "jobs/**/*.md", "tests/**/*.md")
     for page in ROOT.glob(pattern)
-    if page.name != "CHANGELOG.md"  # tells what was
+    if page.name != "CHANGELOG.md" and "node_modules" not in page.parts  # the former tells what was
 )
 SOURCES = sorted(
     file

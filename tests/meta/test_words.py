@@ -19,7 +19,7 @@ PAGES = sorted(
     )
     for page in ROOT.glob(pattern)
     # What was decided, or measured once, stays as it was written.
-    if "adr" not in page.parts and page.name != "history.md"
+    if "adr" not in page.parts and page.name != "history.md" and "node_modules" not in page.parts
 )
 _FENCE = re.compile(r" *(`{3,})")
 _ITEM = re.compile(r" *(?:[-*]|\d+\.) ")

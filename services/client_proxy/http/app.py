@@ -111,7 +111,7 @@ class HttpReads:
         return web.Response(text="ok\n")
 
     async def _states(self, request: web.Request) -> web.Response:
-        caller = self._caller(request)
+        caller = self.caller_of(request)
         asked = http_requests.parameters(request.query.items())
         application = request.match_info.get("application", "")
         listed = await self._servicer.ListStates(pb.ListStatesRequest(application=application), self._deadline(asked))
@@ -123,7 +123,7 @@ class HttpReads:
         return _answer({"states": states})
 
     async def _state(self, request: web.Request) -> web.Response:
-        caller, name = self._caller(request), _name(request)
+        caller, name = self.caller_of(request), _name(request)
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items())
         codec = await self._codec(caller, name, self._deadline(asked))
@@ -136,7 +136,7 @@ class HttpReads:
         return await self._read(request, None)
 
     async def _read(self, request: web.Request, key: str | None) -> web.Response:
-        caller, name = self._caller(request), _name(request)
+        caller, name = self.caller_of(request), _name(request)
         # Nothing is looked up before; which of the two verbs is needed only the state's kind says.
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items(), one_key=True)
@@ -151,7 +151,7 @@ class HttpReads:
         return _answer(answer)
 
     async def _batch(self, request: web.Request) -> web.Response:
-        caller, name = self._caller(request), _name(request)
+        caller, name = self.caller_of(request), _name(request)
         caller.check(Verb.READ, *name)
         asked = http_requests.parameters(request.query.items())
         try:
@@ -212,7 +212,7 @@ class HttpReads:
                     raise
                 await self._directory.clock.pause(_RETRY_SECONDS)
 
-    def _caller(self, request: web.Request) -> Caller:
+    def caller_of(self, request: web.Request) -> Caller:
         """Who makes the request, under whose name it is logged from now on. Raises Unauthenticated."""
         if self._guard is None:
             return ANYBODY

@@ -88,6 +88,7 @@ class ClientProxyConfig(SecuritySettings):
         metrics: host:port of its own /metrics; empty: none.
         http: host:port of reads over HTTP and JSON; empty: none.
         http_origins: The origins (https://app.example.com) whose web pages may read these; empty: none of another one.
+        console: "on": the port of `http` has the console as well, under /console/; "off": it doesn't.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_CLIENT_PROXY_"
@@ -101,6 +102,7 @@ class ClientProxyConfig(SecuritySettings):
     metrics: str = ""
     http: str = ""
     http_origins: tuple[str, ...] = ()
+    console: str = "on"
     log_level: str = "INFO"
 
 

@@ -32,6 +32,7 @@ _CHOICES = {
     "_TLS": ("off", "on"),
     "_TLS_CLIENT_CERTIFICATES": ("required", "off"),
     "_PLAINTEXT": ("allow",),
+    "_CONSOLE": ("on", "off"),
 }
 _Kind = type[CallerSettings | TopicJobConfig | SourceConfig | KafkaConfig]
 # Of the library. A job's own are known to its processes.

@@ -180,7 +180,7 @@ class BaseStack:
             self._start(f"{_SERVER}{number}", functools.partial(answers, address))
         self._proxy_port = self._ports.choose(wanted.proxy, HOST)
         self._http_port = self._ports.choose(wanted.http, HOST)
-        self._say(f"client proxy on {self.proxy}, HTTP on http://{self.http}")
+        self._say(f"client proxy on {self.proxy}, HTTP on http://{self.http}, console on http://{self.http}/console/")
         self._start("proxy", lambda: serves(self.proxy))
         self._exporter_port = self._ports.choose(wanted.exporter, HOST)
         self._say(f"metrics on http://{self.exporter}/metrics")

@@ -220,9 +220,13 @@ class Caller:
         """Whether it may know of the state at all."""
         return self._access is None or self._now().may_see(application, state)
 
+    def may_everywhere(self, *verbs: Verb) -> bool:
+        """Whether an entry allows one of the verbs for all states."""
+        return self._access is None or any(self._now().may_everywhere(verb) for verb in verbs)
+
     def check_everywhere(self, *verbs: Verb) -> None:
         """Passes where an entry allows one of the verbs for all states. Raises PermissionDenied where none does."""
-        if self._access is not None and not any(self._now().may_everywhere(verb) for verb in verbs):
+        if not self.may_everywhere(*verbs):
             raise self.denied(verbs[0], "*", "*")
 
     def check_infrastructure(self) -> None:

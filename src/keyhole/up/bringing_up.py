@@ -218,6 +218,7 @@ def _show(home: Home, recorded: Recorded, headline: str, console: Console) -> No
         **dict(zip(_servers(recorded.ports), servers, strict=True)),
         "client proxy": recorded.proxy,
         "HTTP": recorded.http,
+        "console": f"{recorded.http}/console/",
         "metrics": recorded.metrics,
     }
     keyhole = keyhole_command(os.environ)

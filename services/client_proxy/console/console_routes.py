@@ -1,0 +1,217 @@
+"""The console's paths: its pages, and the JSON that they show. docs/console.md has them.
+
+GET /console/...                                     the pages
+GET /console/api/overview                            all states, what is wrong, the servers, the last events
+GET /console/api/states/{application}/{state}        one state: its descriptor, key groups and copies
+GET /console/api/key-groups                          the key groups of all states
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from aiohttp import web
+
+from keyhole.protocol.server_view import StateName
+from keyhole.security.authentication import Caller
+from keyhole.security.policy import Verb
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.console.built_pages import HEADERS, BuiltPages
+from services.client_proxy.console.shared_status import FRESH_SECONDS, ServerReports, SharedStatus
+from services.client_proxy.console.state_standing import Described, StateStanding, describe_all
+from services.client_proxy.console.troubles import troubles_of
+from services.client_proxy.counts import ProxyCounts, StateCounts
+from services.client_proxy.directory import Directory
+from services.client_proxy.http.answers import descriptor_json, encoded
+
+POLL_SECONDS = 2 * FRESH_SECONDS
+"""How often an open page asks; the answer says so."""
+
+
+class ConsoleRoutes:
+    """Adds them to an application. Event loop's thread only.
+
+    Args:
+        caller_of: Who makes a request; raises Unauthenticated.
+        check_sees: Raises PermissionDenied where a caller may not know of a state.
+        grpc_port: Of the proxy, for what the pages say to copy.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        counts: ProxyCounts,
+        caller_of: Callable[[web.Request], Caller],
+        grpc_port: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._counts = counts
+        self._caller_of = caller_of
+        self._grpc_port = grpc_port
+        self._status = SharedStatus(directory)
+        self._described: tuple[ServerReports, dict[StateName, Described]] | None = None
+        self._pages = BuiltPages()
+
+    def add_to(self, app: web.Application) -> None:
+        """Before the application is served."""
+        app.router.add_routes(
+            [
+                web.get("/", self._to_start),
+                web.get("/console", self._to_start),
+                web.get("/console/api/overview", self._overview),
+                web.get("/console/api/key-groups", self._key_groups),
+                web.get(r"/console/api/states/{application:[^/:]+}/{state:[^/:]+}", self._state),
+                web.get(r"/console/{name:.*}", self._page),
+            ]
+        )
+
+    async def close(self) -> None:
+        """Ends what asks the servers."""
+        await self._status.close()
+
+    async def _to_start(self, request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={**HEADERS, "Location": "/console/"})
+
+    async def _page(self, request: web.Request) -> web.Response:
+        # Nobody is asked who they are: the pages are the same for all, and a browser shows no token for them.
+        return self._pages.answer(request, request.match_info["name"])
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        caller = self._caller_of(request)
+        reports, described = await self._look()
+        seen = _seen(caller, described)
+        administers = _administers(caller)
+        servers = _servers(reports, seen, all_of_them=administers)
+        events = [event for event in self._directory.events if _may_know(caller, event.application, event.state)]
+        return _answer(
+            {
+                **self._head(reports),
+                "version": _version(),
+                "grpc_port": self._grpc_port(),
+                "administers": administers,
+                "states": [self._state_json(of.standing) for of in seen.values()],
+                "servers": [_server_json(server, administers) for server in servers],
+                "troubles": troubles_of(
+                    reports.at_ms, [of.standing for of in seen.values()], servers if administers else ()
+                ),
+                "events": events,
+            }
+        )
+
+    async def _key_groups(self, request: web.Request) -> web.Response:
+        caller = self._caller_of(request)
+        reports, described = await self._look()
+        states = [
+            {"application": name[0], "state": name[1], "key_groups": of.standing.key_groups, "runs": of.runs}
+            for name, of in _seen(caller, described).items()
+        ]
+        return _answer({**self._head(reports), "states": states})
+
+    async def _state(self, request: web.Request) -> web.Response:
+        caller = self._caller_of(request)
+        name = (request.match_info["application"], request.match_info["state"])
+        if not caller.may_see(*name):
+            raise caller.denied(Verb.READ, *name)
+        reports, described = await self._look()
+        self._directory.table(name)  # raises UnknownState and the like, by its words
+        of = described.get(name)
+        if of is None:  # it has come since the servers were asked
+            of = describe_all({name: self._directory.table(name)}, reports.servers)[name]
+        return _answer(
+            {
+                **self._head(reports),
+                "grpc_port": self._grpc_port(),
+                "descriptor": descriptor_json(of.descriptor),
+                "scan_key": of.descriptor.scan_key,
+                "entry_key": of.descriptor.entry_key,
+                "may_read": caller.may(Verb.READ, *name),
+                "may_scan": caller.may(Verb.SCAN, *name),
+                "standing": self._state_json(of.standing),
+                "runs": of.runs,
+                "copies": of.copies,
+                "missing": of.missing if _administers(caller) else "",
+                "troubles": troubles_of(reports.at_ms, [of.standing], ()),
+            }
+        )
+
+    async def _look(self) -> tuple[ServerReports, dict[StateName, Described]]:
+        reports = await self._status.now()
+        if self._described is None or self._described[0] is not reports:
+            self._described = reports, describe_all(self._directory.tables, reports.servers)
+        return self._described
+
+    def _head(self, reports: ServerReports) -> dict[str, Any]:
+        return {"now_ms": self._directory.clock.now_ms(), "at_ms": reports.at_ms, "poll_seconds": POLL_SECONDS}
+
+    def _state_json(self, standing: StateStanding) -> dict[str, Any]:
+        return {"standing": standing, "reads": _reads(self._counts.states.get((standing.application, standing.state)))}
+
+
+def _reads(counts: StateCounts | None) -> dict[str, int]:
+    """Through this proxy, since it began."""
+    counts = counts or StateCounts()
+    return {
+        "keys": counts.keys,
+        "scans": counts.scans,
+        "entries": counts.entries,
+        "failed": sum(counts.failed.values()),
+    }
+
+
+def _seen(caller: Caller, described: dict[StateName, Described]) -> dict[StateName, Described]:
+    return {name: of for name, of in described.items() if caller.may_see(*name)}
+
+
+def _may_know(caller: Caller, application: str, state: str) -> bool:
+    """Of an event: a state's like the state; a server's those who administer all."""
+    return caller.may_see(application, state) if state else _administers(caller)
+
+
+def _administers(caller: Caller) -> bool:
+    """Whether it may know of servers what `Status` tells."""
+    return caller.may_everywhere(Verb.ADMIN, Verb.PLATFORM)
+
+
+def _servers(reports: ServerReports, seen: dict[StateName, Described], *, all_of_them: bool) -> list[pb.ServerStatus]:
+    named = {server for of in seen.values() for server in of.standing.servers}
+    return [of for _, of in sorted(reports.servers.items()) if all_of_them or of.server in named]
+
+
+def _server_json(server: pb.ServerStatus, administers: bool) -> dict[str, Any]:
+    return {
+        "server": server.server,
+        "address": server.address if administers else "",
+        "started": _moment(server.started_ms) if administers else None,
+        "replica": server.replica,
+        "draining": server.draining,
+        "unreachable": server.unreachable if administers else "",
+        "copies": [
+            {
+                "application": of.descriptor.application,
+                "state": of.descriptor.state,
+                "role": "owner" if of.source.role == 1 else "standby",
+                "key_groups": len(of.key_groups),
+                "ready": of.ready,
+            }
+            for of in (server.holdings if administers else ())
+        ],
+    }
+
+
+def _moment(ms: int) -> str | None:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat() if ms else None
+
+
+def _version() -> str:
+    try:
+        return version("keyhole-spark")
+    except PackageNotFoundError:  # run from its sources, without an install
+        return ""
+
+
+def _answer(body: dict[str, Any]) -> web.Response:
+    headers = {**HEADERS, "Cache-Control": "no-store"}
+    return web.Response(body=encoded(body), content_type="application/json", headers=headers)

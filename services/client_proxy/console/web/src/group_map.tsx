@@ -1,0 +1,186 @@
+/** One cell per key group: who answers for it, and who follows. */
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useNow } from "./clock";
+import { bytes, duration, whole } from "./format";
+import { STATUSES } from "./parts";
+import type { Copy, Run, Status } from "./types";
+
+const MOST_CELLS = 1024;
+const COLOURS = 8;
+
+interface Cell {
+  first: number;
+  last: number;
+  status: Status;
+  owner: string;
+  run: Run;
+}
+
+const WORST = new Map(STATUSES.map(([status], index) => [status, index]));
+
+/** Cells of one key group each, or of several where there are very many: then each shows its worst. */
+export function cellsOf(runs: Run[], count: number): Cell[] {
+  const per = Math.ceil(count / MOST_CELLS);
+  const cells: Cell[] = [];
+  let at = 0;
+  for (let first = 0; first < count; first += per) {
+    const last = Math.min(first + per, count) - 1;
+    while (at < runs.length - 1 && runs[at]!.last < first) at += 1;
+    let worst = runs[at];
+    for (let next = at; next < runs.length && runs[next]!.first <= last; next += 1) {
+      if (!worst || WORST.get(runs[next]!.status)! > WORST.get(worst.status)!) worst = runs[next];
+    }
+    if (worst) cells.push({ first, last, status: worst.status, owner: worst.owner, run: worst });
+  }
+  return cells;
+}
+
+export type ColourBy = "status" | "owner";
+
+function words(cell: Cell): string {
+  const [, status = ""] = STATUSES.find(([of]) => of === cell.status) ?? [];
+  const which = cell.first === cell.last ? `Key group ${cell.first}` : `Key groups ${cell.first} to ${cell.last}`;
+  return `${which}: ${status}${cell.owner ? `, owner ${cell.owner}` : ""}`;
+}
+
+export function GroupMap({
+  runs,
+  count,
+  servers,
+  by,
+  copies = [],
+  label,
+  hint = false,
+}: {
+  runs: Run[];
+  count: number;
+  servers: string[];
+  by: ColourBy;
+  copies?: Copy[];
+  label: string;
+  hint?: boolean;
+}) {
+  const cells = useMemo(() => cellsOf(runs, count), [runs, count]);
+  const owners = useRef<string[]>([]);
+  const [moved, setMoved] = useState<ReadonlySet<number>>(new Set());
+  const [looked, setLooked] = useState<number | null>(null);
+  const [focused, setFocused] = useState(0);
+  const grid = useRef<HTMLDivElement>(null);
+
+  useEffect(() => {
+    const before = owners.current;
+    owners.current = cells.map((cell) => cell.owner);
+    if (before.length !== cells.length) return undefined;
+    const changed = cells.flatMap((cell, index) => (before[index] !== cell.owner ? [index] : []));
+    if (changed.length === 0) return undefined;
+    setMoved(new Set(changed));
+    const timer = window.setTimeout(() => setMoved(new Set()), 2500);
+    return () => window.clearTimeout(timer);
+  }, [cells]);
+
+  const go = (event: KeyboardEvent): void => {
+    const boxes = [...(grid.current?.children ?? [])] as HTMLElement[];
+    const top = boxes[0]?.offsetTop;
+    const row = boxes.findIndex((box) => box.offsetTop !== top);
+    const columns = row < 0 ? boxes.length : row;
+    const steps: Record<string, number> = {
+      ArrowRight: 1,
+      ArrowLeft: -1,
+      ArrowDown: columns,
+      ArrowUp: -columns,
+      Home: -cells.length,
+      End: cells.length,
+    };
+    const step = steps[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    const next = Math.min(Math.max(focused + step, 0), cells.length - 1);
+    setFocused(next);
+    boxes[next]?.focus();
+  };
+
+  const shown = looked === null ? null : cells[looked];
+  return (
+    <div class="map">
+      <div class="cells" ref={grid} role="group" aria-label={label} onKeyDown={go} onPointerLeave={() => setLooked(null)}>
+        {cells.map((cell, index) => (
+          <button
+            key={cell.first}
+            type="button"
+            tabIndex={index === Math.min(focused, cells.length - 1) ? 0 : -1}
+            class={`cell s-${cell.status} ${
+              by === "owner" && cell.owner ? `by-owner o-${Math.max(servers.indexOf(cell.owner), 0) % COLOURS}` : ""
+            } ${moved.has(index) ? "moved" : ""}`}
+            aria-label={words(cell)}
+            onPointerEnter={() => setLooked(index)}
+            onFocus={() => {
+              setFocused(index);
+              setLooked(index);
+            }}
+          />
+        ))}
+      </div>
+      <div class="cell-told">
+        {shown ? <Told cell={shown} copies={copies} /> : hint ? <Hint /> : null}
+      </div>
+    </div>
+  );
+}
+
+export function Hint() {
+  return <span class="muted">Point at a key group, or go there with Tab and the arrow keys.</span>;
+}
+
+function Told({ cell, copies }: { cell: Cell; copies: Copy[] }) {
+  const at = useNow();
+  const { run } = cell;
+  const holds = (copy: Copy): boolean => copy.key_groups.some(([first, last]) => first <= cell.first && cell.first <= last);
+  const held = copies.filter(holds);
+  return (
+    <>
+      <strong>{words(cell)}</strong>
+      <span>{run.copies.length ? `followed by ${run.copies.join(", ")}` : "followed by nobody"}</span>
+      {run.catching_up.length ? <span>catching up: {run.catching_up.join(", ")}</span> : null}
+      {held.map((copy) => (
+        <span key={`${copy.server} ${copy.role}`}>
+          {copy.server} ({copy.role}): epoch {whole(copy.epoch)}
+          {copy.lag_epochs ? `, ${whole(copy.lag_epochs)} behind` : ""}
+          {copy.as_of_ms ? `, as of ${duration(at - copy.as_of_ms)} ago` : ""}
+          {copy.ready ? "" : `, ${whole(copy.restored_records)} of ${whole(copy.records_to_restore)} records read`},{" "}
+          {bytes(copy.bytes)} in its store
+        </span>
+      ))}
+    </>
+  );
+}
+
+export function Legend({ by, servers }: { by: ColourBy; servers: string[] }) {
+  return (
+    <ul class="legend">
+      {by === "status"
+        ? STATUSES.map(([status, words, told]) => (
+            <li key={status} title={told}>
+              <span class={`cell s-${status}`} aria-hidden="true" /> {words}
+            </li>
+          ))
+        : servers.map((server, index) => (
+            <li key={server}>
+              <span class={`cell by-owner s-owned o-${index % COLOURS}`} aria-hidden="true" /> {server}
+            </li>
+          ))}
+    </ul>
+  );
+}
+
+export function ColourChoice({ by, choose }: { by: ColourBy; choose: (by: ColourBy) => void }) {
+  return (
+    <div class="choice" role="group" aria-label="Colour by">
+      {(["status", "owner"] as const).map((one) => (
+        <button key={one} type="button" aria-pressed={by === one} onClick={() => choose(one)}>
+          by {one}
+        </button>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,54 @@
+/** What the last answers said, of each state: for the small charts. As many as are shown, and no more. */
+
+import type { Overview } from "./types";
+
+export const KEPT = 90;
+
+export interface Sample {
+  /** Seconds since 1970. */
+  at: number;
+  ageSeconds: number | null;
+  readsPerSecond: number | null;
+  entries: number;
+}
+
+interface Kept {
+  samples: Sample[];
+  keys: number;
+  scans: number;
+}
+
+const states = new Map<string, Kept>();
+let lastAt = 0;
+
+export const nameOf = (of: { application: string; state: string }): string => `${of.application}\n${of.state}`;
+
+export const samplesOf = (name: string): readonly Sample[] => states.get(name)?.samples ?? [];
+
+/** Takes one answer in; the same one twice counts once. */
+export function note(overview: Overview): void {
+  const at = overview.at_ms / 1000;
+  if (at <= lastAt) return;
+  const elapsed = at - lastAt;
+  lastAt = at;
+  const there = new Set<string>();
+  for (const { standing, reads } of overview.states) {
+    const name = nameOf(standing);
+    there.add(name);
+    const kept = states.get(name);
+    // A proxy that was started again counts from nothing.
+    const before = kept && reads.keys >= kept.keys && reads.scans >= kept.scans && elapsed < 60 ? kept : null;
+    const reading = before && (reads.keys - before.keys + reads.scans - before.scans) / elapsed;
+    const sample: Sample = {
+      at,
+      ageSeconds: standing.as_of_ms ? Math.max(0, overview.at_ms - standing.as_of_ms) / 1000 : null,
+      readsPerSecond: reading,
+      entries: standing.entries,
+    };
+    const samples = kept?.samples ?? [];
+    samples.push(sample);
+    if (samples.length > KEPT) samples.shift();
+    states.set(name, { samples, keys: reads.keys, scans: reads.scans });
+  }
+  for (const name of states.keys()) if (!there.has(name)) states.delete(name);
+}

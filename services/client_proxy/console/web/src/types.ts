@@ -1,0 +1,191 @@
+/** What the proxy says under /console/api (docs/console.md), and under /v1 (docs/reads.md). */
+
+export type Status = "owned" | "unconfirmed" | "restoring" | "followed" | "waiting" | "nobody";
+export type Severity = "bad" | "warning" | "note";
+
+export interface Head {
+  now_ms: number;
+  at_ms: number;
+  poll_seconds: number;
+}
+
+export interface Standing {
+  application: string;
+  state: string;
+  kind: string;
+  query: string;
+  fed_by: "epochs" | "updates";
+  key_groups: number;
+  groups: Partial<Record<Status, number>>;
+  servers: string[];
+  standbys: number;
+  entries: number;
+  bytes: number;
+  epoch: number;
+  commit_time_ms: number;
+  as_of_ms: number;
+  lag_epochs: number;
+  restored_records: number;
+  records_to_restore: number;
+  lag_updates: number;
+  updates_lag_ms: number;
+}
+
+export interface Reads {
+  keys: number;
+  scans: number;
+  entries: number;
+  failed: number;
+}
+
+export interface StateNow {
+  standing: Standing;
+  reads: Reads;
+}
+
+export interface Trouble {
+  severity: Severity;
+  about: string;
+  application: string;
+  state: string;
+  what: string;
+  to_do: string;
+  since_ms: number;
+}
+
+export interface ServerNow {
+  server: string;
+  address: string;
+  started: string | null;
+  replica: boolean;
+  draining: boolean;
+  unreachable: string;
+  copies: { application: string; state: string; role: string; key_groups: number; ready: boolean }[];
+}
+
+export interface Move {
+  key_groups: number;
+  origin: string;
+  target: string;
+}
+
+export interface RouteEvent {
+  number: number;
+  at_ms: number;
+  kind: string;
+  server?: string;
+  reason?: string;
+  application?: string;
+  state?: string;
+  moves?: Move[];
+}
+
+export interface Overview extends Head {
+  version: string;
+  grpc_port: number;
+  administers: boolean;
+  states: StateNow[];
+  servers: ServerNow[];
+  troubles: Trouble[];
+  events: RouteEvent[];
+}
+
+export interface Run {
+  first: number;
+  last: number;
+  status: Status;
+  owner: string;
+  copies: string[];
+  catching_up: string[];
+}
+
+export interface Copy {
+  server: string;
+  role: "owner" | "standby";
+  ready: boolean;
+  unconfirmed: boolean;
+  key_groups: [number, number][];
+  epoch: number;
+  generation: number;
+  commit_time_ms: number;
+  watermark_ms: number;
+  as_of_ms: number;
+  lag_epochs: number;
+  entries: number;
+  bytes: number;
+  restored_records: number;
+  records_to_restore: number;
+  lag_updates: number;
+  updates_lag_ms: number;
+}
+
+export interface Column {
+  name: string;
+  type: string;
+}
+
+export interface Descriptor {
+  application: string;
+  state: string;
+  query: string;
+  kind: string;
+  key_groups: number;
+  key: Column[];
+  map_key: Column[];
+  value: { version: number; fields: { name: string; type: string; nullable: boolean }[] };
+  order_by: string;
+  topic_id: string;
+  reducers: string[];
+  ttl_ms: number;
+  ttl_clock: string;
+  max_length: number;
+  class_version: number;
+}
+
+export interface StateDetail extends Head {
+  grpc_port: number;
+  descriptor: Descriptor;
+  scan_key: Column[];
+  entry_key: Column[];
+  may_read: boolean;
+  may_scan: boolean;
+  standing: StateNow;
+  runs: Run[];
+  copies: Copy[];
+  missing: string;
+  troubles: Trouble[];
+}
+
+export interface KeyGroups extends Head {
+  states: { application: string; state: string; key_groups: number; runs: Run[] }[];
+}
+
+export interface Source {
+  server: string;
+  role: string;
+  epoch: number;
+  commit_time: string | null;
+  as_of: string | null;
+  staleness_seconds: number | null;
+  lag_epochs: number;
+  unconfirmed: boolean;
+}
+
+export type Json = null | boolean | number | string | Exact | Json[] | { [name: string]: Json };
+
+/** A number that JavaScript's own can't hold, as it was spelled. */
+export class Exact {
+  constructor(readonly text: string) {}
+}
+
+export interface Answer {
+  found: boolean;
+  value: { [field: string]: Json } | null;
+  source: Source;
+}
+
+export interface Entries {
+  entries: { map_key: Json; value: { [field: string]: Json } }[];
+  next: string | null;
+  source: Source;
+}

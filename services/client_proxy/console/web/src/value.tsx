@@ -1,0 +1,125 @@
+/** Values as they were read. All of it is text to the page, whatever it holds. */
+
+import { Exact, type Answer, type Entries, type Json, type Source } from "./types";
+import { duration, whole } from "./format";
+import { useNow } from "./clock";
+
+const MOST_CHARACTERS = 2_000;
+
+function spelled(value: Json): string {
+  if (value === null) return "null";
+  if (value instanceof Exact) return value.text;
+  if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value) ? `≈ ${value}` : String(value);
+  if (typeof value === "string") return value;
+  return JSON.stringify(value, (_, item: Json) => (item instanceof Exact ? item.text : item), 1);
+}
+
+export function Value({ of }: { of: Json }) {
+  const text = spelled(of);
+  const kind = of === null ? "null" : typeof of === "string" ? "text" : typeof of === "object" ? "json" : "plain";
+  const cut = text.length > MOST_CHARACTERS;
+  return (
+    <span class={`value ${kind}`}>
+      {cut ? text.slice(0, MOST_CHARACTERS) : text}
+      {cut ? <span class="muted"> … {whole(text.length - MOST_CHARACTERS)} more characters</span> : null}
+      {text === "" ? <span class="muted">empty text</span> : null}
+    </span>
+  );
+}
+
+export function SourceLine({ of }: { of: Source }) {
+  const at = useNow();
+  const age = of.as_of ? duration(at - Date.parse(of.as_of)) : null;
+  return (
+    <p class="muted source">
+      From <span class="name">{of.server}</span> ({of.role}
+      {of.unconfirmed ? ", unconfirmed" : ""}), epoch {whole(of.epoch)}
+      {age ? `, all that was complete ${age} ago` : ""}
+      {of.lag_epochs ? `, ${whole(of.lag_epochs)} epochs behind` : ""}.
+    </p>
+  );
+}
+
+export function AnswerTable({ of, types }: { of: Answer; types: Map<string, string> }) {
+  if (!of.found) {
+    return (
+      <>
+        <p class="absent">
+          <strong>There is no such key.</strong>{" "}
+          {of.source.epoch === 0 ? "No epoch is complete yet: that says nothing of it." : null}
+        </p>
+        <SourceLine of={of.source} />
+      </>
+    );
+  }
+  return (
+    <>
+      <table class="fields">
+        <tbody>
+          {Object.entries(of.value ?? {}).map(([field, value]) => (
+            <tr key={field}>
+              <th scope="row">
+                {field} <span class="kind">{types.get(field)}</span>
+              </th>
+              <td>
+                <Value of={value} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <SourceLine of={of.source} />
+    </>
+  );
+}
+
+export function EntriesTable({ of, fields, keys }: { of: Entries; fields: string[]; keys: string[] }) {
+  if (of.entries.length === 0) {
+    return (
+      <>
+        <p class="absent">
+          <strong>There are no entries.</strong>
+        </p>
+        <SourceLine of={of.source} />
+      </>
+    );
+  }
+  return (
+    <>
+      <div class="scrolls" tabIndex={0} role="region" aria-label="entries">
+        <table>
+          <thead>
+            <tr>
+              {keys.map((name) => (
+                <th key={name}>{name}</th>
+              ))}
+              {fields.map((name) => (
+                <th key={name}>{name}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {of.entries.map((entry, index) => {
+              const parts = Array.isArray(entry.map_key) && keys.length > 1 ? entry.map_key : [entry.map_key];
+              return (
+                <tr key={index}>
+                  {keys.map((name, at) => (
+                    <td key={name}>
+                      <Value of={parts[at] ?? null} />
+                    </td>
+                  ))}
+                  {fields.map((name) => (
+                    <td key={name}>
+                      <Value of={entry.value[name] ?? null} />
+                    </td>
+                  ))}
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+      <SourceLine of={of.source} />
+    </>
+  );
+}

@@ -1,0 +1,320 @@
+"""The console through a real proxy: its pages, what they ask for, who may see what, and what it costs the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from keyhole.clock import SystemClock
+from keyhole.config import ClientProxyConfig, load
+from keyhole.discovery import StaticDiscovery
+from keyhole.errors import InvalidConfiguration
+from keyhole.security import tokens
+from keyhole.testing.fake_server import FakeServer
+from services.client_proxy.app import ClientProxy
+from services.client_proxy.console.built_pages import STATIC
+from services.client_proxy.server_connection import ServerConnection
+from tests.support.proxies import fake_servers, unused_address
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import LONG_SECONDS, eventually
+
+OVERVIEW = "/console/api/overview"
+DETAIL = "/console/api/states"
+HOSTILE = 'x"><img src=x onerror=alert(1)>'
+
+POLICY = """
+[[allow]]
+who = ["token:reader"]
+verbs = ["read"]
+states = ["weather/readings"]
+
+[[allow]]
+who = ["token:operator"]
+verbs = ["admin"]
+states = ["*/*"]
+
+[[allow]]
+who = ["token:nobody"]
+verbs = ["scan"]
+states = ["elsewhere/*"]
+"""
+
+
+@dataclass
+class Shown:
+    proxy: ClientProxy
+    http: aiohttp.ClientSession
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any, aiohttp.ClientResponse]:
+        url = f"http://{self.proxy.http_address}{path}"
+        async with self.http.get(url, headers=headers, allow_redirects=False) as response:
+            return response.status, await response.read(), response
+
+    async def told(self, path: str, **headers: str) -> tuple[int, Any]:
+        status, body, _ = await self.get(path, **headers)
+        return status, json.loads(body)
+
+
+@asynccontextmanager
+async def shown(*addresses: str, **settings: Any) -> AsyncIterator[Shown]:
+    config = ClientProxyConfig(
+        servers=addresses, port=0, hop_timeout_seconds=LONG_SECONDS, http="127.0.0.1:0", **settings
+    )
+    proxy = ClientProxy(config, StaticDiscovery(addresses), SystemClock())
+    await proxy.start()
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Shown(proxy, http)
+    finally:
+        await proxy.stop(0)
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[list[FakeServer]]:
+    """Two servers: one owns all, the other one follows half of it."""
+    async with fake_servers("server-1", "server-2") as servers:
+        first, second = servers
+        first.host(descriptor(), rows(10))
+        second.follow(descriptor(), rows(10), key_groups=range(descriptor().key_groups // 2))
+        first.host(descriptor(HOSTILE, topic_id="topic-9"))
+        yield servers
+
+
+async def test_the_pages_are_served_with_what_keeps_others_out_of_them(two: list[FakeServer]) -> None:
+    async with shown(two[0].address) as console:
+        for path in ("/", "/console"):
+            status, _, response = await console.get(path)
+            assert (status, response.headers["Location"]) == (302, "/console/")
+        expected = {
+            "": "text/html",
+            "index.html": "text/html",
+            "console.js": "javascript",
+            "console.css": "text/css",
+            "icon.svg": "image/svg+xml",
+            "licenses.txt": "text/plain",
+        }
+        for name, kind in expected.items():
+            status, body, response = await console.get(f"/console/{name}")
+            assert (status, body) == (200, (STATIC / (name or "index.html")).read_bytes())
+            assert kind in response.content_type
+            policy = response.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert response.headers["Cache-Control"] == "no-cache"
+            tag = response.headers["ETag"]
+            for asked in (tag, f'W/{tag}, "other"', "*"):
+                status, body, response = await console.get(f"/console/{name}", **{"If-None-Match": asked})
+                assert (status, body, response.headers["ETag"]) == (304, b"", tag)
+            assert (await console.get(f"/console/{name}", **{"If-None-Match": '"other"'}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../console_routes.py",
+        "..%2fconsole_routes.py",
+        "%2e%2e/%2e%2e/__init__.py",
+        "....//console_routes.py",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "..\\console_routes.py",
+        "console.js/",
+        "console.js%00.css",
+        "api",
+        "api/nothing",
+        "built-from.json/x",
+    ],
+)
+async def test_nothing_else_is_served(path: str) -> None:
+    with unused_address() as nowhere:
+        async with shown(nowhere) as console:
+            reader, writer = await asyncio.open_connection(*console.proxy.http_address.rsplit(":", 1))
+            # As it is: a client library would take the steps itself.
+            writer.write(f"GET /console/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400"))
+            assert b"Content-Security-Policy" not in answer
+
+
+async def test_it_can_be_switched_off(two: list[FakeServer]) -> None:
+    async with shown(two[0].address, console="off") as console:
+        for path in ("/", "/console", "/console/", "/console/console.js", OVERVIEW, f"{DETAIL}/{APPLICATION}/{STATE}"):
+            assert (await console.told(path))[0] == 404
+        assert (await console.told("/v1"))[0] == 200
+    environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_CLIENT_PROXY_CONSOLE": "maybe"}
+    with pytest.raises(InvalidConfiguration, match="KEYHOLE_CLIENT_PROXY_CONSOLE"):
+        load(ClientProxyConfig, environ)
+
+
+async def test_what_there_is_is_shown_and_what_is_wrong_with_it(two: list[FakeServer]) -> None:
+    first, second = two
+    async with shown(first.address, second.address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        status, told = await console.told(OVERVIEW)
+        assert (status, told["administers"], told["troubles"]) == (200, True, [])
+        assert told["at_ms"] <= told["now_ms"]
+        assert {of["standing"]["state"]: of["standing"]["groups"] for of in told["states"]} == {
+            HOSTILE: {"owned": descriptor().key_groups},
+            STATE: {"owned": descriptor().key_groups},
+        }
+        assert [(of["server"], of["address"]) for of in told["servers"]] == sorted(
+            [("server-1", first.address), ("server-2", second.address)], key=lambda pair: pair[1]
+        )
+        assert {event["kind"] for event in told["events"]} >= {"server_found", "state_added"}
+
+        async with console.http.get(f"http://{console.proxy.http_address}/v1/{APPLICATION}/{STATE}/sensor-1") as read:
+            assert read.status == 200
+        status, detail = await console.told(f"{DETAIL}/{APPLICATION}/{STATE}")
+        assert (status, detail["may_read"], detail["standing"]["reads"]["keys"]) == (200, True, 1)
+        assert detail["descriptor"]["key"] == detail["scan_key"] == [{"name": "sensor", "type": "string"}]
+        half = descriptor().key_groups // 2
+        assert [(run["first"], run["last"], run["owner"], run["copies"]) for run in detail["runs"]] == [
+            (0, half - 1, "server-1", ["server-2"]),
+            (half, descriptor().key_groups - 1, "server-1", []),
+        ]
+        assert [(copy["server"], copy["role"]) for copy in detail["copies"]] == [
+            ("server-1", "owner"),
+            ("server-2", "standby"),
+        ]
+        _, groups = await console.told("/console/api/key-groups")
+        assert all(of["runs"] for of in groups["states"])
+        assert len(groups["states"]) == 2
+
+        # Its owner is gone: half of it is answered by a standby, and half by nobody.
+        await first.stop()
+        await eventually(lambda: any(event.kind == "server_lost" for event in console.proxy._directory.events))
+        async with asyncio.timeout(LONG_SECONDS):
+            while True:  # what was told a moment ago is told again for a second
+                detail = (await console.told(f"{DETAIL}/{APPLICATION}/{STATE}"))[1]
+                if "followed" in detail["standing"]["standing"]["groups"]:
+                    break
+        assert detail["standing"]["standing"]["groups"] == {"followed": half, "nobody": descriptor().key_groups - half}
+        assert [trouble["severity"] for trouble in detail["troubles"]] == ["bad", "warning"]
+        _, told = await console.told(OVERVIEW)
+        (away,) = [of for of in told["servers"] if of["unreachable"]]
+        assert away["address"] == first.address
+
+
+async def test_a_state_that_there_is_not_is_a_problem_as_elsewhere(two: list[FakeServer]) -> None:
+    async with shown(two[0].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        for path, reason in (("nowhere/x", "UNKNOWN_APPLICATION"), (f"{APPLICATION}/x", "UNKNOWN_STATE")):
+            status, told = await console.told(f"{DETAIL}/{path}")
+            assert (status, told["reason"]) == (404, reason)
+
+
+async def test_without_any_server_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with unused_address() as nowhere:
+        async with shown(nowhere) as console:
+            status, told = await console.told(OVERVIEW)
+            assert (status, told["states"]) == (200, [])
+            assert [of["unreachable"] != "" for of in told["servers"]] == [True]
+            assert told["troubles"][0]["about"] == nowhere
+
+
+async def test_many_open_consoles_ask_the_servers_as_often_as_one(
+    two: list[FakeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    describe = ServerConnection.describe
+
+    async def counted(link: ServerConnection, timeout_seconds: float) -> Any:
+        asked.append(link.address)
+        return await describe(link, timeout_seconds)
+
+    monkeypatch.setattr(ServerConnection, "describe", counted)
+    async with shown(two[0].address, two[1].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        assert asked == []
+        paths = [OVERVIEW, "/console/api/key-groups", f"{DETAIL}/{APPLICATION}/{STATE}"] * 10
+        answers = await asyncio.gather(*(console.told(path) for path in paths))
+        assert {status for status, _ in answers} == {200}
+        # A second may end while thirty requests are answered on a busy machine.
+        assert len(asked) <= 4
+        assert len({told["at_ms"] for _, told in answers}) == len(asked) // 2
+
+
+async def test_who_goes_away_does_not_end_the_round_of_others(
+    two: list[FakeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    describe = ServerConnection.describe
+
+    async def held(link: ServerConnection, timeout_seconds: float) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await describe(link, timeout_seconds)
+
+    monkeypatch.setattr(ServerConnection, "describe", held)
+    async with shown(two[0].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        impatient = asyncio.ensure_future(console.told(OVERVIEW))
+        await begun.wait()
+        other = asyncio.ensure_future(console.told(OVERVIEW))
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        go_on.set()
+        assert (await other)[0] == 200
+
+
+async def test_each_caller_is_shown_what_the_policy_lets_it_see(two: list[FakeServer], tmp_path: Path) -> None:
+    made = {name: tokens.new(name, None) for name in ("reader", "operator", "nobody")}
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "tokens.toml").write_text("\n".join(entry for _, entry in made.values()))
+    files = {name: str(tmp_path / f"{name}.toml") for name in ("policy", "tokens")}
+    async with shown(*(server.address for server in two), **files) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+
+        async def told(who: str, path: str) -> tuple[int, Any]:
+            return await console.told(path, Authorization=f"Bearer {made[who][0]}")
+
+        # The pages hold nothing, and a browser shows no token for them.
+        assert (await console.get("/console/"))[0] == 200
+        for path in (OVERVIEW, "/console/api/key-groups", f"{DETAIL}/{APPLICATION}/{STATE}"):
+            status, _, response = await console.get(path)
+            assert (status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert (await console.told(path, Authorization="Bearer wrong"))[0] == 401
+
+        _, seen = await told("operator", OVERVIEW)
+        assert (seen["administers"], len(seen["states"])) == (True, 2)
+        assert (await told("operator", f"{DETAIL}/{APPLICATION}/{STATE}"))[1]["may_read"] is False
+        assert len(seen["servers"]) == 2
+        assert seen["servers"][0]["address"]
+
+        _, seen = await told("reader", OVERVIEW)
+        assert [of["standing"]["state"] for of in seen["states"]] == [STATE]
+        assert seen["administers"] is False
+        assert all(not of["address"] and not of["copies"] and of["started"] is None for of in seen["servers"])
+        assert {event.get("state") for event in seen["events"]} == {STATE}
+        _, groups = await told("reader", "/console/api/key-groups")
+        assert [of["state"] for of in groups["states"]] == [STATE]
+        status, detail = await told("reader", f"{DETAIL}/{APPLICATION}/{STATE}")
+        assert (status, detail["may_read"], detail["may_scan"], detail["missing"]) == (200, True, False, "")
+        for path in (f"{DETAIL}/{APPLICATION}/other", f"{DETAIL}/nowhere/x"):
+            assert (await told("reader", path))[0] == 403
+
+        _, seen = await told("nobody", OVERVIEW)
+        assert (seen["states"], seen["servers"], seen["events"], seen["troubles"]) == ([], [], [], [])
+
+
+async def test_names_are_text_in_json_whatever_they_hold(two: list[FakeServer]) -> None:
+    async with shown(two[0].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        _, _, response = await console.get(OVERVIEW)
+        assert response.content_type == "application/json"
+        assert (response.headers["X-Content-Type-Options"], response.headers["Cache-Control"]) == (
+            "nosniff",
+            "no-store",
+        )

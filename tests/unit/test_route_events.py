@@ -1,0 +1,82 @@
+"""What a proxy remembers of servers and routes, for the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from keyhole.model.read import Role
+from keyhole.protocol.routing import build, diff
+from keyhole.protocol.server_view import Holding, ServerView
+from services.client_proxy.route_events import Move, RouteEvents
+from tests.support.readings import APPLICATION, STATE, descriptor
+
+STATED = msgspec.structs.replace(descriptor(), key_groups=8)
+
+
+def view(address: str, groups: range = range(0), **more: Any) -> ServerView:
+    holdings = (Holding(STATED, frozenset(groups), Role.OWNER, 1, 1, True),) if groups else ()
+    return ServerView(address, f"server-{address}", holdings=holdings, **more)
+
+
+class Followed:
+    """A directory's calls, one look after the other."""
+
+    def __init__(self) -> None:
+        self.events = RouteEvents()
+        self.views: dict[str, ServerView] = {}
+        self.told = 0
+
+    def see(self, *views: ServerView) -> list[tuple[Any, ...]]:
+        """What is new then."""
+        before, self.views = self.views, {of.address: of for of in views}
+        old, new = build(before.values()), build(views)
+        self.events.note_servers(1_000, before, self.views)
+        names = {of.address: of.server for of in views}
+        self.events.note_routes(1_000, diff(old, new), old, new, names)
+        found = [event for event in self.events if event.number > self.told]
+        self.told = max((event.number for event in found), default=self.told)
+        return [
+            (event.kind, event.server or f"{event.application}/{event.state}", *([event.moves] if event.moves else []))
+            for event in found
+        ]
+
+
+def test_servers_and_key_groups_that_come_move_and_go_are_remembered() -> None:
+    followed, state = Followed(), f"{APPLICATION}/{STATE}"
+    assert followed.see(view("a"), view("b")) == [("server_found", "server-a"), ("server_found", "server-b")]
+    assert followed.see(view("a", range(8)), view("b")) == [("state_added", state)]
+    assert followed.see(view("a", range(4)), view("b", range(4, 8))) == [
+        ("key_groups_moved", state, (Move(4, "server-a", "server-b"),))
+    ]
+    assert followed.see(view("a", range(4)), view("b", range(4, 8), suspect=True)) == [("server_silent", "server-b")]
+    assert followed.see(view("a", range(4)), view("b", range(4, 8))) == [("server_heard", "server-b")]
+    lost = view("b", range(4, 8), lost="connection refused")
+    assert followed.see(view("a", range(4)), lost) == [
+        ("server_lost", "server-b"),
+        ("key_groups_moved", state, (Move(4, "server-b", ""),)),
+    ]
+    assert [event.reason for event in followed.events][-2] == "connection refused"
+    assert followed.see(view("a", range(4)), lost) == []
+    assert followed.see(view("a", range(8)), lost) == [("key_groups_moved", state, (Move(4, "", "server-a"),))]
+    assert followed.see(view("a", range(8)), view("b")) == [("server_found", "server-b")]
+    assert followed.see(view("a", range(8), draining=True), view("b"))[0] == ("server_draining", "server-a")
+    assert followed.see(view("b")) == [("server_gone", "server-a"), ("state_removed", state)]
+
+
+def test_a_server_that_was_never_there_is_told_of_once() -> None:
+    followed = Followed()
+    away = ServerView("a:1", lost="connection refused")
+    assert followed.see(away) == [("server_lost", "a:1")]
+    assert followed.see(away) == []
+
+
+def test_only_the_last_events_are_kept() -> None:
+    followed = Followed()
+    for _ in range(150):
+        followed.see(view("a"))
+        followed.see()
+    kept = list(followed.events)
+    assert len(kept) == 200
+    assert [event.number for event in kept] == list(range(101, 301))
