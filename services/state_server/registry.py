@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog
 from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState, Unsupported
+from keyhole.metrics.families import version
 from keyhole.model.epoch import Run
 from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.rpc.version import PROTOCOL_VERSION
@@ -166,8 +167,8 @@ class Registry:
             self._hosts[key] = QueryHost(application, query, changelog(application), self.tables, settings)
         return self._hosts[key]
 
-    def status(self) -> query_pb2.ServerStatus:
-        """The server's status, with sizes, which are read from the stores."""
+    def status(self, now_ms: int) -> query_pb2.ServerStatus:
+        """The server's status, with sizes, which are read from the stores. `now_ms`: by its clock."""
         return query_pb2.ServerStatus(
             server=self.server,
             address=self._address(),
@@ -178,6 +179,8 @@ class Registry:
             max_key_bytes=self._max_key_bytes,
             replica=self.replica,
             protocol_version=PROTOCOL_VERSION,
+            now_ms=now_ms,
+            version=version(),
         )
 
     def ownership(self) -> state_server_pb2.Ownership:

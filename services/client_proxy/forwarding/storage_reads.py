@@ -38,8 +38,9 @@ class StorageReads:
         *,
         in_parts: bool = False,
         room: int = FRAME_BYTES,
+        way: Callable[..., Forwarding] = Forwarding,
     ) -> None:
-        """Looks storage keys up; `deadline`, `done`, `in_parts` and `room` are as of Forwarding.
+        """Looks storage keys up; `deadline`, `done`, `in_parts` and `room` are as of Forwarding. `way` makes that.
 
         Raises:
             Overloaded: Too many keys are under way already.
@@ -63,7 +64,5 @@ class StorageReads:
             done(answers)
 
         lane = Lane(*lookup.state, lookup.topic_id, lookup.bounds)
-        forwarding = Forwarding(
-            self._directory, lane, lookup.storage_keys, deadline, ended, in_parts=in_parts, room=room
-        )
+        forwarding = way(self._directory, lane, lookup.storage_keys, deadline, ended, in_parts=in_parts, room=room)
         forwarding.start()

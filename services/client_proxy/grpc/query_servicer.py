@@ -12,10 +12,12 @@ import grpc
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, Overloaded
+from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame
+from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -23,6 +25,7 @@ from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.counts import ProxyCounts
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.client_reads import ClientReads
+from services.client_proxy.forwarding.explaining import Explaining
 from services.client_proxy.forwarding.scan import Scanning
 from services.client_proxy.forwarding.storage_reads import StorageReads
 from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
@@ -55,6 +58,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self.counts = ProxyCounts(directory.clock)
         self._storage_reads = StorageReads(directory, self.counts, max_keys)
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
+        self._explaining = Explaining(directory, self._storage_reads)
         self._sessions: set[LookupSession] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -150,9 +154,14 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         """Asks all servers at the same time; of those that can't be reached it says why."""
         patience = min(2.0, max(0.0, self._deadline(context) - self._loop.time()))
-        return pb.StatusResponse(
-            servers=await asyncio.gather(*(link.describe(patience) for link in self._directory.links))
-        )
+        servers = await asyncio.gather(*(link.describe(patience) for link in self._directory.links))
+        now_ms = self._directory.clock.now_ms()
+        own = pb.ProxyStatus(version=version(), protocol_version=PROTOCOL_VERSION, now_ms=now_ms)
+        return pb.StatusResponse(servers=servers, proxy=own)
+
+    async def Explain(self, request: pb.ExplainRequest, context: _Context) -> pb.ExplainResponse:  # noqa: N802
+        """Looks one key up, and says which way it went."""
+        return await self._explaining.explain(request, self._deadline(context))
 
     def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
         def failed(error: Exception) -> None:

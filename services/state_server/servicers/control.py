@@ -154,7 +154,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""
-        return pb.DescribeResponse(status=self._registry.status())
+        return pb.DescribeResponse(status=self._registry.status(self._settings.clock.now_ms()))
 
     async def WatchOwnership(  # noqa: N802 - gRPC
         self, request: pb.WatchOwnershipRequest, context: _Context

@@ -13,6 +13,7 @@ from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
+from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.scan_requests import scan_range
@@ -24,6 +25,7 @@ from keyhole.v1 import query_pb2_grpc
 from services.state_server.read.holdings import holdings
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.registry import Registry
+from services.state_server.servicers.explained import explained
 from services.state_server.servicers.lookup_responses import frame_response, many_answers
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -116,7 +118,23 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802 - gRPC
         """What this server holds, with sizes."""
-        return pb.StatusResponse(servers=[self._registry.status()])
+        return pb.StatusResponse(servers=[self._registry.status(self._clock.now_ms())])
+
+    async def Explain(self, request: pb.ExplainRequest, context: _Context) -> pb.ExplainResponse:  # noqa: N802 - gRPC
+        """One key among this server's key groups, and what it holds of it."""
+        began = self._clock.monotonic()
+        reads = self._reads(request.state)
+        try:
+            table = self._registry.table(request.state.application, request.state.state)
+            response = explained(table, request, self._registry.status(self._clock.now_ms()))
+        except KeyholeError as error:
+            reads.failed[error.reason] += 1
+            raise
+        finally:
+            took = self._clock.monotonic() - began
+            self._counts.looked_up(reads, 1, took)
+        response.lookup_micros = response.micros = max(1, micros(took))
+        return response
 
     def _reads(self, state: pb.StateRef) -> ReadCounts:
         table = self._registry.tables.get((state.application, state.state))
@@ -141,7 +159,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         try:
             current().check(Verb.READ, request.state.application, request.state.state)
             lookup = lookup_of_frame(request)
-            return frame_response(self._registry.table(*lookup.state), lookup, request.frame)
+            response = frame_response(self._registry.table(*lookup.state), lookup, request.frame)
+            if request.timed:
+                response.server_micros = max(1, micros(self._clock.monotonic() - began))
+            return response
         except KeyholeError as error:
             reads.failed[error.reason] += count
             return pb.LookupResponse(

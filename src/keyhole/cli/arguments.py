@@ -77,7 +77,12 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; as --from")
     scan.add_argument("--descending", action="store_true", help="from the last one on")
     scan.add_argument("--limit", type=count, metavar="N", help="default: all")
-    for command in (get, scan):
+    explain = commands.add_parser(
+        "explain", parents=[common], help="say how keys are read: who is asked, how long each takes, who holds them"
+    )
+    explain.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    explain.add_argument("keys", nargs="+", metavar="KEY", help="as for get")
+    for command in (get, scan, explain):
         command.add_argument(
             "--stale",
             choices=("never", "when_needed", "always"),
@@ -98,7 +103,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--language", choices=("python", "typescript"), default="python", help="typescript: for HTTP (%(default)s)"
     )
     reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status, "codegen": codegen}
-    for name, command in reads.items():
+    for name, command in (reads | {"explain": explain}).items():
         command.set_defaults(run=read_commands.read, read=name)
 
 

@@ -1,4 +1,4 @@
-"""The commands that read through a proxy: states, describe, get, scan, status and codegen."""
+"""The commands that read through a proxy: states, describe, get, explain, scan, status and codegen."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ def read(options: argparse.Namespace) -> int:
         elif options.read == "get":
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
             reads.get(client, output, options.state, options.keys, bounds)
+        elif options.read == "explain":
+            from keyhole.cli import explain
+
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            return explain.explain(client, output, options.state, options.keys, bounds)
         elif options.read == "scan":
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
             within = reads.Range(options.start, options.stop, options.descending, options.limit)

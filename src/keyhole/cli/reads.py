@@ -114,13 +114,7 @@ def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bo
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
     seconds = bounds.max_staleness_seconds
-    columns = (*descriptor.scan_key, *descriptor.entry_key)
-    try:
-        wanted = [parse_key(columns, key) for key in keys]
-    except KeyMismatch as error:
-        if not (descriptor.scan_key and descriptor.entry_key):
-            raise
-        raise KeyMismatch(f"{error.message}. `keyhole scan {path} KEY` lists all entries of a key") from None
+    wanted = typed_keys(descriptor, path, keys)
     answers = client.get_many(
         application,
         state,
@@ -132,6 +126,17 @@ def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bo
     output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
     if any(answer.epoch == 0 for answer in answers):
         output.before_the_first_epoch(path)
+
+
+def typed_keys(descriptor: StateDescriptor, path: str, keys: Sequence[str]) -> list[Any]:
+    """Keys of entries, as a person has typed them. Raises KeyMismatch."""
+    columns = (*descriptor.scan_key, *descriptor.entry_key)
+    try:
+        return [parse_key(columns, key) for key in keys]
+    except KeyMismatch as error:
+        if not (descriptor.scan_key and descriptor.entry_key):
+            raise
+        raise KeyMismatch(f"{error.message}. `keyhole scan {path} KEY` lists all entries of a key") from None
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,8 @@ def scan(client: Client, output: OutputFormat, path: str, key: str | None, withi
             "entries": rows,
             "epoch": entries.epoch,
             "server": source.server,
-            "role": _role(source),
-            "staleness_seconds": _seconds_since(source.as_of),
+            "role": role_of(source),
+            "staleness_seconds": seconds_since(source.as_of),
         }
         print(json.dumps(told, default=str))
         return
@@ -196,20 +201,22 @@ def _answer_row(key: str, answer: Answer) -> dict[str, Any]:
         "found": answer.found,
         "value": to_json(answer.value) if answer.found else None,
         "epoch": answer.epoch,
-        "commit_age_seconds": _seconds_since(answer.commit_time),
-        "staleness_seconds": _seconds_since(answer.source.as_of),
+        "commit_age_seconds": seconds_since(answer.commit_time),
+        "staleness_seconds": seconds_since(answer.source.as_of),
         "lag_epochs": answer.source.lag_epochs,
         "server": answer.server,
-        "role": _role(answer.source),
+        "role": role_of(answer.source),
     }
 
 
-def _seconds_since(moment: datetime | None) -> float | None:
+def seconds_since(moment: datetime | None) -> float | None:
+    """How long ago that was, by this machine's clock."""
     # A server's clock may be ahead of this machine's.
     return None if moment is None else max(0.0, (datetime.now(UTC) - moment).total_seconds())
 
 
-def _role(source: Source) -> str:
+def role_of(source: Source) -> str:
+    """The role, and whether its answers are confirmed."""
     return f"{source.role}, unconfirmed" if source.unconfirmed else str(source.role)
 
 
@@ -244,13 +251,13 @@ def _holding_row(holding: StateHolding) -> dict[str, Any]:
         "state": f"{holding.descriptor.application}/{holding.descriptor.state}",
         "key_groups": len(holding.key_groups),
         "all_key_groups": holding.descriptor.key_groups,
-        "role": _role(holding.source),
+        "role": role_of(holding.source),
         "ready": holding.ready,
         "restored_records": holding.restored_records,
         "records_to_restore": holding.records_to_restore,
         "epoch": holding.source.epoch,
         "lag_epochs": holding.source.lag_epochs,
-        "staleness_seconds": _seconds_since(holding.source.as_of),
+        "staleness_seconds": seconds_since(holding.source.as_of),
         "lag_updates": holding.lag_updates,
         "updates_lag_seconds": holding.updates_lag.total_seconds(),
         "entries": holding.entries,

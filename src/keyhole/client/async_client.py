@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
+from keyhole.client.explanation import Explanation
 from keyhole.client.options import Key, ReadOptions, ScanOptions, asked_of, defaults
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
@@ -17,6 +18,7 @@ from keyhole.client.session_epochs import Epochs
 from keyhole.client.state_handles import AsyncState
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
+from keyhole.client.wire.explaining import explain
 from keyhole.client.wire.lookups import Whole, keys_of
 from keyhole.client.wire.scans import Scan
 from keyhole.encoding.codec import StateCodec
@@ -252,6 +254,23 @@ class AsyncClient:
             "Status", query_pb2.StatusRequest(), self._seconds(timeout)
         )
         return [status_from_proto(message) for message in response.servers]
+
+    async def explain(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Explanation:
+        """How one key is read: its key group, who was asked, how long each took, and who holds it. For people.
+
+        That the key has no answer is no error: the explanation has it. It costs more than a lookup.
+
+        Args:
+            key: As for `get`.
+            options: As for `get`.
+
+        Raises:
+            UnknownApplication, UnknownState, KeyMismatch, NullKey: There is no such key.
+            Unsupported: The target is of an older version.
+            KeyholeError: The target can't be asked, as `get`.
+        """
+        bounds, seconds = asked_of(options, self._defaults).read()
+        return await explain(self._here(), (application, state), key, bounds, seconds)
 
     async def close(self) -> None:
         """Closes the connection. What is under way fails with ClientClosed. Idempotent.

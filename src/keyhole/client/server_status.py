@@ -46,6 +46,9 @@ class ServerStatus(msgspec.Struct, frozen=True):
         unreachable: Empty: it answers. Otherwise why it does not.
         max_key_bytes: The longest encoded key that its stores take.
         replica: It holds standby copies only.
+        version: Of its Keyhole; empty: it does not say.
+        protocol_version: What it speaks to proxies and coordinators; 0: it does not say.
+        now: Its clock as it answered, UTC; None: it does not say.
     """
 
     server: str
@@ -57,6 +60,9 @@ class ServerStatus(msgspec.Struct, frozen=True):
     holdings: tuple[StateHolding, ...]
     max_key_bytes: int
     replica: bool = False
+    version: str = ""
+    protocol_version: int = 0
+    now: datetime | None = None
 
 
 def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
@@ -78,15 +84,21 @@ def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
 
 def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
     """Field by field; times as datetimes."""
-    started = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=message.started_ms)
     return ServerStatus(
         server=message.server,
         address=message.address,
         incarnation=message.incarnation,
-        started=started if message.started_ms else None,
+        started=_moment(message.started_ms),
         draining=message.draining,
         unreachable=message.unreachable,
         holdings=tuple(holding_from_proto(holding) for holding in message.holdings),
         max_key_bytes=message.max_key_bytes,
         replica=message.replica,
+        version=message.version,
+        protocol_version=message.protocol_version,
+        now=_moment(message.now_ms),
     )
+
+
+def _moment(millis: int) -> datetime | None:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis) if millis else None

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
+from keyhole.client.explanation import Explanation
 from keyhole.client.options import Key, ReadOptions, ScanOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
@@ -199,6 +200,19 @@ class Client:
             KeyholeError: As `get`.
         """
         return self._run(lambda: self._client.status(timeout=timeout))
+
+    def explain(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Explanation:
+        """How one key is read: its key group, who was asked, how long each took, and who holds it. Blocks.
+
+        That the key has no answer is no error: the explanation has it.
+
+        Args:
+            key, options: As for `get`.
+
+        Raises:
+            KeyholeError: As AsyncClient.explain.
+        """
+        return self._run(lambda: self._client.explain(application, state, key, **options))
 
     def close(self) -> None:
         """Closes the connection and ends the thread. Calls under way fail with ClientClosed. Idempotent."""

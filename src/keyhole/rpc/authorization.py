@@ -95,6 +95,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.Query/DescribeState": _describes,
     "/keyhole.v1.Query/Get": _reads(Verb.READ),
     "/keyhole.v1.Query/GetMany": _reads(Verb.READ),
+    "/keyhole.v1.Query/Explain": _reads(Verb.READ),
     "/keyhole.v1.Query/Lookup": _anybody_known,
     "/keyhole.v1.Query/Scan": _reads(Verb.SCAN),
     "/keyhole.v1.Query/Watch": _reads(Verb.WATCH),

@@ -206,6 +206,10 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         return pb.StatusResponse(servers=[self._server.status()])
 
+    async def Explain(self, request: pb.ExplainRequest, context: _Context) -> pb.ExplainResponse:  # noqa: N802
+        """As a server of an earlier version. A proxy asks no server to."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
     async def Lookup(  # noqa: N802
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context
     ) -> AsyncIterator[pb.LookupResponse]:
@@ -268,6 +272,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             sources=[state.source(self._server.server) for state in copies.all],
             source_of=[copies.all.index(state) for state in chosen] if len(copies.all) > 1 else (),
             failures=failures,
+            server_micros=int(request.timed),
         )
 
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:

@@ -457,11 +457,14 @@ class LookupRequest(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    TIMED_FIELD_NUMBER: _builtins.int
     frame: _builtins.int
     """Chosen by the caller; the response to this frame carries it."""
     topic_id: _builtins.str
     timeout_ms: _builtins.int
     """How long the caller will wait for this frame."""
+    timed: _builtins.bool
+    """The response is to say how long the server has taken."""
     @_builtins.property
     def state(self) -> Global___StateRef: ...
     @_builtins.property
@@ -484,10 +487,11 @@ class LookupRequest(_message.Message):
         topic_id: _builtins.str = ...,
         options: Global___ReadOptions | None = ...,
         timeout_ms: _builtins.int = ...,
+        timed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "keys", b"keys", "options", b"options", "state", b"state", "storage_keys", b"storage_keys", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "keys", b"keys", "options", b"options", "state", b"state", "storage_keys", b"storage_keys", "timed", b"timed", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,7 +510,10 @@ class LookupResponse(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     SOURCE_OF_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    SERVER_MICROS_FIELD_NUMBER: _builtins.int
     frame: _builtins.int
+    server_micros: _builtins.int
+    """Of a frame that was `timed`, at least 1: from its arrival to this message. Else 0, and so from older servers."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """One per key of the request, in its order. Empty bytes: absent, or failed where `failures` says so."""
@@ -527,10 +534,11 @@ class LookupResponse(_message.Message):
         sources: _abc.Iterable[_state_pb2.Source] | None = ...,
         source_of: _abc.Iterable[_builtins.int] | None = ...,
         failures: _abc.Iterable[Global___LookupFailure] | None = ...,
+        server_micros: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "frame", b"frame", "source_of", b"source_of", "sources", b"sources", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "frame", b"frame", "server_micros", b"server_micros", "source_of", b"source_of", "sources", b"sources", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -666,20 +674,52 @@ class StatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SERVERS_FIELD_NUMBER: _builtins.int
+    PROXY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerStatus]: ...
+    @_builtins.property
+    def proxy(self) -> Global___ProxyStatus:
+        """Of the process that has answered, where it is a client proxy."""
+
     def __init__(
         self,
         *,
         servers: _abc.Iterable[Global___ServerStatus] | None = ...,
+        proxy: Global___ProxyStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["proxy", b"proxy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["servers", b"servers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proxy", b"proxy", "servers", b"servers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusResponse: _TypeAlias = StatusResponse  # noqa: Y015
+
+@_typing.final
+class ProxyStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    protocol_version: _builtins.int
+    now_ms: _builtins.int
+    """Its clock as it answered: milliseconds since 1970, UTC."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        protocol_version: _builtins.int = ...,
+        now_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["now_ms", b"now_ms", "protocol_version", b"protocol_version", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProxyStatus: _TypeAlias = ProxyStatus  # noqa: Y015
 
 @_typing.final
 class ServerStatus(_message.Message):
@@ -695,6 +735,8 @@ class ServerStatus(_message.Message):
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -708,6 +750,10 @@ class ServerStatus(_message.Message):
     """It holds standby copies only."""
     protocol_version: _builtins.int
     """What it speaks to proxies and coordinators; another version is refused by whoever connects."""
+    now_ms: _builtins.int
+    """Its clock as it answered: milliseconds since 1970, UTC; 0: it does not say."""
+    version: _builtins.str
+    """Of its Keyhole; empty: it does not say."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]: ...
     def __init__(
@@ -723,10 +769,12 @@ class ServerStatus(_message.Message):
         max_key_bytes: _builtins.int = ...,
         replica: _builtins.bool = ...,
         protocol_version: _builtins.int = ...,
+        now_ms: _builtins.int = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -793,3 +841,186 @@ class StateHolding(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StateHolding: _TypeAlias = StateHolding  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___StateRef: ...
+    @_builtins.property
+    def key(self) -> Global___Key: ...
+    @_builtins.property
+    def options(self) -> Global___ReadOptions: ...
+    def __init__(
+        self,
+        *,
+        state: Global___StateRef | None = ...,
+        key: Global___Key | None = ...,
+        options: Global___ReadOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "options", b"options", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "options", b"options", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_GROUP_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    HOPS_FIELD_NUMBER: _builtins.int
+    HOPS_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    LOOKUP_MICROS_FIELD_NUMBER: _builtins.int
+    MICROS_FIELD_NUMBER: _builtins.int
+    key_group: _builtins.int
+    hops_left_out: _builtins.int
+    """So many between the first and the last of them are left out."""
+    missing: _builtins.str
+    """Why key groups of the state have no owner; empty: each has one."""
+    lookup_micros: _builtins.int
+    """From the request to the answer, without asking the copies; and with it."""
+    micros: _builtins.int
+    @_builtins.property
+    def answer(self) -> Global___Answer: ...
+    @_builtins.property
+    def error(self) -> _error_pb2.Error: ...
+    @_builtins.property
+    def hops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hop]:
+        """Of a proxy: whom it has asked, in this order."""
+
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyGroupCopy]:
+        """Who holds the key group, in the order in which they are asked; with what each says of its copy now."""
+
+    def __init__(
+        self,
+        *,
+        key_group: _builtins.int = ...,
+        answer: Global___Answer | None = ...,
+        error: _error_pb2.Error | None = ...,
+        hops: _abc.Iterable[Global___Hop] | None = ...,
+        hops_left_out: _builtins.int = ...,
+        copies: _abc.Iterable[Global___KeyGroupCopy] | None = ...,
+        missing: _builtins.str = ...,
+        lookup_micros: _builtins.int = ...,
+        micros: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "copies", b"copies", "error", b"error", "hops", b"hops", "hops_left_out", b"hops_left_out", "key_group", b"key_group", "lookup_micros", b"lookup_micros", "micros", b"micros", "missing", b"missing", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["answer", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Hop(_message.Message):
+    """One server asked for the key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    BEGAN_MICROS_FIELD_NUMBER: _builtins.int
+    TOOK_MICROS_FIELD_NUMBER: _builtins.int
+    SERVER_MICROS_FIELD_NUMBER: _builtins.int
+    OVERDUE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    began_micros: _builtins.int
+    """After the beginning of the lookup."""
+    took_micros: _builtins.int
+    """Until it answered or failed; 0: it had done neither by the end of the lookup."""
+    server_micros: _builtins.int
+    """Of these, in the server; 0: it does not say."""
+    overdue: _builtins.bool
+    """It was silent for so long that the next copy was asked as well."""
+    @_builtins.property
+    def error(self) -> _error_pb2.Error:
+        """Why it has not answered."""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        began_micros: _builtins.int = ...,
+        took_micros: _builtins.int = ...,
+        server_micros: _builtins.int = ...,
+        overdue: _builtins.bool = ...,
+        error: _error_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "began_micros", b"began_micros", "error", b"error", "overdue", b"overdue", "server_micros", b"server_micros", "took_micros", b"took_micros"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hop: _TypeAlias = Hop  # noqa: Y015
+
+@_typing.final
+class KeyGroupCopy(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_FIELD_NUMBER: _builtins.int
+    RESTORED_RECORDS_FIELD_NUMBER: _builtins.int
+    RECORDS_TO_RESTORE_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    address: _builtins.str
+    owner: _builtins.bool
+    """The proxy takes it for the owner."""
+    ready: _builtins.bool
+    replica: _builtins.bool
+    """It holds standby copies only."""
+    draining: _builtins.bool
+    silent: _builtins.bool
+    """It has kept silent, and is asked after the others."""
+    unreachable: _builtins.str
+    """Empty: it answers."""
+    restored_records: _builtins.int
+    records_to_restore: _builtins.int
+    @_builtins.property
+    def source(self) -> _state_pb2.Source:
+        """What its answers have. Not there: it holds none of the key group now, or does not answer."""
+
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        address: _builtins.str = ...,
+        owner: _builtins.bool = ...,
+        ready: _builtins.bool = ...,
+        source: _state_pb2.Source | None = ...,
+        replica: _builtins.bool = ...,
+        draining: _builtins.bool = ...,
+        silent: _builtins.bool = ...,
+        unreachable: _builtins.str = ...,
+        restored_records: _builtins.int = ...,
+        records_to_restore: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "owner", b"owner", "ready", b"ready", "records_to_restore", b"records_to_restore", "replica", b"replica", "restored_records", b"restored_records", "server", b"server", "silent", b"silent", "source", b"source", "unreachable", b"unreachable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyGroupCopy: _TypeAlias = KeyGroupCopy  # noqa: Y015

@@ -71,6 +71,11 @@ class QueryStub:
                 request_serializer=keyhole_dot_v1_dot_query__pb2.StatusRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_query__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/keyhole.v1.Query/Explain',
+                request_serializer=keyhole_dot_v1_dot_query__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_query__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServicer:
@@ -124,6 +129,13 @@ class QueryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -161,6 +173,11 @@ def add_QueryServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=keyhole_dot_v1_dot_query__pb2.StatusRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_query__pb2.StatusResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=keyhole_dot_v1_dot_query__pb2.ExplainRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_query__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +371,33 @@ class Query:
             '/keyhole.v1.Query/Status',
             keyhole_dot_v1_dot_query__pb2.StatusRequest.SerializeToString,
             keyhole_dot_v1_dot_query__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/keyhole.v1.Query/Explain',
+            keyhole_dot_v1_dot_query__pb2.ExplainRequest.SerializeToString,
+            keyhole_dot_v1_dot_query__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class QueryStub:
     """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
     Status: _grpc.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]
     """What the servers hold and how far they are: `keyhole status`."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]
+    """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
 
 @_typing.type_check_only
 class QueryAsyncStub(QueryStub):
@@ -67,6 +69,8 @@ class QueryAsyncStub(QueryStub):
     """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
     Status: _aio.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]  # type: ignore[assignment]
     """What the servers hold and how far they are: `keyhole status`."""
+    Explain: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]  # type: ignore[assignment]
+    """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
 
 class QueryServicer(metaclass=_abc_1.ABCMeta):
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
@@ -126,5 +130,13 @@ class QueryServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.StatusResponse, _abc.Awaitable[_query_pb2.StatusResponse]]:
         """What the servers hold and how far they are: `keyhole status`."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _query_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_pb2.ExplainResponse, _abc.Awaitable[_query_pb2.ExplainResponse]]:
+        """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
 
 def add_QueryServicer_to_server(servicer: QueryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

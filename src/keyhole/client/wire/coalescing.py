@@ -35,7 +35,8 @@ from keyhole.rpc.frames import FRAME_BYTES, AskAgain
 class Lane(NamedTuple):
     """What all keys of one frame have in common.
 
-    `patient` keys wait for their server already: they travel in frames of their own, so as not to hold up others.
+    `patient` keys wait for their server already: they travel in frames of their own, so as not to hold up others. Of
+    `timed` ones the server says how long it has taken.
     """
 
     application: str
@@ -43,6 +44,7 @@ class Lane(NamedTuple):
     topic_id: str
     bounds: ReadBounds = ReadBounds()
     patient: bool = False
+    timed: bool = False
 
 
 @dataclass(slots=True)

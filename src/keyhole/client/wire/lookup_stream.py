@@ -182,7 +182,9 @@ class LookupStream:
                 self._coalescer.frame_failed(response.frame, status.from_proto(failure.error))
                 return
             failures.update(dict.fromkeys(failure.indexes, failure_from_proto(failure.error)))
-        answers = Answers(list(response.values), response.sources, list(response.source_of), failures)
+        answers = Answers(
+            list(response.values), response.sources, list(response.source_of), failures, response.server_micros
+        )
         self._coalescer.receive(response.frame, answers)
 
     def _arm_timer(self) -> None:
@@ -211,4 +213,5 @@ def _to_request(frame: Frame, now: float) -> query_pb2.LookupRequest:
         topic_id=lane.topic_id,
         options=convert.bounds_to_proto(lane.bounds),
         timeout_ms=max(1, int((frame.deadline - now) * 1000)),
+        timed=lane.timed,
     )

@@ -21,19 +21,21 @@ class Answers(NamedTuple):
         values: Empty bytes: absent, or failed.
         source_of: Which of `sources` answered each key; empty: sources[0] answered all.
         failures: By index; usually empty.
+        server_micros: How long the server had the frame, of a timed one; 0: it does not say.
     """
 
     values: Sequence[bytes]
     sources: Sequence[state_pb2.Source]
     source_of: Sequence[int] = ()
     failures: Mapping[int, Failure] = {}
+    server_micros: int = 0
 
     def part(self, start: int, stop: int) -> Answers:
         """The answers of keys `start` to `stop` (exclusive)."""
         if start == 0 and stop == len(self.values):
             return self
         failures = {index - start: error for index, error in self.failures.items() if start <= index < stop}
-        return Answers(self.values[start:stop], self.sources, self.source_of[start:stop], failures)
+        return Answers(self.values[start:stop], self.sources, self.source_of[start:stop], failures, self.server_micros)
 
 
 class SegmentSink(Protocol):

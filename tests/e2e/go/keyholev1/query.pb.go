@@ -961,7 +961,9 @@ type LookupRequest struct {
 	TopicId     string       `protobuf:"bytes,5,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Options     *ReadOptions `protobuf:"bytes,6,opt,name=options,proto3" json:"options,omitempty"`
 	// How long the caller will wait for this frame.
-	TimeoutMs     uint32 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	TimeoutMs uint32 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// The response is to say how long the server has taken.
+	Timed         bool `protobuf:"varint,8,opt,name=timed,proto3" json:"timed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1045,6 +1047,13 @@ func (x *LookupRequest) GetTimeoutMs() uint32 {
 	return 0
 }
 
+func (x *LookupRequest) GetTimed() bool {
+	if x != nil {
+		return x.Timed
+	}
+	return false
+}
+
 // Columns, not rows: a message per key would cost more than the lookup. At most 2 MiB of values, or one larger value: keys
 // for which there is no room fail with the fact `full`, and are to be asked for again in a frame of fewer keys.
 type LookupResponse struct {
@@ -1054,8 +1063,10 @@ type LookupResponse struct {
 	Values  [][]byte  `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
 	Sources []*Source `protobuf:"bytes,3,rep,name=sources,proto3" json:"sources,omitempty"`
 	// Which of `sources` answered each key; empty: sources[0] answered all.
-	SourceOf      []uint32         `protobuf:"varint,4,rep,packed,name=source_of,json=sourceOf,proto3" json:"source_of,omitempty"`
-	Failures      []*LookupFailure `protobuf:"bytes,5,rep,name=failures,proto3" json:"failures,omitempty"`
+	SourceOf []uint32         `protobuf:"varint,4,rep,packed,name=source_of,json=sourceOf,proto3" json:"source_of,omitempty"`
+	Failures []*LookupFailure `protobuf:"bytes,5,rep,name=failures,proto3" json:"failures,omitempty"`
+	// Of a frame that was `timed`, at least 1: from its arrival to this message. Else 0, and so from older servers.
+	ServerMicros  uint64 `protobuf:"varint,6,opt,name=server_micros,json=serverMicros,proto3" json:"server_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1123,6 +1134,13 @@ func (x *LookupResponse) GetFailures() []*LookupFailure {
 		return x.Failures
 	}
 	return nil
+}
+
+func (x *LookupResponse) GetServerMicros() uint64 {
+	if x != nil {
+		return x.ServerMicros
+	}
+	return 0
 }
 
 type LookupFailure struct {
@@ -1400,8 +1418,10 @@ func (*StatusRequest) Descriptor() ([]byte, []int) {
 }
 
 type StatusResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Servers       []*ServerStatus        `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Servers []*ServerStatus        `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Of the process that has answered, where it is a client proxy.
+	Proxy         *ProxyStatus `protobuf:"bytes,2,opt,name=proxy,proto3" json:"proxy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1443,6 +1463,74 @@ func (x *StatusResponse) GetServers() []*ServerStatus {
 	return nil
 }
 
+func (x *StatusResponse) GetProxy() *ProxyStatus {
+	if x != nil {
+		return x.Proxy
+	}
+	return nil
+}
+
+type ProxyStatus struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Version         string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	ProtocolVersion uint32                 `protobuf:"varint,2,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
+	// Its clock as it answered: milliseconds since 1970, UTC.
+	NowMs         int64 `protobuf:"varint,3,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxyStatus) Reset() {
+	*x = ProxyStatus{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyStatus) ProtoMessage() {}
+
+func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
+func (*ProxyStatus) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ProxyStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ProxyStatus) GetProtocolVersion() uint32 {
+	if x != nil {
+		return x.ProtocolVersion
+	}
+	return 0
+}
+
+func (x *ProxyStatus) GetNowMs() int64 {
+	if x != nil {
+		return x.NowMs
+	}
+	return 0
+}
+
 type ServerStatus struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Server      string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -1459,13 +1547,17 @@ type ServerStatus struct {
 	Replica bool `protobuf:"varint,9,opt,name=replica,proto3" json:"replica,omitempty"`
 	// What it speaks to proxies and coordinators; another version is refused by whoever connects.
 	ProtocolVersion uint32 `protobuf:"varint,10,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Its clock as it answered: milliseconds since 1970, UTC; 0: it does not say.
+	NowMs int64 `protobuf:"varint,11,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	// Of its Keyhole; empty: it does not say.
+	Version       string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1569,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1582,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ServerStatus) GetServer() string {
@@ -1563,6 +1655,20 @@ func (x *ServerStatus) GetProtocolVersion() uint32 {
 	return 0
 }
 
+func (x *ServerStatus) GetNowMs() int64 {
+	if x != nil {
+		return x.NowMs
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // What one server holds of one state in one role (source.role); a server that is owner of some key groups and standby
 // of others sends two of them.
 type StateHolding struct {
@@ -1589,7 +1695,7 @@ type StateHolding struct {
 
 func (x *StateHolding) Reset() {
 	*x = StateHolding{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1707,7 @@ func (x *StateHolding) String() string {
 func (*StateHolding) ProtoMessage() {}
 
 func (x *StateHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1720,7 @@ func (x *StateHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHolding.ProtoReflect.Descriptor instead.
 func (*StateHolding) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StateHolding) GetDescriptor_() *StateDescriptor {
@@ -1694,6 +1800,430 @@ func (x *StateHolding) GetUpdatesLagMs() uint64 {
 	return 0
 }
 
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	Key           *Key                   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Options       *ReadOptions           `protobuf:"bytes,3,opt,name=options,proto3" json:"options,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ExplainRequest) GetState() *StateRef {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetKey() *Key {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetOptions() *ReadOptions {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+type ExplainResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	KeyGroup uint32                 `protobuf:"varint,1,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
+	// What Get would have answered.
+	//
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*ExplainResponse_Answer
+	//	*ExplainResponse_Error
+	Outcome isExplainResponse_Outcome `protobuf_oneof:"outcome"`
+	// Of a proxy: whom it has asked, in this order.
+	Hops []*Hop `protobuf:"bytes,4,rep,name=hops,proto3" json:"hops,omitempty"`
+	// So many between the first and the last of them are left out.
+	HopsLeftOut uint32 `protobuf:"varint,5,opt,name=hops_left_out,json=hopsLeftOut,proto3" json:"hops_left_out,omitempty"`
+	// Who holds the key group, in the order in which they are asked; with what each says of its copy now.
+	Copies []*KeyGroupCopy `protobuf:"bytes,6,rep,name=copies,proto3" json:"copies,omitempty"`
+	// Why key groups of the state have no owner; empty: each has one.
+	Missing string `protobuf:"bytes,7,opt,name=missing,proto3" json:"missing,omitempty"`
+	// From the request to the answer, without asking the copies; and with it.
+	LookupMicros  uint64 `protobuf:"varint,8,opt,name=lookup_micros,json=lookupMicros,proto3" json:"lookup_micros,omitempty"`
+	Micros        uint64 `protobuf:"varint,9,opt,name=micros,proto3" json:"micros,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ExplainResponse) GetKeyGroup() uint32 {
+	if x != nil {
+		return x.KeyGroup
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetOutcome() isExplainResponse_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetAnswer() *Answer {
+	if x != nil {
+		if x, ok := x.Outcome.(*ExplainResponse_Answer); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetError() *Error {
+	if x != nil {
+		if x, ok := x.Outcome.(*ExplainResponse_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetHops() []*Hop {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetHopsLeftOut() uint32 {
+	if x != nil {
+		return x.HopsLeftOut
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetCopies() []*KeyGroupCopy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetLookupMicros() uint64 {
+	if x != nil {
+		return x.LookupMicros
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetMicros() uint64 {
+	if x != nil {
+		return x.Micros
+	}
+	return 0
+}
+
+type isExplainResponse_Outcome interface {
+	isExplainResponse_Outcome()
+}
+
+type ExplainResponse_Answer struct {
+	Answer *Answer `protobuf:"bytes,2,opt,name=answer,proto3,oneof"`
+}
+
+type ExplainResponse_Error struct {
+	Error *Error `protobuf:"bytes,3,opt,name=error,proto3,oneof"`
+}
+
+func (*ExplainResponse_Answer) isExplainResponse_Outcome() {}
+
+func (*ExplainResponse_Error) isExplainResponse_Outcome() {}
+
+// One server asked for the key.
+type Hop struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// After the beginning of the lookup.
+	BeganMicros uint64 `protobuf:"varint,2,opt,name=began_micros,json=beganMicros,proto3" json:"began_micros,omitempty"`
+	// Until it answered or failed; 0: it had done neither by the end of the lookup.
+	TookMicros uint64 `protobuf:"varint,3,opt,name=took_micros,json=tookMicros,proto3" json:"took_micros,omitempty"`
+	// Of these, in the server; 0: it does not say.
+	ServerMicros uint64 `protobuf:"varint,4,opt,name=server_micros,json=serverMicros,proto3" json:"server_micros,omitempty"`
+	// It was silent for so long that the next copy was asked as well.
+	Overdue bool `protobuf:"varint,5,opt,name=overdue,proto3" json:"overdue,omitempty"`
+	// Why it has not answered.
+	Error         *Error `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hop) Reset() {
+	*x = Hop{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hop) ProtoMessage() {}
+
+func (x *Hop) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hop.ProtoReflect.Descriptor instead.
+func (*Hop) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Hop) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Hop) GetBeganMicros() uint64 {
+	if x != nil {
+		return x.BeganMicros
+	}
+	return 0
+}
+
+func (x *Hop) GetTookMicros() uint64 {
+	if x != nil {
+		return x.TookMicros
+	}
+	return 0
+}
+
+func (x *Hop) GetServerMicros() uint64 {
+	if x != nil {
+		return x.ServerMicros
+	}
+	return 0
+}
+
+func (x *Hop) GetOverdue() bool {
+	if x != nil {
+		return x.Overdue
+	}
+	return false
+}
+
+func (x *Hop) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type KeyGroupCopy struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Server  string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// The proxy takes it for the owner.
+	Owner bool `protobuf:"varint,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	Ready bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	// What its answers have. Not there: it holds none of the key group now, or does not answer.
+	Source *Source `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
+	// It holds standby copies only.
+	Replica  bool `protobuf:"varint,6,opt,name=replica,proto3" json:"replica,omitempty"`
+	Draining bool `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
+	// It has kept silent, and is asked after the others.
+	Silent bool `protobuf:"varint,8,opt,name=silent,proto3" json:"silent,omitempty"`
+	// Empty: it answers.
+	Unreachable      string `protobuf:"bytes,9,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	RestoredRecords  uint64 `protobuf:"varint,10,opt,name=restored_records,json=restoredRecords,proto3" json:"restored_records,omitempty"`
+	RecordsToRestore uint64 `protobuf:"varint,11,opt,name=records_to_restore,json=recordsToRestore,proto3" json:"records_to_restore,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *KeyGroupCopy) Reset() {
+	*x = KeyGroupCopy{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyGroupCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyGroupCopy) ProtoMessage() {}
+
+func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
+func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *KeyGroupCopy) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *KeyGroupCopy) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *KeyGroupCopy) GetOwner() bool {
+	if x != nil {
+		return x.Owner
+	}
+	return false
+}
+
+func (x *KeyGroupCopy) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *KeyGroupCopy) GetSource() *Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *KeyGroupCopy) GetReplica() bool {
+	if x != nil {
+		return x.Replica
+	}
+	return false
+}
+
+func (x *KeyGroupCopy) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *KeyGroupCopy) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
+func (x *KeyGroupCopy) GetUnreachable() string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return ""
+}
+
+func (x *KeyGroupCopy) GetRestoredRecords() uint64 {
+	if x != nil {
+		return x.RestoredRecords
+	}
+	return 0
+}
+
+func (x *KeyGroupCopy) GetRecordsToRestore() uint64 {
+	if x != nil {
+		return x.RecordsToRestore
+	}
+	return 0
+}
+
 var File_keyhole_v1_query_proto protoreflect.FileDescriptor
 
 const file_keyhole_v1_query_proto_rawDesc = "" +
@@ -1755,7 +2285,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\fScanResponse\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.keyhole.v1.SourceR\x06source\x12\x19\n" +
 	"\bmap_keys\x18\x02 \x03(\fR\amapKeys\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\fR\x06values\"\x86\x02\n" +
+	"\x06values\x18\x03 \x03(\fR\x06values\"\x9c\x02\n" +
 	"\rLookupRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12*\n" +
 	"\x05state\x18\x02 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
@@ -1764,13 +2294,15 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\btopic_id\x18\x05 \x01(\tR\atopicId\x121\n" +
 	"\aoptions\x18\x06 \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\a \x01(\rR\ttimeoutMs\"\xc0\x01\n" +
+	"timeout_ms\x18\a \x01(\rR\ttimeoutMs\x12\x14\n" +
+	"\x05timed\x18\b \x01(\bR\x05timed\"\xe5\x01\n" +
 	"\x0eLookupResponse\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\fR\x06values\x12,\n" +
 	"\asources\x18\x03 \x03(\v2\x12.keyhole.v1.SourceR\asources\x12\x1b\n" +
 	"\tsource_of\x18\x04 \x03(\rR\bsourceOf\x125\n" +
-	"\bfailures\x18\x05 \x03(\v2\x19.keyhole.v1.LookupFailureR\bfailures\"R\n" +
+	"\bfailures\x18\x05 \x03(\v2\x19.keyhole.v1.LookupFailureR\bfailures\x12#\n" +
+	"\rserver_micros\x18\x06 \x01(\x04R\fserverMicros\"R\n" +
 	"\rLookupFailure\x12\x18\n" +
 	"\aindexes\x18\x01 \x03(\rR\aindexes\x12'\n" +
 	"\x05error\x18\x02 \x01(\v2\x11.keyhole.v1.ErrorR\x05error\"5\n" +
@@ -1785,9 +2317,14 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"descriptor\x18\x01 \x01(\v2\x1b.keyhole.v1.StateDescriptorR\n" +
 	"descriptor\x124\n" +
 	"\bholdings\x18\x02 \x03(\v2\x18.keyhole.v1.StateHoldingR\bholdings\"\x0f\n" +
-	"\rStatusRequest\"D\n" +
+	"\rStatusRequest\"s\n" +
 	"\x0eStatusResponse\x122\n" +
-	"\aservers\x18\x01 \x03(\v2\x18.keyhole.v1.ServerStatusR\aservers\"\xde\x02\n" +
+	"\aservers\x18\x01 \x03(\v2\x18.keyhole.v1.ServerStatusR\aservers\x12-\n" +
+	"\x05proxy\x18\x02 \x01(\v2\x17.keyhole.v1.ProxyStatusR\x05proxy\"i\n" +
+	"\vProxyStatus\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12)\n" +
+	"\x10protocol_version\x18\x02 \x01(\rR\x0fprotocolVersion\x12\x15\n" +
+	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\x8f\x03\n" +
 	"\fServerStatus\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -1800,7 +2337,9 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\rmax_key_bytes\x18\b \x01(\rR\vmaxKeyBytes\x12\x18\n" +
 	"\areplica\x18\t \x01(\bR\areplica\x12)\n" +
 	"\x10protocol_version\x18\n" +
-	" \x01(\rR\x0fprotocolVersion\"\x94\x03\n" +
+	" \x01(\rR\x0fprotocolVersion\x12\x15\n" +
+	"\x06now_ms\x18\v \x01(\x03R\x05nowMs\x12\x18\n" +
+	"\aversion\x18\f \x01(\tR\aversion\"\x94\x03\n" +
 	"\fStateHolding\x12;\n" +
 	"\n" +
 	"descriptor\x18\x01 \x01(\v2\x1b.keyhole.v1.StateDescriptorR\n" +
@@ -1817,7 +2356,43 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vlag_updates\x18\n" +
 	" \x01(\x04R\n" +
 	"lagUpdates\x12$\n" +
-	"\x0eupdates_lag_ms\x18\v \x01(\x04R\fupdatesLagMs*w\n" +
+	"\x0eupdates_lag_ms\x18\v \x01(\x04R\fupdatesLagMs\"\x92\x01\n" +
+	"\x0eExplainRequest\x12*\n" +
+	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
+	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x121\n" +
+	"\aoptions\x18\x03 \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\"\xe4\x02\n" +
+	"\x0fExplainResponse\x12\x1b\n" +
+	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12,\n" +
+	"\x06answer\x18\x02 \x01(\v2\x12.keyhole.v1.AnswerH\x00R\x06answer\x12)\n" +
+	"\x05error\x18\x03 \x01(\v2\x11.keyhole.v1.ErrorH\x00R\x05error\x12#\n" +
+	"\x04hops\x18\x04 \x03(\v2\x0f.keyhole.v1.HopR\x04hops\x12\"\n" +
+	"\rhops_left_out\x18\x05 \x01(\rR\vhopsLeftOut\x120\n" +
+	"\x06copies\x18\x06 \x03(\v2\x18.keyhole.v1.KeyGroupCopyR\x06copies\x12\x18\n" +
+	"\amissing\x18\a \x01(\tR\amissing\x12#\n" +
+	"\rlookup_micros\x18\b \x01(\x04R\flookupMicros\x12\x16\n" +
+	"\x06micros\x18\t \x01(\x04R\x06microsB\t\n" +
+	"\aoutcome\"\xcb\x01\n" +
+	"\x03Hop\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
+	"\fbegan_micros\x18\x02 \x01(\x04R\vbeganMicros\x12\x1f\n" +
+	"\vtook_micros\x18\x03 \x01(\x04R\n" +
+	"tookMicros\x12#\n" +
+	"\rserver_micros\x18\x04 \x01(\x04R\fserverMicros\x12\x18\n" +
+	"\aoverdue\x18\x05 \x01(\bR\aoverdue\x12'\n" +
+	"\x05error\x18\x06 \x01(\v2\x11.keyhole.v1.ErrorR\x05error\"\xe1\x02\n" +
+	"\fKeyGroupCopy\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\bR\x05owner\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\bR\x05ready\x12*\n" +
+	"\x06source\x18\x05 \x01(\v2\x12.keyhole.v1.SourceR\x06source\x12\x18\n" +
+	"\areplica\x18\x06 \x01(\bR\areplica\x12\x1a\n" +
+	"\bdraining\x18\a \x01(\bR\bdraining\x12\x16\n" +
+	"\x06silent\x18\b \x01(\bR\x06silent\x12 \n" +
+	"\vunreachable\x18\t \x01(\tR\vunreachable\x12)\n" +
+	"\x10restored_records\x18\n" +
+	" \x01(\x04R\x0frestoredRecords\x12,\n" +
+	"\x12records_to_restore\x18\v \x01(\x04R\x10recordsToRestore*w\n" +
 	"\vConsistency\x12\x1b\n" +
 	"\x17CONSISTENCY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15CONSISTENCY_COMMITTED\x10\x01\x12\x16\n" +
@@ -1831,7 +2406,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vValueFormat\x12\x1c\n" +
 	"\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18VALUE_FORMAT_MESSAGEPACK\x10\x01\x12\x15\n" +
-	"\x11VALUE_FORMAT_JSON\x10\x022\xe9\x03\n" +
+	"\x11VALUE_FORMAT_JSON\x10\x022\xad\x04\n" +
 	"\x05Query\x12K\n" +
 	"\n" +
 	"ListStates\x12\x1d.keyhole.v1.ListStatesRequest\x1a\x1e.keyhole.v1.ListStatesResponse\x12T\n" +
@@ -1840,7 +2415,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\aGetMany\x12\x1a.keyhole.v1.GetManyRequest\x1a\x1b.keyhole.v1.GetManyResponse\x12C\n" +
 	"\x06Lookup\x12\x19.keyhole.v1.LookupRequest\x1a\x1a.keyhole.v1.LookupResponse(\x010\x01\x12;\n" +
 	"\x04Scan\x12\x17.keyhole.v1.ScanRequest\x1a\x18.keyhole.v1.ScanResponse0\x01\x12?\n" +
-	"\x06Status\x12\x19.keyhole.v1.StatusRequest\x1a\x1a.keyhole.v1.StatusResponseb\x06proto3"
+	"\x06Status\x12\x19.keyhole.v1.StatusRequest\x1a\x1a.keyhole.v1.StatusResponse\x12B\n" +
+	"\aExplain\x12\x1a.keyhole.v1.ExplainRequest\x1a\x1b.keyhole.v1.ExplainResponseb\x06proto3"
 
 var (
 	file_keyhole_v1_query_proto_rawDescOnce sync.Once
@@ -1855,7 +2431,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -1880,23 +2456,28 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*DescribeStateResponse)(nil), // 20: keyhole.v1.DescribeStateResponse
 	(*StatusRequest)(nil),         // 21: keyhole.v1.StatusRequest
 	(*StatusResponse)(nil),        // 22: keyhole.v1.StatusResponse
-	(*ServerStatus)(nil),          // 23: keyhole.v1.ServerStatus
-	(*StateHolding)(nil),          // 24: keyhole.v1.StateHolding
-	nil,                           // 25: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 26: keyhole.v1.Source
-	(*Error)(nil),                 // 27: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 28: keyhole.v1.StateDescriptor
+	(*ProxyStatus)(nil),           // 23: keyhole.v1.ProxyStatus
+	(*ServerStatus)(nil),          // 24: keyhole.v1.ServerStatus
+	(*StateHolding)(nil),          // 25: keyhole.v1.StateHolding
+	(*ExplainRequest)(nil),        // 26: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 27: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 28: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 29: keyhole.v1.KeyGroupCopy
+	nil,                           // 30: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 31: keyhole.v1.Source
+	(*Error)(nil),                 // 32: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 33: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	25, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	30, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	26, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	31, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -1907,40 +2488,52 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	5,  // 16: keyhole.v1.ScanRequest.from:type_name -> keyhole.v1.Key
 	5,  // 17: keyhole.v1.ScanRequest.to:type_name -> keyhole.v1.Key
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
-	26, // 19: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	31, // 19: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
 	3,  // 20: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 21: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
 	6,  // 22: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	26, // 23: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	31, // 23: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
 	16, // 24: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	27, // 25: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	28, // 26: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	32, // 25: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	33, // 26: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
 	3,  // 27: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	28, // 28: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	24, // 29: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	23, // 30: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	24, // 31: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	28, // 32: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	26, // 33: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	17, // 34: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	19, // 35: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 36: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 37: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	14, // 38: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	12, // 39: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	21, // 40: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	18, // 41: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	20, // 42: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 43: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 44: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	15, // 45: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	13, // 46: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	22, // 47: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	41, // [41:48] is the sub-list for method output_type
-	34, // [34:41] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	33, // 28: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	25, // 29: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	24, // 30: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	23, // 31: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	25, // 32: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	33, // 33: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	31, // 34: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 35: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 36: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 37: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 38: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	32, // 39: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	28, // 40: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	29, // 41: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	32, // 42: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	31, // 43: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	17, // 44: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	19, // 45: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 46: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 47: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	14, // 48: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	12, // 49: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	21, // 50: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	26, // 51: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	18, // 52: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	20, // 53: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 54: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 55: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	15, // 56: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	13, // 57: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	22, // 58: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	27, // 59: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	52, // [52:60] is the sub-list for method output_type
+	44, // [44:52] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -1958,13 +2551,17 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
+	file_keyhole_v1_query_proto_msgTypes[24].OneofWrappers = []any{
+		(*ExplainResponse_Answer)(nil),
+		(*ExplainResponse_Error)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   23,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	Query_Lookup_FullMethodName        = "/keyhole.v1.Query/Lookup"
 	Query_Scan_FullMethodName          = "/keyhole.v1.Query/Scan"
 	Query_Status_FullMethodName        = "/keyhole.v1.Query/Status"
+	Query_Explain_FullMethodName       = "/keyhole.v1.Query/Explain"
 )
 
 // QueryClient is the client API for Query service.
@@ -46,6 +47,8 @@ type QueryClient interface {
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
 	// What the servers hold and how far they are: `keyhole status`.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
 type queryClient struct {
@@ -138,6 +141,16 @@ func (c *queryClient) Status(ctx context.Context, in *StatusRequest, opts ...grp
 	return out, nil
 }
 
+func (c *queryClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Query_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueryServer is the server API for Query service.
 // All implementations must embed UnimplementedQueryServer
 // for forward compatibility.
@@ -156,6 +169,8 @@ type QueryServer interface {
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
 	// What the servers hold and how far they are: `keyhole status`.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedQueryServer()
 }
 
@@ -186,6 +201,9 @@ func (UnimplementedQueryServer) Scan(*ScanRequest, grpc.ServerStreamingServer[Sc
 }
 func (UnimplementedQueryServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedQueryServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedQueryServer) mustEmbedUnimplementedQueryServer() {}
 func (UnimplementedQueryServer) testEmbeddedByValue()               {}
@@ -316,6 +334,24 @@ func _Query_Status_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Query_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueryServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Query_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueryServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Query_ServiceDesc is the grpc.ServiceDesc for Query service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -342,6 +378,10 @@ var Query_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Query_Status_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _Query_Explain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
