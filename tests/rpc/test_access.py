@@ -26,6 +26,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from keyhole import AsyncClient, Client, Credentials
+from keyhole.cli.doctor import examination
+from keyhole.cli.main import main
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.coordinator.fleet import Fleet
@@ -643,3 +645,23 @@ async def test_eventually_all_streams_are_forgotten(cluster: Cluster) -> None:
         await client.get("app", "counts", "a")
         assert len(interceptor._streams) == 1
     await eventually(lambda: not interceptor._streams)
+
+
+async def test_a_doctor_without_the_right_to_see_servers_says_so_and_looks_at_the_rest(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "machine_findings", lambda environ: [])
+
+    async def worst(name: str) -> tuple[int, list[dict[str, str]]]:
+        shown = cluster.token(name)
+        options = ["--tls-ca", shown.tls_ca, "--token-file", shown.token_file, "--json", "--timeout", "60"]
+        code = await asyncio.to_thread(main, ["doctor", "--proxy", cluster.proxy.address, *options])
+        return code, json.loads(capsys.readouterr().out)["findings"]
+
+    code, found = await worst("reader")
+    assert (code, found[0]["level"]) == (0, "warning")
+    assert "may not ask for servers" in found[0]["says"]
+    assert not [one for one in found if one["about"].startswith("server ")]
+    code, found = await worst("operator")
+    assert found[0]["level"] == "ok"
+    assert [one for one in found if one["about"].startswith("server ")]

@@ -25,7 +25,7 @@ from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.counts import ProxyCounts
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.client_reads import ClientReads
-from services.client_proxy.forwarding.explaining import Explaining
+from services.client_proxy.forwarding.explained_reads import ExplainedReads
 from services.client_proxy.forwarding.scan import Scanning
 from services.client_proxy.forwarding.storage_reads import StorageReads
 from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
@@ -58,7 +58,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self.counts = ProxyCounts(directory.clock)
         self._storage_reads = StorageReads(directory, self.counts, max_keys)
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
-        self._explaining = Explaining(directory, self._storage_reads)
+        self._explained_reads = ExplainedReads(directory, self._storage_reads)
         self._sessions: set[LookupSession] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -161,7 +161,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
     async def Explain(self, request: pb.ExplainRequest, context: _Context) -> pb.ExplainResponse:  # noqa: N802
         """Looks one key up, and says which way it went."""
-        return await self._explaining.explain(request, self._deadline(context))
+        return await self._explained_reads.explain(request, self._deadline(context))
 
     def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
         def failed(error: Exception) -> None:

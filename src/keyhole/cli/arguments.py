@@ -31,6 +31,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_verify(commands)
     _add_retire(commands)
     _add_drop(commands)
+    _add_doctor(commands)
     _add_token(commands)
     for name, program in run_commands.SERVICES.items():
         service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
@@ -228,6 +229,22 @@ def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     drop.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     add_credentials(drop)
     drop.set_defaults(run=tool_commands.run_drop)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    doctor = commands.add_parser("doctor", help="look at all that reads and jobs need, and say what is wrong")
+    _add_proxy(doctor)
+    doctor.add_argument(
+        "--bootstrap-servers",
+        metavar="HOST:PORT",
+        help="Kafka; default: KEYHOLE_JOB_BOOTSTRAP_SERVERS, or that of `keyhole up`; else it is not looked at",
+    )
+    doctor.add_argument("--strict", action="store_true", help="exit code 1 for warnings, too")
+    doctor.add_argument("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="of one look (%(default)s)")
+    doctor.add_argument("--format", choices=("table", "json"), default="table")
+    doctor.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    add_credentials(doctor)
+    doctor.set_defaults(run=tool_commands.run_doctor)
 
 
 def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

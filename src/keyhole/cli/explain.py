@@ -67,7 +67,7 @@ def as_row(key: str, found: Explanation, bounds: Bounds) -> dict[str, Any]:
         },
         "hops": [_hop_row(hop, found) for hop in found.hops],
         "hops_left_out": found.hops_left_out,
-        "copies": [_copy_row(copy) for copy in found.copies],
+        "copies": [_copy_row(copy, found) for copy in found.copies],
     }
 
 
@@ -87,7 +87,9 @@ def _show(output: OutputFormat, path: str, key: str, found: Explanation, bounds:
     output.rows(list(_way(found)), "its way")
     if found.hops_left_out:
         say(f"{found.hops_left_out:,} attempts in between are left out")
-    output.rows([_copy_row(copy) for copy in found.copies], f"who holds key group {found.key_group}, in this order")
+    output.rows(
+        [_copy_row(copy, found) for copy in found.copies], f"who holds key group {found.key_group}, in this order"
+    )
 
 
 def _answered(answer: Answer) -> str:
@@ -145,14 +147,19 @@ def _hop_row(hop: Hop, found: Explanation) -> dict[str, Any]:
     }
 
 
-def _copy_row(copy: KeyGroupCopy) -> dict[str, Any]:
+def _copy_row(copy: KeyGroupCopy, found: Explanation) -> dict[str, Any]:
     source = copy.source
+    epoch = None if source is None else source.epoch
+    if found.descriptor.updates_topic_id:
+        # An epoch is of one key group then, and not of all that a server holds: who has answered has told it.
+        answer = found.answer
+        epoch = answer.epoch if answer is not None and answer.server == copy.server else None
     return {
         "server": copy.server or None,
         "address": copy.address,
         "role": copy.role,
         "ready": copy.ready,
-        "epoch": None if source is None else source.epoch,
+        "epoch": epoch,
         "lag_epochs": None if source is None else source.lag_epochs,
         "staleness_seconds": None if source is None else seconds_since(source.as_of),
         "unconfirmed": None if source is None else source.unconfirmed,

@@ -48,6 +48,14 @@ def run_drop(options: argparse.Namespace) -> int:
     return drop.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
 
 
+def run_doctor(options: argparse.Namespace) -> int:
+    """Runs `keyhole doctor`; returns the exit code. Raises KeyholeError."""
+    require("keyhole doctor", "cli", TO_READ)
+    from keyhole.cli.doctor import examination
+
+    return examination.run(options, credentials(options))
+
+
 def run_token(options: argparse.Namespace) -> int:
     """Runs `keyhole token`; returns the exit code. Raises KeyholeError."""
     from keyhole.cli import token

@@ -92,7 +92,7 @@ def fetch(kind: JarSet, cache_dir: Path, progress: Progress | None = None) -> li
 
 def fetch_jars(jars: Sequence[Jar], cache_dir: Path, progress: Progress | None = None) -> list[Path]:
     """Fetches the jars of a list of one's own, as `fetch` does."""
-    missing = [jar for jar in jars if not _is_cached(jar, cache_dir)]
+    missing = [jar for jar in jars if not is_cached(jar, cache_dir)]
     if missing:
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,8 @@ def fetch_jars(jars: Sequence[Jar], cache_dir: Path, progress: Progress | None =
     return [cache_dir / jar.path for jar in jars]
 
 
-def _is_cached(jar: Jar, cache_dir: Path) -> bool:
+def is_cached(jar: Jar, cache_dir: Path) -> bool:
+    """Whether the cache has it, whole."""
     # The checksum was verified before the file got its name.
     path = cache_dir / jar.path
     return path.is_file() and path.stat().st_size == jar.bytes

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from keyhole.clock import SystemClock
 from keyhole.config import SecuritySettings
 from keyhole.errors import (
     KeyholeError,
@@ -15,6 +16,7 @@ from keyhole.errors import (
     UnknownApplication,
     UnknownState,
 )
+from keyhole.metrics.families import version
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert, status
@@ -47,6 +49,7 @@ class FakeServer:
         streams: Lookup streams that are open.
         left: Lookup streams that their callers have ended; those that were cancelled don't count.
         frames: Frames answered so far.
+        version, clock_ahead_ms: What it says of itself in its status.
     """
 
     def __init__(self, server: str = "fake-1", port: int = 0, security: SecuritySettings | None = None) -> None:
@@ -64,6 +67,8 @@ class FakeServer:
         self.frames = 0
         self.draining = False
         self.protocol_version = PROTOCOL_VERSION
+        self.version = version()
+        self.clock_ahead_ms = 0
         self._change = asyncio.Event()
         self._rpc = RpcServer("fake-server", "127.0.0.1", port, security)
 
@@ -144,6 +149,8 @@ class FakeServer:
             address=self.address,
             holdings=holdings,
             protocol_version=self.protocol_version,
+            now_ms=SystemClock().now_ms() + self.clock_ahead_ms,
+            version=self.version,
         )
 
     async def ownership(self) -> AsyncIterator[state_server_pb2.Ownership]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
+from keyhole.clock import Clock
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import KeyholeError
 from keyhole.protocol.routing import RouteTable
@@ -33,17 +34,18 @@ _MOST_COPIES_SECONDS = 1.0
 class Hops:
     """Writes down whom a key was sent to, and what came of it. Event loop's thread only."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
+    def __init__(self, clock: Clock) -> None:
+        # The event loop's own may tell no more than milliseconds.
+        self._clock = clock
+        self._began = clock.monotonic()
         self._first: list[pb.Hop] = []
         self._last: deque[pb.Hop] = deque(maxlen=_HOPS)
         self._count = 0
 
     @property
     def seconds(self) -> float:
-        """Since this was made."""
-        return self._loop.time() - self._began
+        """How long ago this was made."""
+        return self._clock.monotonic() - self._began
 
     @property
     def left_out(self) -> int:
@@ -67,7 +69,7 @@ class Hops:
             hop.overdue = True
 
     def ended(self, address: str, server_micros: int = 0, error: KeyholeError | None = None) -> None:
-        """It has answered, or failed."""
+        """It has answered the key, or has failed."""
         if (hop := self._open(address)) is not None:
             hop.took_micros = max(1, micros(self.seconds) - hop.began_micros)
             hop.server_micros = server_micros
@@ -103,7 +105,7 @@ class Traced(Forwarding):
         super()._ask(address, places)
 
 
-class Explaining:
+class ExplainedReads:
     """See the module's text. Event loop's thread only; deadlines are on its clock."""
 
     def __init__(self, directory: Directory, reads: StorageReads) -> None:
@@ -119,7 +121,7 @@ class Explaining:
             KeyMismatch, NullKey, MalformedRequest, Unsupported: There is no such key, or option.
             Overloaded: As StorageReads.forward.
         """
-        began = self._loop.time()
+        clock, began = self._directory.clock, self._directory.clock.monotonic()
         lookup = lookup_of_keys(pb.GetManyRequest(state=request.state, keys=[request.key], options=request.options))
         await self._directory.known(lookup.state, deadline)
         codec = self._directory.codec(lookup.state)
@@ -129,8 +131,8 @@ class Explaining:
         stored = lookup._replace(
             keys=(), storage_keys=[key], topic_id=codec.descriptor.topic_id, bounds=bounds, as_json=False
         )
-        hops = Hops()
-        kept = min(_MOST_COPIES_SECONDS, _FOR_COPIES * (deadline - began))
+        hops = Hops(clock)
+        kept = min(_MOST_COPIES_SECONDS, _FOR_COPIES * (deadline - self._loop.time()))
         answers = await self._looked_up(
             lambda done: self._reads.forward(
                 stored, deadline - kept, done, way=lambda *given, **options: Traced(hops, *given, **options)
@@ -152,7 +154,7 @@ class Explaining:
         if table is not None and group < len(table.copies):
             response.missing = table.missing
             response.copies.extend(await self._copies(table, group, deadline))
-        response.micros = max(1, micros(self._loop.time() - began))
+        response.micros = max(1, micros(clock.monotonic() - began))
         return response
 
     async def _looked_up(self, start: Callable[[Callable[[Answers], None]], None]) -> Answers:
