@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.encoding.reducers import REDUCERS as ALL_REDUCERS
 from keyhole.errors import KeyholeError, ValueMismatch
-from keyhole.spark import queryable
+from keyhole.spark import queryable, reductions
 from tests.support.scenario import Scenario, Scenarios
 
 SCHEMA = "k string, batch int, m int, whole int, exact decimal(10,2), rough float, word string"
@@ -37,6 +37,14 @@ REDUCERS = {
     "held_first": "min_by(since)",
     "left": "first",
     "left_last": "last",
+}
+
+# Fields with names of their own, several of one column.
+NAMED = {
+    "rows": reductions.count(),
+    "wholes": reductions.count("whole"),
+    "most": reductions.max("whole"),
+    "held_at_most": reductions.max_by("held", "whole"),
 }
 
 
@@ -83,6 +91,7 @@ def aggregates() -> list[Column]:
         *(F.sum("whole"), F.sum("exact"), F.sum("rough"), F.min("word"), F.count("any")),
         *(F.max("at"), F.max_by("held", "at"), F.bool_or("odd"), F.bool_and("even")),
         *(F.min("since"), F.min_by("held_first", "since"), F.max("left"), F.min("left_last")),
+        *(F.count("*"), F.count("whole"), F.max("whole"), F.max_by("held", "whole")),
     ]
 
 
@@ -99,7 +108,7 @@ def summed(scenarios: Scenarios) -> Summed:
     scenario, rows = scenarios(), random_rows(3)
     # One that has nothing to go by, of which max_by and min_by are null.
     rows[1].append({"k": "timeless", "batch": 1, "m": 0, "exact": "1.50", "word": "b"})
-    of: dict[str, Any] = {"key": "k", "key_groups": 8, "reducers": REDUCERS, "config": scenario.config}
+    of: dict[str, Any] = {"key": "k", "key_groups": 8, "reducers": REDUCERS | NAMED, "config": scenario.config}
     sink = queryable.together(queryable.reducing("by_key", **of), queryable.reducing("by_entry", map_key="m", **of))
     scenario.run(widened(scenario.stream(SCHEMA, rows)), "append", sink)
     lines = [json.dumps(row) for batch in rows for row in batch]

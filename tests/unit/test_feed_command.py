@@ -200,7 +200,7 @@ def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeyp
     for name, words in (("there", []), ("new", ["--unchecked"]), ("new", [])):
         options = parser_of_all().parse_args(["feed", f"shop/{name}", "--topic", name, *KEY, "--value", "a", *words])
         chosen = feed_options(options)
-        feed._check_topic(options, config, describe(chosen), chosen.format, JSON)
+        feed._check_topic(options, config, describe(chosen), chosen, JSON)
     assert looked == ["new"]
 
 
@@ -246,7 +246,7 @@ def test_a_state_is_not_made_of_records_that_a_registry_does_not_tell(monkeypatc
             options,
             JobConfig("shop", ("s:1",), "k:1"),
             describe(chosen),
-            chosen.format,
+            chosen,
             AvroEncoding(source, ManualClock()),
         )
 

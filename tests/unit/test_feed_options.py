@@ -13,6 +13,7 @@ from keyhole.feed.options import (
     describe,
     key_columns,
     reduced_columns,
+    source_columns,
     value_columns,
 )
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -40,6 +41,22 @@ def test_a_state_of_rows_has_the_columns_as_they_are() -> None:
         order_by="amount",
         ttl_ms=5,
     )
+
+
+def test_a_field_may_have_another_name_than_its_column() -> None:
+    texts = ["orders=count:customer", "spent=sum:amount:decimal(9,2)", "new=max:at:timestamp", "who=max_by(new):name"]
+    value, reducers = reduced_columns(texts)
+    assert [(field.name, field.type) for field in value] == [
+        ("orders", "string"),
+        ("spent", "decimal(9,2)"),
+        ("new", "timestamp"),
+        ("who", "string"),
+    ]
+    assert reducers == ("count", "sum", "max", "max_by(new)")
+    assert source_columns(texts) == ("customer", "amount", "at", "name")
+    # A column may have a colon in its name, as it always could.
+    assert reduced_columns(["who=max_by(a:b)"])[1] == ("max_by(a:b)",)
+    assert source_columns(["amount:decimal(9,2)=sum", "price=max"]) == ()
 
 
 def test_a_reducing_state_has_the_fields_that_its_reducers_make() -> None:
@@ -102,8 +119,11 @@ def test_what_can_t_be_is_refused_by_its_name(wrong: FeedOptions, why: str) -> N
 def test_a_column_of_a_type_that_can_t_be_is_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="'price' is of type double, which can't be a key"):
         key_columns(["price:double"])
-    with pytest.raises(InvalidConfiguration, match="names no reducer"):
+    with pytest.raises(InvalidConfiguration, match=r"names no reducer: write column=reducer, .* as spent=sum:amount"):
         reduced_columns(["amount"])
+    for wrong in ("spent=sum:", "spent:double=sum:amount"):
+        with pytest.raises(InvalidConfiguration, match="is not field=reducer:column or field=reducer:column:type"):
+            reduced_columns([wrong])
     with pytest.raises(ValueMismatch, match="can't hold values of type money"):
         describe(options(value=value_columns(["amount:money"])))
     with pytest.raises(ValueMismatch, match="sum can't reduce column 'note' of type string"):

@@ -10,7 +10,15 @@ import pytest
 
 from keyhole.errors import MalformedRequest, NullKey, RequestError, ValueMismatch
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
+from keyhole.feed.options import (
+    FeedOptions,
+    RecordFormat,
+    describe,
+    key_columns,
+    reduced_columns,
+    source_columns,
+    value_columns,
+)
 from keyhole.feed.rows import SourceRecord
 
 SECRET = "s3cret"
@@ -20,8 +28,9 @@ def mapper(record_format: RecordFormat = RecordFormat.JSON, reduce: str = "", **
     given: dict[str, Any] = {"key": key_columns(["id"]), "value": value_columns(["n:bigint"]), "key_groups": 8}
     if reduce:
         given["value"], given["reducers"] = reduced_columns(reduce.split())
+        given["columns"] = source_columns(reduce.split())
     made = FeedOptions("app", "s", format=record_format, **{**given, **changes})
-    return RecordMapper(describe(made), record_format, "src")
+    return RecordMapper(describe(made), record_format, "src", columns=made.columns)
 
 
 def debezium(reduce: str = "", **changes: Any) -> RecordMapper:
@@ -42,6 +51,15 @@ def done(of: RecordMapper, value: object, key: bytes | None = None) -> list[tupl
 def test_a_row_is_put_with_the_columns_that_were_named() -> None:
     assert done(mapper(), {"id": "c1", "n": 5, "else": SECRET}) == [(0, 0, ["c1"], None, [5])]
     assert done(mapper(), {"id": "c1"}) == [(0, 0, ["c1"], None, [None])]
+
+
+def test_fields_of_one_column_have_names_of_their_own() -> None:
+    reduce = "rows=count:id spent=sum:n:bigint most=max:n:bigint"
+    assert done(mapper(reduce=reduce), {"id": "c1", "n": 5}) == [(0, 0, ["c1"], None, [1, 5, 5])]
+    assert done(mapper(reduce=reduce), {"id": "c1", "spent": 5}) == [(0, 0, ["c1"], None, [1, None, None])]
+    change = {"op": "u", "before": {"id": "c1", "n": 2}, "after": {"id": "c1", "n": 7}}
+    of = debezium("rows=count:id spent=sum:n:bigint")
+    assert [update[4] for update in done(of, change, b'{"id": "c1"}')] == [[-1, -2], [1, 7]]
 
 
 def test_its_key_group_is_that_of_the_vectors() -> None:

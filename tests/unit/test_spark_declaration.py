@@ -74,7 +74,7 @@ def test_a_wrong_argument_is_refused_where_it_is_given(arguments: dict[str, Any]
     ("arguments", "message"),
     [
         ({"reducers": {}}, "name at least one"),
-        ({"reducers": ["v"]}, "reducers says by column"),
+        ({"reducers": ["v"]}, "reducers says by field"),
         (
             {"reducers": {"v": "total"}},
             "column 'v' has the reducer 'total'; the reducers are sum, min,",

@@ -30,6 +30,7 @@ from keyhole.feed.options import (
     describe,
     key_columns,
     reduced_columns,
+    source_columns,
     value_columns,
 )
 from keyhole.feed.preview import check_records
@@ -99,6 +100,7 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         math.ceil(1000 * min(options.ttl or 0, _MOST_SECONDS)),
         options.key_groups or DEFAULT_KEY_GROUPS,
         RecordFormat(options.format),
+        source_columns(options.reduce),
     )
 
 
@@ -152,8 +154,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         with StopSignals() as signals:
             with ProgressLine(console) as line, _told(line, f"looking at topic {options.topic}", clock):
-                _check_topic(options, config, descriptor, chosen.format, encoding)
-            process = _process(options, config, descriptor, chosen.format, encoding, clock)
+                _check_topic(options, config, descriptor, chosen, encoding)
+            process = _process(options, config, descriptor, chosen, encoding, clock)
             with closing(process), ProgressLine(console) as line:
                 with _told(line, f"taking {options.state} over", clock):
                     process.start()
@@ -192,7 +194,7 @@ def _check_topic(
     options: argparse.Namespace,
     config: JobConfig,
     descriptor: StateDescriptor,
-    record_format: RecordFormat,
+    chosen: FeedOptions,
     encoding: RecordEncoding,
 ) -> None:
     """Passes where the topic is there; of a state that is not there yet, where its records fit it, too."""
@@ -204,7 +206,7 @@ def _check_topic(
     except (UnknownApplication, UnknownState):
         records = last_records(config.bootstrap_servers, options.topic, partitions)
         try:
-            check_records(records, descriptor, record_format, options.topic, encoding)
+            check_records(records, descriptor, chosen.format, options.topic, encoding, chosen.columns)
         except RegistryAway as error:
             raise InvalidConfiguration(f"{error}: check --registry, and what it needs in the file behind it") from None
 
@@ -213,7 +215,7 @@ def _process(
     options: argparse.Namespace,
     config: JobConfig,
     descriptor: StateDescriptor,
-    record_format: RecordFormat,
+    chosen: FeedOptions,
     encoding: RecordEncoding,
     clock: Clock,
 ) -> FeedProcess:
@@ -226,10 +228,11 @@ def _process(
             config.bootstrap_servers,
             recorded,
             options.topic,
-            record_format,
+            chosen.format,
             clock,
             from_earliest=options.from_earliest,
             encoding=encoding,
+            columns=chosen.columns,
         )
 
     return FeedProcess(run, descriptor, options.standbys, feed_of, clock, take_over=options.take_over)

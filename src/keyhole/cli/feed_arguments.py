@@ -12,6 +12,7 @@ FORMATS = ("json", "debezium", "avro", "debezium-avro", "protobuf")
 
 _EXAMPLES = """\
 keyhole feed shop/totals --topic orders --key customer --reduce amount=sum     a sum for each customer
+keyhole feed shop/totals --topic orders --key customer --reduce spent=sum:amount --reduce largest=max:amount
 keyhole feed shop/last --topic orders --key customer --value amount:double     the last order of each
 keyhole feed shop/days --topic orders --key customer --map-key day:date --value amount:double
 keyhole feed shop/recent --topic orders --key customer --value amount:double --max-length 10
@@ -43,7 +44,10 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_columns(columns, "--key", "COLUMN", "of the key (a string)")
     _add_columns(columns, "--value", "COLUMN", "of the value (a string), of which the last row of a key counts")
     _add_columns(
-        columns, "--reduce", "COLUMN=REDUCER", "in place of --value: how a key's rows become one, as amount=sum"
+        columns,
+        "--reduce",
+        "COLUMN=REDUCER",
+        "in place of --value: how a key's rows become one, as amount=sum; FIELD=REDUCER:COLUMN, as spent=sum:amount",
     )
     _add_columns(columns, "--map-key", "COLUMN", "of the map key: a key then has an entry for each of these")
     kind = feed.add_argument_group("what is kept")

@@ -1,4 +1,4 @@
-"""The words of `keyhole up`, `down` and `env`. Nothing is run here."""
+"""The words of `keyhole up`, `down`, `env` and `dev`. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ keyhole down                            ends them; the data stay
 
 
 def add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the three commands to the others."""
+    """Adds the four commands to the others."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--dir",
@@ -38,7 +38,38 @@ def add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     up.add_argument(
         "--ephemeral", action="store_true", help="keep the data in a temporary folder, until `keyhole down`"
     )
-    up.add_argument(
+    _add_topics(up)
+    up.add_argument("--foreground", action="store_true", help="stay here until Ctrl-C")
+    down = commands.add_parser("down", parents=[common], help="end what `keyhole up` has started")
+    down.add_argument("--delete", action="store_true", help="also delete its folder, with all data in it")
+    env = commands.add_parser("env", parents=[common], help="print where it runs, for eval by a shell")
+    env.add_argument("--shell", choices=SHELLS, default="sh", help="%(default)s is for bash and zsh, too")
+    _add_dev(commands)
+    for name, command in {"up": up, "down": down, "env": env}.items():
+        command.set_defaults(run=getattr(up_commands, f"run_{name}"))
+
+
+def _add_dev(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    dev = commands.add_parser("dev", help="run a job with all that it needs here, again after each change of its file")
+    dev.add_argument("job", type=Path, metavar="JOB.py", help="the job's file; it runs in its folder")
+    dev.add_argument("--dir", type=Path, metavar="FOLDER", help="as of `keyhole up`; default: .keyhole beside the file")
+    dev.add_argument(
+        "--watch",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="start it again after a change of this file, too; may be repeated",
+    )
+    _add_topics(dev)
+    dev.add_argument(
+        "--keep", action="store_true", help="leave what it has started, but for the job, running at the end"
+    )
+    dev.set_defaults(run=up_commands.run_dev)
+
+
+def _add_topics(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--topic",
         dest="topics",
         type=_topic,
@@ -47,13 +78,6 @@ def add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="NAME[:PARTITIONS]",
         help="make this topic in Kafka, if it isn't there, with so many partitions (1); may be repeated",
     )
-    up.add_argument("--foreground", action="store_true", help="stay here until Ctrl-C")
-    down = commands.add_parser("down", parents=[common], help="end what `keyhole up` has started")
-    down.add_argument("--delete", action="store_true", help="also delete its folder, with all data in it")
-    env = commands.add_parser("env", parents=[common], help="print where it runs, for eval by a shell")
-    env.add_argument("--shell", choices=SHELLS, default="sh", help="%(default)s is for bash and zsh, too")
-    for name, command in {"up": up, "down": down, "env": env}.items():
-        command.set_defaults(run=getattr(up_commands, f"run_{name}"))
 
 
 def _topic(text: str) -> tuple[str, int]:

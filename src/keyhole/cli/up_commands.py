@@ -1,4 +1,4 @@
-"""The commands that keep all on this machine up: up, down and env."""
+"""The commands that keep all on this machine up: up, down, env and dev."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ def run_env(options: argparse.Namespace) -> int:
 
     print(exports(variables(running(Home(options.dir)), sys.executable), options.shell), end="")
     return 0
+
+
+def run_dev(options: argparse.Namespace) -> int:
+    """Runs `keyhole dev`; returns the exit code. Raises KeyholeError."""
+    require("keyhole dev", "demo", _TO_START)
+    from rich.console import Console
+
+    from keyhole.up.developing import DevOptions, develop
+    from keyhole.up.home import DEFAULT_DIRECTORY, Home
+
+    home = Home(options.dir or options.job.parent / DEFAULT_DIRECTORY)
+    chosen = DevOptions(options.watch, options.topics, options.keep)
+    return develop(options.job, home, chosen, os.environ, Console(highlight=False))

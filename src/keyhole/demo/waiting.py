@@ -40,8 +40,10 @@ class ProgressLine:
 
         Args:
             what: Is waited for.
-            seconds: For how long by now; no less than in the call before.
+            seconds: For how long by now. Less than in the call before: another wait has begun.
         """
+        if seconds < self._said_seconds:
+            self._said_seconds = 0.0
         line = f"{what}: {seconds:.0f} s"
         if self._live is not None:
             self._live.update(Text(line), refresh=True)

@@ -233,6 +233,12 @@ REDUCERS: Mapping[str, Reducer] = {
     "max_by": Reducer("anything", lambda kind: kind, _max_by, by="max"),
 }
 
+
+def by_reducer(name: str) -> str:
+    """The reducer that the field must have which a reducer of this name goes by; empty: it goes by none."""
+    return REDUCERS[name].by
+
+
 _CALL = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
 
 

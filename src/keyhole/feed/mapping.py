@@ -40,10 +40,16 @@ class RecordMapper:
         record_format: Of the topic's records.
         source: Stands for the topic, and this way to read it, in each update; see SourceRow.
         encoding: Of these records.
+        columns: The column of the records that each field of the value is made of; empty: they are called alike.
     """
 
     def __init__(
-        self, descriptor: StateDescriptor, record_format: RecordFormat, source: str, encoding: RecordEncoding = JSON
+        self,
+        descriptor: StateDescriptor,
+        record_format: RecordFormat,
+        source: str,
+        encoding: RecordEncoding = JSON,
+        columns: Sequence[str] = (),
     ) -> None:
         self._descriptor = descriptor
         self._of_changes = record_format.of_changes
@@ -55,6 +61,7 @@ class RecordMapper:
         self._types = [column.type for column in descriptor.key]
         self._rows = JsonRows(descriptor)
         self._fields = [field.name for field in descriptor.value.fields]
+        self._columns = list(columns) or self._fields
         self._counted = [
             bool(descriptor.reducers) and parse(descriptor.reducers[at]).reducer.of_presence
             for at in range(len(self._fields))
@@ -75,7 +82,7 @@ class RecordMapper:
     def _changes(self, record: SourceRecord) -> list[RowChange]:
         if not self._of_changes:
             return plain_rows(record, self._key_columns, self._encoding)
-        read = [*(column.name for column in self._key_columns), *self._fields]
+        read = list(dict.fromkeys([*(column.name for column in self._key_columns), *self._columns]))
         takes_back = self._descriptor.kind is StateKind.REDUCING
         return change_rows(record, self._key_columns, read, self._encoding, takes_back=takes_back)
 
@@ -85,7 +92,7 @@ class RecordMapper:
             return None
         given = [
             int(change.fields.get(name) is not None) if counted else change.fields.get(name)
-            for name, counted in zip(self._fields, self._counted, strict=True)
+            for name, counted in zip(self._columns, self._counted, strict=True)
         ]
         stored = self._rows.stored(self._descriptor.value.version, given)
         if self._of_changes and self._descriptor.reducers:

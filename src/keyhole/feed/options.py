@@ -8,8 +8,10 @@ A column is `name` or `name:type`, by Spark's names of types. It stands in the r
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.reducers import parse, problems, reduced
@@ -26,6 +28,8 @@ _MOST_LENGTH = (1 << 63) - 1
 _RESERVED_PREFIX = "_keyhole_"
 _SUMMED = ("sum", "min", "max")
 _BOOLEANS = ("any", "all")
+# `sum:amount`, `max_by(newest):reading`; not `max_by(a:b)`, whose colon is in a field's name.
+_OF_A_COLUMN = re.compile(r"(?P<reducer>[^:()]*(?:\(.*\))?):(?P<column>.*)", re.DOTALL)
 # What can be taken back of a reduced field: all else would need the rows that are left.
 _INVERTIBLE = ("sum", "count")
 
@@ -62,6 +66,7 @@ class FeedOptions:
         order_by: Name of the value column whose highest value wins; empty: the last row in the topic does.
         max_length: The state is a list of the last so many rows of a key; 0: it is none.
         ttl_ms: See StateDescriptor.
+        columns: The column of the records that each of `value` is made of; empty: they are called alike.
     """
 
     application: str
@@ -75,6 +80,7 @@ class FeedOptions:
     ttl_ms: int = 0
     key_groups: int = DEFAULT_KEY_GROUPS
     format: RecordFormat = RecordFormat.JSON
+    columns: tuple[str, ...] = ()
 
     @property
     def kind(self) -> StateKind:
@@ -103,20 +109,23 @@ def value_columns(texts: Sequence[str]) -> tuple[ValueField, ...]:
 def reduced_columns(texts: Sequence[str]) -> tuple[tuple[ValueField, ...], tuple[str, ...]]:
     """Columns with their reducers, from `name=reducer` or `name:type=reducer`: `amount:decimal(9,2)=sum`.
 
-    Without a type a column is a double where it is summed or compared, a boolean for `any` and `all`, else a string.
+    A field with a name of its own is `field=reducer:column` or `field=reducer:column:type`: `spent=sum:amount`. Without
+    a type a column is a double where it is summed or compared, a boolean for `any` and `all`, else a string.
 
     Raises:
         InvalidConfiguration: There is no reducer in it.
     """
-    fields, reducers = [], []
-    for text in texts:
-        column, equals, reducer = text.rpartition("=")
-        if not equals:
-            raise InvalidConfiguration(f"{text!r} names no reducer: write column=reducer, as amount=sum")
-        name, kind = _parted(column)
-        fields.append(ValueField(name, kind or _default_type(reducer)))
-        reducers.append(reducer)
-    return tuple(fields), tuple(reducers)
+    reductions = [_reduction(text) for text in texts]
+    fields = (ValueField(of.field, of.type or _default_type(of.reducer)) for of in reductions)
+    return tuple(fields), tuple(of.reducer for of in reductions)
+
+
+def source_columns(texts: Sequence[str]) -> tuple[str, ...]:
+    """The column of the records that each of `reduced_columns` is made of; empty: all are called alike. Raises
+    likewise.
+    """
+    reductions = [_reduction(text) for text in texts]
+    return tuple(of.column for of in reductions) if any(of.column != of.field for of in reductions) else ()
 
 
 def describe(options: FeedOptions) -> StateDescriptor:
@@ -151,6 +160,30 @@ def describe(options: FeedOptions) -> StateDescriptor:
     )
     StateCodec(descriptor)  # refuses what no reader could read
     return descriptor
+
+
+class _Reduction(NamedTuple):
+    field: str
+    reducer: str
+    column: str
+    type: str
+
+
+def _reduction(text: str) -> _Reduction:
+    before, equals, after = text.rpartition("=")
+    if not equals:
+        raise InvalidConfiguration(
+            f"{text!r} names no reducer: write column=reducer, as amount=sum, or field=reducer:column, as "
+            "spent=sum:amount"
+        )
+    renamed = _OF_A_COLUMN.fullmatch(after)
+    if renamed is None:
+        name, kind = _parted(before)
+        return _Reduction(name, after, name, kind)
+    column, kind = _parted(renamed["column"])
+    if ":" in before or not column:
+        raise InvalidConfiguration(f"{text!r} is not field=reducer:column or field=reducer:column:type")
+    return _Reduction(before, renamed["reducer"], column, kind)
 
 
 def _parted(text: str) -> tuple[str, str]:

@@ -25,6 +25,7 @@ def check_records(
     record_format: RecordFormat,
     topic: str,
     encoding: RecordEncoding = JSON,
+    columns: Sequence[str] = (),
 ) -> None:
     """Passes where at least one of the records can be fed, and each column is in one of them; and where there are none.
 
@@ -35,11 +36,11 @@ def check_records(
     """
     if not records:
         return
-    mapper = RecordMapper(descriptor, record_format, "preview", encoding)
+    mapper = RecordMapper(descriptor, record_format, "preview", encoding, columns)
     reasons = [reason for record in records if (reason := _refusal(mapper, record)) is not None]
     # Before that: without a column of the key all are refused, and the nearest name says more.
     if not record_format.of_changes:
-        _check_columns(records, descriptor, topic, encoding)
+        _check_columns(records, descriptor, topic, encoding, columns)
     if len(reasons) == len(records):
         raise InvalidConfiguration(
             f"none of the last {len(records)} records of topic {topic!r} can be fed, the last one as {reasons[-1]}. "
@@ -57,7 +58,11 @@ def _refusal(mapper: RecordMapper, record: SourceRecord) -> str | None:
 
 
 def _check_columns(
-    records: Sequence[SourceRecord], descriptor: StateDescriptor, topic: str, encoding: RecordEncoding
+    records: Sequence[SourceRecord],
+    descriptor: StateDescriptor,
+    topic: str,
+    encoding: RecordEncoding,
+    columns: Sequence[str],
 ) -> None:
     found: set[str] = set()
     for record in records:
@@ -67,7 +72,7 @@ def _check_columns(
             except RequestError:
                 continue
     named = [column.name for column in (*descriptor.key, *descriptor.map_key)]
-    named += [field.name for field in descriptor.value.fields]
+    named += columns or [field.name for field in descriptor.value.fields]
     missing = [name for name in named if name not in found]
     if found and missing:
         spelled = with_the_nearest(missing[0], found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
@@ -64,6 +64,7 @@ class TopicFeed:
         topic: The source.
         from_earliest: See keyhole.feed.positions.start_positions; it holds for the first start alone.
         encoding: Of the source's records.
+        columns: As of RecordMapper.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class TopicFeed:
         boundary_seconds: float = 1.0,
         from_earliest: bool = False,
         encoding: RecordEncoding = JSON,
+        columns: Sequence[str] = (),
     ) -> None:
         self._encoding = encoding
+        self._columns = columns
         self._bootstrap_servers = bootstrap_servers
         self._descriptor = descriptor
         self._topic = topic
@@ -174,7 +177,9 @@ class TopicFeed:
             source = opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic)))
             feeder = Feeder(
                 self._topic,
-                lambda source_id: RecordMapper(self._descriptor, self._format, source_id, self._encoding),
+                lambda source_id: RecordMapper(
+                    self._descriptor, self._format, source_id, self._encoding, self._columns
+                ),
                 source,
                 updates,
                 letters,

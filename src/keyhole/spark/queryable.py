@@ -66,6 +66,7 @@ from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
 from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subtasks
 from keyhole.spark.processor import QueryableProcessor
+from keyhole.spark.reductions import Reduction, reduced_fields
 from keyhole.spark.sink import OnRows, Sink
 from keyhole.spark.worker.aggregating import Aggregator
 from keyhole.spark.worker.stage import WriteRows
@@ -209,38 +210,39 @@ def reducing(
     state: str,
     *,
     key: Columns,
-    reducers: Mapping[str, str],
+    reducers: Mapping[str, Reduction | str],
     map_key: Columns = (),
     **options: Unpack[StateOptions],
 ) -> Sink:
     """A state with one value per key, into which each row of the stream is merged, once.
 
-        queryable.reducing("spent", key="customer", reducers={"amount": "sum", "order_id": "count"})
+        from keyhole.spark.reductions import count, max, sum
+
+        queryable.reducing(
+            "spent", key="customer", reducers={"orders": count(), "spent": sum("amount"), "largest": max("amount")}
+        )
 
     The stream brings what is new, not running results: it is not aggregated by Spark, or in append mode only. Complete
     mode, and update mode over a streaming aggregation, are refused at the first batch.
 
     Args:
-        reducers: By value column, in the order in which readers get them, how its values are merged: "sum", "min",
-            "max", "count" (of values that are not null), "any", "all", "first", "last", "min_by(column)" or
-            "max_by(column)". keyhole.encoding.reducers says what each takes and gives.
+        reducers: By field, in the order in which readers get them, what is made of which column, by the
+            functions of keyhole.spark.reductions. A field that is called as its column may have the reducer's name
+            alone, {"amount": "sum"}: "sum", "min", "max", "count" (of values that are not null), "any", "all", "first",
+            "last", "min_by(field)" or "max_by(field)". keyhole.encoding.reducers says what each takes and gives.
         map_key: If given, there is one value per key and map key, as in `map`.
         state: As for `value`.
     """
-    if not isinstance(reducers, Mapping) or not reducers:
-        raise InvalidConfiguration(
-            f'state {state!r}: reducers says by column how its values are merged, as {{"amount": "sum"}}; '
-            "name at least one",
-            state=state,
-        )
+    fields = reduced_fields(state, reducers, columns(key))
     return build(
         StateKind.REDUCING,
         state,
         options,
         key=columns(key),
         map_key=columns(map_key),
-        value=tuple(reducers),
-        reducers=tuple(reducers.values()),
+        value=fields.names,
+        reducers=fields.reducers,
+        columns=fields.columns,
     )
 
 

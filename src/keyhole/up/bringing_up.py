@@ -58,26 +58,56 @@ def up(home: Home, options: UpOptions, environ: Mapping[str, str], console: Cons
             before = home.read()
             if home.runs():
                 return _running(home, before, options, console)
-            if before is not None and before.failure:
-                reason = before.failure.splitlines()[0]
-                console.print(f"what ran here has ended by itself: {reason}", markup=False, soft_wrap=True)
-            java = find_java(environ)
-            (jars,) = fetch_jars(console, environ, JarSet.KAFKA)
-            prepare_classes(console, environ, java, jars, spark=False)
-            wanted = WantedStack(
-                ports=ports_wanted(before, options.servers),
-                ephemeral=options.ephemeral,
-                java=str(java.executable),
-                java_version=java.version,
-                jars=tuple(map(str, jars)),
-                topics=dict(options.topics),
-            )
-            _set_logs_aside(home.logs)
+            wanted = _wanted(home, before, options, environ, console)
             if not options.foreground:
                 _start_in_background(home, wanted, environ, console, began)
                 _tell_ready(home, wanted, console, began)
                 return 0
         return _run_here(home, wanted, environ, console, began, signals)
+
+
+def ensure_up(home: Home, options: UpOptions, environ: Mapping[str, str], console: Console) -> bool:
+    """For a command that goes on with what runs: starts all in the background, unless it runs already.
+
+    Returns:
+        Whether this call has started it.
+
+    Raises:
+        KeyholeError: As `up`.
+    """
+    began = time.monotonic()
+    home.make()
+    with home.alone():
+        before = home.read()
+        if home.runs():
+            _use_running(home, before, options)
+            return False
+        wanted = _wanted(home, before, options, environ, console)
+        _start_in_background(home, wanted, environ, console, began)
+        for line in moved(wanted.ports, _recorded(home).ports):
+            console.print(line, soft_wrap=True)
+        return True
+
+
+def _wanted(
+    home: Home, before: Recorded | None, options: UpOptions, environ: Mapping[str, str], console: Console
+) -> WantedStack:
+    """What is to be started, once the machine has all for it."""
+    if before is not None and before.failure:
+        reason = before.failure.splitlines()[0]
+        console.print(f"what ran here has ended by itself: {reason}", markup=False, soft_wrap=True)
+    java = find_java(environ)
+    (jars,) = fetch_jars(console, environ, JarSet.KAFKA)
+    prepare_classes(console, environ, java, jars, spark=False)
+    _set_logs_aside(home.logs)
+    return WantedStack(
+        ports=ports_wanted(before, options.servers),
+        ephemeral=options.ephemeral,
+        java=str(java.executable),
+        java_version=java.version,
+        jars=tuple(map(str, jars)),
+        topics=dict(options.topics),
+    )
 
 
 def ports_wanted(before: Recorded | None, servers: int | None) -> StackPorts:
@@ -105,16 +135,21 @@ def _servers(ports: StackPorts) -> list[str]:
 
 
 def _running(home: Home, recorded: Recorded | None, options: UpOptions, console: Console) -> int:
-    if recorded is None or not recorded.serves:
-        raise MachineError(f"what `keyhole up` starts in {home.path} is not ready yet, or ends: look again in a moment")
-    if options.topics:
-        make_topics(recorded.kafka, options.topics, _TOPICS_SECONDS)
+    recorded = _use_running(home, recorded, options)
     pid = recorded.supervisor.pid if recorded.supervisor is not None else "?"
     _show(home, recorded, f"Keyhole runs here already, as process {pid}.", console)
     other = options.servers is not None and options.servers != len(recorded.ports.servers)
     if other or options.ephemeral != recorded.ephemeral:
         console.print("To start it otherwise, end it first.", soft_wrap=True)
     return 0
+
+
+def _use_running(home: Home, recorded: Recorded | None, options: UpOptions) -> Recorded:
+    if recorded is None or not recorded.serves:
+        raise MachineError(f"what `keyhole up` starts in {home.path} is not ready yet, or ends: look again in a moment")
+    if options.topics:
+        make_topics(recorded.kafka, options.topics, _TOPICS_SECONDS)
+    return recorded
 
 
 def _set_logs_aside(logs: Path) -> None:
@@ -202,12 +237,17 @@ def _run_here(
 
 
 def _tell_ready(home: Home, wanted: WantedStack, console: Console, began: float) -> None:
-    recorded = home.read()
-    if recorded is None:
-        raise MachineError(f"{home.path} was deleted while all was started: start it again", path=home.path)
+    recorded = _recorded(home)
     for line in moved(wanted.ports, recorded.ports):
         console.print(line, soft_wrap=True)
     _show(home, recorded, f"Keyhole runs here, ready after {time.monotonic() - began:.0f} s.", console)
+
+
+def _recorded(home: Home) -> Recorded:
+    recorded = home.read()
+    if recorded is None:
+        raise MachineError(f"{home.path} was deleted while all was started: start it again", path=home.path)
+    return recorded
 
 
 def _show(home: Home, recorded: Recorded, headline: str, console: Console) -> None:

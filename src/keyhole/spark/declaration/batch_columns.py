@@ -45,7 +45,7 @@ def value_names(declaration: Declaration, schema: spark.StructType) -> tuple[str
 
 def read_names(declaration: Declaration, schema: spark.StructType) -> tuple[str, ...]:
     """The columns of the batch that are the value, or that an aggregator or a codec makes it of."""
-    names = declaration.value
+    names = declaration.columns or declaration.value
     if names is None:
         others = {*declaration.key, *declaration.map_key, declaration.op}
         names = tuple(name for name in schema.names if name not in others)

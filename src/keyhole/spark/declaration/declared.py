@@ -22,6 +22,7 @@ class Declaration:
     Attributes:
         value: None: all columns but the key's, and the one of `op`.
         reducers: Of a reducing state, the name of one for each of `value`.
+        columns: Of a reducing state, the column that each of `value` is made of; empty: they are called alike.
         standbys: On how many servers beside the owner each key group is followed.
         ttl: How long an entry lives after it was last written; 0 ms: until it is deleted.
         max_length: Of a list, the most elements of a key; 0: any number.
@@ -42,6 +43,7 @@ class Declaration:
     value: tuple[str, ...] | None
     order_by: str | None
     reducers: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     standbys: int = 0
     kind: StateKind = StateKind.VALUE
     map_key: tuple[str, ...] = ()
@@ -57,3 +59,7 @@ class Declaration:
     keep_deleted_ms: int = 0
     versioned: bool = False
     class_version: int = 0
+
+    def column(self, field: str) -> str:
+        """The column that a field of the value is made of."""
+        return self.columns[(self.value or ()).index(field)] if self.columns else field

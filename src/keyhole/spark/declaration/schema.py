@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import types as spark
 
 from keyhole.errors import ValueMismatch
-from keyhole.model.state import StateDescriptor, ValueSchema
+from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.spark.declaration.batch_columns import check_told_apart, column_of, read_names, value_names
 from keyhole.spark.declaration.declared import RANKED_KINDS, Declaration
 from keyhole.spark.declaration.given_schema import result_schema
@@ -51,6 +51,9 @@ def describe(
         fields = encoded_fields(versioned=declaration.versioned)
     else:
         fields = tuple(value_field(declaration, name, schema) for name in names)
+    if declaration.columns:
+        renamed = zip(declaration.value or (), fields, strict=True)
+        fields = tuple(ValueField(name, of.type, of.nullable) for name, of in renamed)
     if declaration.reducers:
         pairs = zip(fields, declaration.reducers, strict=True)
         fields = tuple(reduced_field(declaration, field, reducer) for field, reducer in pairs)

@@ -36,6 +36,7 @@ from keyhole.spark.declaration.ttl import Ttl, ttl_of
 from keyhole.spark.declaration.value_codec import ENCODED, VERSION, ValueCodec
 from keyhole.spark.driver.data_frames import refuse_connect
 from keyhole.spark.driver.executors import ServerAddresses
+from keyhole.spark.exposed import PREFIX
 from keyhole.spark.operators import Subtasks
 from keyhole.spark.sink import OnCommit, OnRows, Sink
 from keyhole.spark.worker.aggregating import Aggregator
@@ -293,8 +294,8 @@ def _problems(of: Declaration) -> Iterator[str]:
         if of.kind is StateKind.REDUCING:
             yield (
                 f"reducers names {those}, which is part of the key, and of which a field is made that would be called "
-                "like it. To count the rows of each key, count any other column, or one of your own: "
-                '.withColumn("rows", F.lit(1)), reducers={"rows": "count"}'
+                "like it. To count the rows of each key, name a field for it: "
+                'reducers={"rows": count()}, by keyhole.spark.reductions'
             )
         yield f"{those} is part of the key, which every reader knows; leave it out of value and order_by"
     if of.encoded and of.kind in (StateKind.REDUCING, StateKind.AGGREGATING):
@@ -310,4 +311,19 @@ def _problems(of: Declaration) -> Iterator[str]:
         yield f"{of.op} says what a row does; it can't be part of the key or of the value"
     if value is not None and of.result is None and (unknown := sorted(of.defaults.keys() - others)):
         yield f"defaults names {', '.join(map(repr, unknown))}, which is not part of the value"
+    yield from _alias_problems(of)
     yield from problems(dict(zip(value or (), of.reducers, strict=False)))
+
+
+def _alias_problems(of: Declaration) -> Iterator[str]:
+    """Of fields with names of their own, which are not looked at as columns are."""
+    names = (of.value or ()) if of.columns else ()
+    lower = [name.lower() for name in names]
+    for name in names:
+        if not name or "\0" in name or "${" in name or name.lower().startswith(PREFIX):
+            yield f"no field can be called {name!r}; choose another name"
+        if lower.count(name.lower()) > 1:
+            yield (
+                f"the fields {', '.join(repr(other) for other in names if other.lower() == name.lower())} differ by "
+                "case alone; choose other names"
+            )

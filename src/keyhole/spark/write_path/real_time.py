@@ -233,7 +233,8 @@ def _described(declaration: Declaration, application: str, query: str, branches:
 
 def _own_columns(declaration: Declaration, schema: spark.StructType) -> spark.StructType:
     """Without what only numbers the rows, where the state does not name it."""
-    named = {*declaration.key, *declaration.map_key, *(declaration.value or ()), declaration.order_by, declaration.op}
+    values = declaration.columns or declaration.value or ()
+    named = {*declaration.key, *declaration.map_key, *values, declaration.order_by, declaration.op}
     return spark.StructType([field for field in schema if field.name not in {PARTITION, OFFSET} - named])
 
 
@@ -253,6 +254,7 @@ def _updates(branch: _Branch, descriptor: StateDescriptor, *, declaration: Decla
             partition=quoted(PARTITION),
             offset=quoted(OFFSET),
             sub=f"coalesce({sub}, 0)",
+            column=declaration.column,
             **actions._asdict(),
         )
         return rows.selectExpr(*columns)

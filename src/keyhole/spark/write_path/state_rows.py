@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -14,7 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from keyhole.encoding.columnar import OP, Op
 from keyhole.encoding.reducers import ReducerCall, parse
 from keyhole.errors import InvalidConfiguration
-from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.model.state import StateDescriptor, StateKind, ValueField
 from keyhole.protocol.epochs import StatePlan
 from keyhole.spark.declaration.batch_columns import value_names
 from keyhole.spark.declaration.declared import Declaration
@@ -85,7 +85,7 @@ def _staged_rows(
     """
     columns = [quoted(part.name) for part in (*descriptor.key, *descriptor.map_key)]
     if descriptor.kind is StateKind.REDUCING:
-        columns += _reduced_columns(descriptor)
+        columns += _reduced_columns(declaration, descriptor)
     else:
         columns += map(quoted, inputs or [field.name for field in descriptor.value.fields])
     default = Op.REPLACE if declaration.replaces else Op.PUT
@@ -111,24 +111,24 @@ def _staged_rows(
     return selected(rows, columns)
 
 
-def _reduced_columns(descriptor: StateDescriptor) -> list[str]:
-    """The value columns as they are staged, in SQL: widened to the field's type, or whether there is a value."""
+def _reduced_columns(declaration: Declaration, descriptor: StateDescriptor) -> list[str]:
+    """The value columns as they are staged, in SQL, called as their fields."""
     return [
-        f"{reduced_column(quoted(field.name), field.type, parse(reducer))} AS {quoted(field.name)}"
+        f"{reduced_column(field, parse(reducer), declaration.column)} AS {quoted(field.name)}"
         for field, reducer in zip(descriptor.value.fields, descriptor.reducers, strict=True)
     ]
 
 
-def reduced_column(of: str, kind: str, call: ReducerCall) -> str:
+def reduced_column(field: ValueField, call: ReducerCall, column: Callable[[str], str]) -> str:
     """SQL of what a reducer is given of a column: widened to the field's type, or whether there is a value.
 
     Args:
-        of: The column, quoted.
-        kind: The field's type.
+        column: Of a field's name: the column that it is made of.
     """
+    of, kind = quoted(column(field.name)), field.type
     if call.reducer.of_presence:
         return f"CAST(CASE WHEN {of} IS NOT NULL THEN 1 ELSE 0 END AS bigint)"
     if call.by:
         # A row without what it goes by brings nothing, not even where no other row has come.
-        return f"CAST(CASE WHEN {quoted(call.by)} IS NOT NULL THEN {of} END AS {kind})"
+        return f"CAST(CASE WHEN {quoted(column(call.by))} IS NOT NULL THEN {of} END AS {kind})"
     return f"CAST({of} AS {kind})"

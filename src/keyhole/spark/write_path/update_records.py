@@ -8,7 +8,7 @@ the session.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import types as spark
 
@@ -37,6 +37,7 @@ def update_columns(
     delete_when: str = "false",
     clear_when: str = "false",
     refuse_when: str = "false",
+    column: Callable[[str], str] = str,
 ) -> tuple[str, str]:
     """Two expressions over a query's rows: `partition`, an int, and `value`, a string; Kafka's sink takes both so.
 
@@ -47,6 +48,7 @@ def update_columns(
         partition, offset, sub: SQL that says which row it is: see keyhole.protocol.updates.SourceRow.
         delete_when: SQL, true of rows that delete. What is neither true nor false puts.
         clear_when: The same of rows that delete all entries of a key, in a state with a map key.
+        column: Of the name of a reducing state's field: the column of the rows that it is made of.
         refuse_when: The same of rows that do nothing that an update can: their owner refuses them.
 
     A null in the key is in the update, too, and its owner refuses it.
@@ -54,8 +56,8 @@ def update_columns(
     key, map_key = ([(quoted(of.name), of.type) for of in part] for part in (descriptor.key, descriptor.map_key))
     values = [(quoted(field.name), field.type) for field in descriptor.value.fields]
     if descriptor.kind is StateKind.REDUCING:
-        calls = map(parse, descriptor.reducers)
-        values = [(reduced_column(of, kind, call), kind) for (of, kind), call in zip(values, calls, strict=True)]
+        pairs = zip(descriptor.value.fields, map(parse, descriptor.reducers), strict=True)
+        values = [(reduced_column(field, call, column), field.type) for field, call in pairs]
     put = _json_array(values)
     deletion = "'null'"
     if descriptor.keep_deleted_ms:

@@ -1,0 +1,137 @@
+"""`keyhole dev` without what it starts: a file's changes, the words for how a job ends, which states are its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keyhole.cli.main import main
+from keyhole.errors import InvalidConfiguration
+from keyhole.local.java import Java
+from keyhole.local.stack_ports import StackPorts
+from keyhole.up.developing import job_environ
+from keyhole.up.home import Recorded
+from keyhole.up.job_file import JobFile, Settling
+from keyhole.up.job_run import FirstAnswers, SeenState, advice, last_line, line_in, sentence
+
+TRACE = """\
+26/11/27 12:00:00 WARN NativeCodeLoader: Unable to load native-hadoop library
+Traceback (most recent call last):
+  File "/home/me/shop/job.py", line 21, in <module>
+    totals(orders)
+  File "/home/me/shop/job.py", line 14, in totals
+    return orders.groupBy("custmer")
+  File "/venv/lib/pyspark/errors/exceptions/captured.py", line 264, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN] `custmer` cannot be resolved;
+'Aggregate ['custmer]
+"""
+
+
+def test_a_change_is_one_once_the_file_has_come_to_rest() -> None:
+    settling = Settling("a", 0.4)
+    assert not settling.changed("a", 1.0)
+    assert not settling.changed("b", 1.1)
+    assert not settling.changed("c", 1.4)
+    assert not settling.changed("c", 1.7)
+    assert settling.changed("c", 1.8)
+    assert not settling.changed("c", 9.0)
+    # Gone for a moment, as where an editor puts a new file in its place.
+    assert not settling.changed(None, 9.1)
+    assert not settling.changed("c", 9.2)
+    assert not settling.changed("c", 20.0)
+
+
+def test_what_python_can_not_read_is_told_by_its_line(tmp_path: Path) -> None:
+    path, more = tmp_path / "job.py", tmp_path / "helpers.py"
+    path.write_text("x = 1\n")
+    more.write_text("")
+    file = JobFile(path, [more])
+    before, stamp = file.read(), file.stamp()
+    assert before.problem == ""
+    assert (file.read(), file.stamp()) == (before, stamp)
+    more.write_text("y = 2\n")
+    assert file.stamp() != stamp
+    assert file.read().digest != before.digest
+    path.write_text("x = 1\ndef broken(:\n")
+    assert file.read().problem == "job.py, line 2: invalid syntax"
+    path.write_text("x = 'unended\n")
+    assert file.read().problem.startswith("job.py, line 1: unterminated string")
+    path.write_bytes(b"x = '\xff'\n")
+    assert "job.py" in file.read().problem
+    path.write_text("x = '\\d'\n")  # a warning of Python's is no problem
+    assert file.read().problem == ""
+    path.unlink()
+    assert file.read().problem == "job.py is gone"
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dev", str(tmp_path / "job.py")]) == 1
+    assert "job.py is not there: name the file of a job. `keyhole new DIR` makes one" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InvalidConfiguration, match="is a folder: name the file"):
+        JobFile(tmp_path)
+
+
+def test_a_failure_is_one_sentence_with_the_line_of_the_job() -> None:
+    assert line_in(TRACE, "/elsewhere/job.py") == ", line 14,"
+    assert line_in(TRACE, "other.py") == ""
+    assert sentence(TRACE) == "AnalysisException: [UNRESOLVED_COLUMN] `custmer` cannot be resolved"
+    said = "Traceback (most recent call last):\nkeyhole.errors.InvalidConfiguration: KEYHOLE_JOB_SERVERS is not set"
+    assert sentence(said) == "KEYHOLE_JOB_SERVERS is not set"
+    assert sentence("ModuleNotFoundError: No module named 'nope'") == "ModuleNotFoundError: No module named 'nope'"
+
+
+@pytest.mark.parametrize(
+    ("cause", "says"),
+    [
+        ("AnalysisException: Failed to find data source: kafka. Please deploy", "$(keyhole jars)"),
+        ("the checkpoint is not the one that the states came from", "`keyhole down --delete`"),
+        ("StateStoreException: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema", "begin anew"),
+        ("NameError: name 'x' is not defined", ""),
+    ],
+)
+def test_of_some_causes_it_is_told_what_to_do(cause: str, says: str) -> None:
+    assert says in advice(cause)
+    assert bool(says) == bool(advice(cause))
+
+
+def test_the_last_line_is_one_that_says_something_and_no_longer_than_a_terminal_shows() -> None:
+    assert last_line("") == ""
+    assert last_line("one\ntwo \n\n  \n") == "two"
+    assert len(last_line("x" * 1000)) == 160
+
+
+def test_states_are_told_once_the_job_that_runs_now_feeds_them() -> None:
+    before = {
+        "shop/old": SeenState(3, 5, True),
+        "shop/lapsed": SeenState(7, 5, False),
+        "other/state": SeenState(9, 1, True),
+    }
+    answers = FirstAnswers(before)
+    assert list(answers.look(before)) == []
+    fresh = {"shop/new": SeenState(0, 0, True)}
+    assert list(answers.look(before | fresh)) == []
+    now = before | {"shop/new": SeenState(1, 4, True), "shop/old": SeenState(4, 5, True)}
+    assert list(answers.look(now)) == [("shop/old", now["shop/old"]), ("shop/new", now["shop/new"])]
+    assert list(answers.look(now)) == []
+    # Without new rows: its job was not heard of any more, and is again.
+    assert [path for path, _ in answers.look(now | {"shop/lapsed": SeenState(7, 5, True)})] == ["shop/lapsed"]
+    assert list(answers.look(now | {"other/state": SeenState(9, 1, False)})) == []
+    assert [path for path, _ in answers.look(now | {"other/state": SeenState(9, 1, True)})] == ["other/state"]
+
+
+def test_the_job_is_told_where_all_is_and_gets_the_connector(tmp_path: Path) -> None:
+    recorded = Recorded(ports=StackPorts(9092), data="")
+    jars = [tmp_path / "a.jar", tmp_path / "b.jar"]
+    of = job_environ({"PATH": "/bin"}, recorded, Java(Path("/jdk/bin/java"), 17), jars)
+    assert of["KEYHOLE_JOB_SERVERS"] == "127.0.0.1:7410"
+    assert of["JAVA_HOME"] == "/jdk"
+    assert of["PYSPARK_SUBMIT_ARGS"] == f"--jars {jars[0]},{jars[1]} pyspark-shell"
+    more = job_environ(
+        {"PYSPARK_SUBMIT_ARGS": "--conf a=b pyspark-shell"}, recorded, Java(Path("/j/bin/java"), 17), jars
+    )
+    assert more["PYSPARK_SUBMIT_ARGS"].endswith(",".join(map(str, jars[1:])) + " --conf a=b pyspark-shell")
+    assert os.environ.get("PYSPARK_SUBMIT_ARGS") != of["PYSPARK_SUBMIT_ARGS"]
