@@ -1,4 +1,7 @@
-"""Writes docs/metrics.md from the catalogue: `uv run python docs/generate.py`. tests/meta checks that it is current."""
+"""Writes docs/metrics.md from the catalogue, and docs/errors.md: `uv run python docs/generate.py`.
+
+tests/meta checks that they are current.
+"""
 
 from pathlib import Path
 
@@ -53,4 +56,7 @@ def _row(metric: Metric) -> str:
 
 
 if __name__ == "__main__":
+    import errors_page
+
     PAGE.write_text(page())
+    (PAGE.parent / "errors.md").write_text(errors_page.page())

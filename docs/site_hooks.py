@@ -137,7 +137,7 @@ def _link(link: re.Match[str], path: str) -> str:
     wanted = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
     places = pages()
     place = places.get(wanted) or places.get(f"{wanted}/README.md")
-    if picture or wanted.startswith("docs/") and place is None and (ROOT / wanted).is_file():
+    if picture or (wanted.startswith("docs/") and place is None and (ROOT / wanted).is_file()):
         place = wanted.removeprefix("docs/")
     if place is None:
         return text if wanted.split("/")[-1] in text else f"{text} (`{wanted}`)"
@@ -169,7 +169,7 @@ def _cached_mermaid() -> str | None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyhole" / _MERMAID.rpartition("/")[2]
     if not cache.exists():
         try:
-            with urllib.request.urlopen(_MERMAID, timeout=60) as answer:  # noqa: S310 - https, above
+            with urllib.request.urlopen(_MERMAID, timeout=60) as answer:
                 packed = answer.read()
         except (urllib.error.URLError, TimeoutError) as error:
             _log.info("the pictures stay text: %s can't be had (%s)", _MERMAID, error)

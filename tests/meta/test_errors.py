@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import runpy
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -75,6 +77,13 @@ def test_every_error_survives_being_pickled(kind: type[KeyholeError]) -> None:
 def test_every_error_stands_in_the_tree_drawn_at_the_top_of_its_file(kind: type[KeyholeError]) -> None:
     assert kind.__name__ in str(errors.__doc__)
     assert kind.__doc__
+
+
+def test_the_page_of_the_errors_is_current_and_says_what_to_do_about_each() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    generator = runpy.run_path(str(docs / "errors_page.py"))
+    assert set(generator["TO_DO"]) == set(_classes())
+    assert (docs / "errors.md").read_text() == generator["page"](), "run `uv run python docs/generate.py`"
 
 
 def test_a_reason_of_a_newer_version_keeps_whether_to_try_again() -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from keyhole.errors import CommitError, KeyholeError, MachineError
+from keyhole.errors import CommitError, MachineError, by_reason
 from keyhole.model.read import Role, Stale
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.rpc.http.status import CONTENT_TYPE, http_status
@@ -161,7 +160,7 @@ SCHEMAS: _Json = {
         title={"type": "string"},
         status={"type": "integer"},
         detail={"type": "string", "description": "What is wrong and what to do; for a person."},
-        reason={"type": "string", "description": "For a program. More may come."},
+        reason={"type": "string", "description": "For a program: docs/errors.md has all. More may come."},
         retryable={"type": "boolean", "description": "The same request may succeed later."},
         facts={"type": "object", "additionalProperties": {"type": "string"}},
     ),
@@ -229,7 +228,7 @@ PARAMETERS: _Json = {
 def problems() -> _Json:
     """By the status as text, the refusals that a request may be answered with, each with its reasons."""
     reasons: dict[int, list[str]] = {408: ["MALFORMED_REQUEST"], 413: ["MALFORMED_REQUEST"]}
-    for kind in _leaves(KeyholeError):
+    for kind in by_reason().values():
         if not issubclass(kind, (CommitError, MachineError)):
             reasons.setdefault(http_status(kind("")), []).append(kind.reason)
     return {
@@ -243,11 +242,3 @@ def problems() -> _Json:
 
 
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds; only where it may help.", "schema": {"type": "integer"}}}
-
-
-def _leaves(kind: type[KeyholeError]) -> Iterator[type[KeyholeError]]:
-    below = kind.__subclasses__()
-    if not below:
-        yield kind
-    for child in below:
-        yield from _leaves(child)
