@@ -188,6 +188,8 @@ COPY --from=build-spark-job /opt/keyhole /opt/keyhole
 COPY --from=jars /opt/spark-kafka /opt/spark-kafka
 COPY --from=jars /opt/spark-s3 /opt/spark-s3
 USER 185:185
+# RocksDB's and the compilers' memory, and that of Python workers, as for the state server.
+ENV MALLOC_ARENA_MAX=2
 ENTRYPOINT ["python", "-m", "keyhole.spark.container"]
 ARG VERSION=
 ARG REVISION=

@@ -107,6 +107,42 @@ CONTRADICTIONS = {
         "settings has checkpoint",
     ),
     "the servers as a variable": (KAFKA | job(env={"KEYHOLE_JOB_SERVERS": "a:1"}), "env has KEYHOLE_JOB_SERVERS"),
+    "the checkpoint as a variable": (
+        KAFKA | job(env={"KEYHOLE_TEMPERATURE_MONITOR_CHECKPOINT": "/tmp"}),
+        "jobs[temperature-monitor].env has KEYHOLE_TEMPERATURE_MONITOR_CHECKPOINT",
+    ),
+    "a setting and a variable of its name": (
+        KAFKA | job(env={"KEYHOLE_TEMPERATURE_MONITOR_TOPIC": "others"}),
+        "jobs[temperature-monitor].env has KEYHOLE_TEMPERATURE_MONITOR_TOPIC",
+    ),
+    "an executor's variable of Spark's": (
+        KAFKA | job(env={"SPARK_EXECUTOR_MEMORY": "9g"}),
+        "jobs[temperature-monitor].env has SPARK_EXECUTOR_MEMORY",
+    ),
+    "a sidecar's store as a variable": (
+        KAFKA | job(stateServer={"env": {"KEYHOLE_STATE_SERVER_STORE": "rocksdb"}}),
+        "jobs[temperature-monitor].stateServer.env has KEYHOLE_STATE_SERVER_STORE",
+    ),
+    "a state server's port as a variable": (
+        KAFKA | {"stateServers": {"enabled": True, "env": {"KEYHOLE_STATE_SERVER_PORT": "1"}}},
+        "stateServers.env has KEYHOLE_STATE_SERVER_PORT",
+    ),
+    "a replica's applications as a variable": (
+        KAFKA | job() | {"replica": {"enabled": True, "env": {"KEYHOLE_STATE_SERVER_APPLICATIONS": "a"}}},
+        "replica.env has KEYHOLE_STATE_SERVER_APPLICATIONS",
+    ),
+    "a proxy's port as a variable": (
+        KAFKA | {"clientProxy.env": {"KEYHOLE_CLIENT_PROXY_PORT": "1"}},
+        "clientProxy.env has KEYHOLE_CLIENT_PROXY_PORT",
+    ),
+    "the exporter's servers as a variable": (
+        KAFKA | {"metricsExporter.env": {"KEYHOLE_METRICS_EXPORTER_SERVERS": "a:1"}},
+        "metricsExporter.env has KEYHOLE_METRICS_EXPORTER_SERVERS",
+    ),
+    "plaintext as a variable": (
+        KAFKA | TLS | {"clientProxy.env": {"KEYHOLE_CLIENT_PROXY_TLS": "off"}},
+        "clientProxy.env has KEYHOLE_CLIENT_PROXY_TLS",
+    ),
     "a source without a prefix": (KAFKA | job(source={"enabled": True}), "source.settingsPrefix"),
     "a test without a record": (KAFKA | job(test={"topic": "readings"}), "test.record"),
     "too long a name": (KAFKA | job(name="a" * 40, application="a"), "longer than 50"),

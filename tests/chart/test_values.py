@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.chart import CHART, KAFKA, SCENARIOS, SMALL, refused, run_helm, scenario
+from tests.support.chart import CHART, KAFKA, SCENARIOS, SMALL, environment, pod, refused, render, run_helm, scenario
 
 ROOT = CHART.parents[1]
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -134,6 +134,21 @@ def test_an_unknown_setting_is_refused_by_its_name(wrong: dict[str, object]) -> 
 )
 def test_a_value_of_the_wrong_form_is_refused_by_its_place(wrong: dict[str, object], told: str) -> None:
     assert told in refused(wrong)
+
+
+def test_seconds_that_helm_takes_for_text_are_taken() -> None:
+    """`--set` makes a text of what has a point in it."""
+    values = {"clientProxy.hopTimeoutSeconds": "0.2", "stateServers": {"enabled": True, "drainSeconds": "2.5"}}
+    objects = render(KAFKA, values)
+    assert (
+        environment(pod(objects, "Deployment/keyhole-client-proxy").containers[0])[
+            "KEYHOLE_CLIENT_PROXY_HOP_TIMEOUT_SECONDS"
+        ]
+        == "0.2"
+    )
+    assert pod(objects, "StatefulSet/keyhole-state-server").spec["terminationGracePeriodSeconds"] == 23
+    for wrong in ("fast", "-1", "", "1s"):
+        assert "/clientProxy/hopTimeoutSeconds" in refused(KAFKA, {"clientProxy.hopTimeoutSeconds": wrong})
 
 
 def test_helm_lint_finds_nothing() -> None:

@@ -52,6 +52,7 @@ spark.sql.session.timeZone: UTC
 {{- define "keyhole.sparkConf" -}}
 {{- $job := .job -}}
 {{- $root := .root -}}
+{{- $memory := include "keyhole.executorMemory" $job.executors | fromYaml -}}
 spark.master: k8s://https://kubernetes.default.svc
 spark.submit.deployMode: client
 spark.app.name: {{ $job.application }}
@@ -63,8 +64,15 @@ spark.blockManager.port: "7079"
 spark.driver.memory: {{ $job.driver.memory }}
 spark.executor.instances: {{ $job.executors.instances | quote }}
 spark.executor.cores: {{ $job.executors.cores | quote }}
-spark.executor.memory: {{ $job.executors.memory }}
-spark.executor.memoryOverhead: {{ $job.executors.memoryOverhead }}
+# Of the limit of its container, which Spark makes of both.
+spark.executor.memory: {{ int64 $memory.heap }}m
+spark.executor.memoryOverhead: {{ sub (int64 $memory.limit) (int64 $memory.heap) }}m
+spark.executor.extraJavaOptions: {{ include "keyhole.executorJavaOptions" (dict "memory" $memory "given" (get $job.sparkConf "spark.executor.extraJavaOptions" | default "")) }}
+# A block that is larger comes to disk. Spark's default, 200m, is more than the direct memory, with which no executor starts.
+spark.network.maxRemoteBlockSizeFetchToMem: {{ div (int64 $memory.direct) 2 }}m
+# All of RocksDB's caches and write buffers of an executor together: without it each has some of its own.
+spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage: "true"
+spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB: {{ int64 $memory.rocksdb | quote }}
 spark.kubernetes.namespace: {{ $root.Release.Namespace }}
 # Executors go with the pod of their driver: it owns them.
 spark.kubernetes.driver.pod.name: ${env:POD_NAME}

@@ -71,6 +71,21 @@ keyhole.dev/feed: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* What the chart sets, and other variables behind it, none of which may be one of those. dict path, own (YAML), more */}}
+{{- define "keyhole.ownEnv" -}}
+{{- $own := dict -}}
+{{- range .own | fromYamlArray -}}
+{{- $_ := set $own .name true -}}
+{{- end -}}
+{{- range $name, $_ := .more -}}
+{{- if hasKey $own $name -}}
+{{- fail (printf "%s has %s, which the chart sets: leave it out; values.yaml has a name for what may be changed" $.path $name) -}}
+{{- end -}}
+{{- end -}}
+{{- .own | trim }}
+{{- include "keyhole.env" .more }}
+{{- end }}
+
 {{/* Settings without their prefix. dict prefix, settings */}}
 {{- define "keyhole.settings" -}}
 {{- $prefix := .prefix -}}

@@ -95,33 +95,12 @@ livenessProbe:
 {{- end }}
 {{- end }}
 
-{{/* The container of a state server, as sidecar and by itself. dict root, server (values), id, role, extra (env) */}}
+{{/* The container of a state server, as sidecar and by itself. dict root, path (of its values), server (values), role, extra (env) */}}
 {{- define "keyhole.stateServer" -}}
 name: state-server
 image: {{ include "keyhole.image" (dict "root" .root "image" .root.Values.images.stateServer) }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-env:
-  - name: POD_NAME
-    valueFrom: {fieldRef: {fieldPath: metadata.name}}
-  - name: POD_IP
-    valueFrom: {fieldRef: {fieldPath: status.podIP}}
-  - {name: KEYHOLE_STATE_SERVER_ID, value: $(POD_NAME)}
-  - {name: KEYHOLE_STATE_SERVER_HOST, value: 0.0.0.0}
-  - {name: KEYHOLE_STATE_SERVER_PORT, value: "7410"}
-  - {name: KEYHOLE_STATE_SERVER_ADVERTISE, value: "$(POD_IP):7410"}
-  - {name: KEYHOLE_STATE_SERVER_METRICS, value: "0.0.0.0:7411"}
-  - name: KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS
-    value: {{ include "keyhole.kafka.bootstrapServers" .root | quote }}
-  - {name: KEYHOLE_STATE_SERVER_DIRECTORY, value: /var/lib/keyhole/stores/files}
-  - {name: KEYHOLE_STATE_SERVER_STORE, value: {{ .server.store.kind }}}
-  - {name: KEYHOLE_STATE_SERVER_DRAIN_SECONDS, value: {{ include "keyhole.text" .server.drainSeconds | quote }}}
-  - {name: KEYHOLE_STATE_SERVER_ROLE, value: {{ .role }}}
-  - {name: KEYHOLE_STATE_SERVER_LOG_LEVEL, value: {{ .server.logLevel }}}
-  {{- with .extra }}
-  {{- . | nindent 2 }}
-  {{- end }}
-  {{- include "keyhole.security.env" (dict "root" .root "prefix" "KEYHOLE_STATE_SERVER_") | nindent 2 }}
-  {{- include "keyhole.env" .server.env | nindent 2 }}
+env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (include "keyhole.stateServer.env" .) "more" .server.env) | nindent 2 }}
 ports:
   - {name: grpc, containerPort: 7410}
   - {name: metrics, containerPort: 7411}
@@ -138,4 +117,28 @@ volumeMounts:
 {{- define "keyhole.storeEmptyDir" -}}
 - name: store
   emptyDir: {{ ternary (dict "sizeLimit" .store.size) dict (ne .store.size "") | toJson }}
+{{- end }}
+
+{{/* What the chart sets in it. As keyhole.stateServer */}}
+{{- define "keyhole.stateServer.env" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- {name: KEYHOLE_STATE_SERVER_ID, value: $(POD_NAME)}
+- {name: KEYHOLE_STATE_SERVER_HOST, value: 0.0.0.0}
+- {name: KEYHOLE_STATE_SERVER_PORT, value: "7410"}
+- {name: KEYHOLE_STATE_SERVER_ADVERTISE, value: "$(POD_IP):7410"}
+- {name: KEYHOLE_STATE_SERVER_METRICS, value: "0.0.0.0:7411"}
+- name: KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS
+  value: {{ include "keyhole.kafka.bootstrapServers" .root | quote }}
+- {name: KEYHOLE_STATE_SERVER_DIRECTORY, value: /var/lib/keyhole/stores/files}
+- {name: KEYHOLE_STATE_SERVER_STORE, value: {{ .server.store.kind }}}
+- {name: KEYHOLE_STATE_SERVER_DRAIN_SECONDS, value: {{ include "keyhole.text" .server.drainSeconds | quote }}}
+- {name: KEYHOLE_STATE_SERVER_ROLE, value: {{ .role }}}
+- {name: KEYHOLE_STATE_SERVER_LOG_LEVEL, value: {{ .server.logLevel }}}
+{{- with .extra }}
+{{- . | nindent 0 }}
+{{- end }}
+{{- include "keyhole.security.env" (dict "root" .root "prefix" "KEYHOLE_STATE_SERVER_") | nindent 0 }}
 {{- end }}

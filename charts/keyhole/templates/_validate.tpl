@@ -125,6 +125,7 @@
 {{- fail (printf "%s.stateServer.store.storageClassName is empty: Spark makes the executors' claims, and makes none without a class" $path) }}
 {{- end }}
 {{- end }}
+{{- include "keyhole.validate.jobMemory" (dict "path" $path "job" $job) }}
 {{- include "keyhole.validate.ownSettings" (dict "root" $ "path" $path "job" $job) }}
 {{- if and $job.source.enabled (not $job.source.settingsPrefix) }}
 {{- fail (printf "%s.source.enabled needs source.settingsPrefix: what the names of the source's settings begin with (KEYHOLE_READINGS_ for temperature_monitor)" $path) }}
@@ -156,7 +157,7 @@
 {{- $job := .job }}
 {{- $own := include "keyhole.sparkConf" (dict "root" .root "job" .job) | fromYaml }}
 {{- range $name, $_ := $job.sparkConf }}
-{{- if hasKey $own $name }}
+{{- if and (hasKey $own $name) (ne $name "spark.executor.extraJavaOptions") }}
 {{- fail (printf "%s.sparkConf has %s, which the chart sets (%v): leave it out; values.yaml has a name for what may be changed" $path $name (get $own $name)) }}
 {{- end }}
 {{- end }}
@@ -165,9 +166,10 @@
 {{- fail (printf "%s.settings has %s, which the chart sets: the checkpoint is %s.checkpoint, the directory an emptyDir" $path (lower .) $path) }}
 {{- end }}
 {{- end }}
+{{- /* Of the driver's container "keyhole.ownEnv" knows more. These are what Spark's scheduler gives an executor. */}}
 {{- range $name, $_ := $job.env }}
-{{- if or (hasPrefix "KEYHOLE_JOB_SERVERS" $name) (hasPrefix "KEYHOLE_JOB_APPLICATION" $name) (hasPrefix "KEYHOLE_JOB_BOOTSTRAP_SERVERS" $name) (eq $name "SPARK_CONF_DIR") (eq $name "POD_NAME") }}
-{{- fail (printf "%s.env has %s, which the chart sets: leave it out" $path $name) }}
+{{- if regexMatch "^SPARK_(EXECUTOR_.*|JAVA_OPT_.*|DRIVER_URL|APPLICATION_ID|RESOURCE_PROFILE_ID|CLASSPATH)$" $name }}
+{{- fail (printf "%s.env has %s, which Spark sets for its executors: leave it out" $path $name) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -235,11 +237,6 @@
 {{- end }}
 {{- if not (or $feed.value $feed.reduce) }}
 {{- fail (printf "%s has neither value nor reduce: say what is kept of a key (value: [amount:double], or reduce: [amount=sum])" $path) }}
-{{- end }}
-{{- range $name, $_ := $feed.env }}
-{{- if has $name (list "KEYHOLE_JOB_APPLICATION" "KEYHOLE_JOB_SERVERS" "KEYHOLE_JOB_BOOTSTRAP_SERVERS" "KEYHOLE_JOB_STATS" "KEYHOLE_JOB_METRICS") }}
-{{- fail (printf "%s.env has %s, which the chart sets: leave it out" $path $name) }}
-{{- end }}
 {{- end }}
 {{- range (lookup "apps/v1" "Deployment" $.Release.Namespace "").items }}
 {{- $labels := .metadata.labels | default dict }}

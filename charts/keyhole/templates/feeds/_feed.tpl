@@ -25,3 +25,17 @@
 {{- if .unchecked }}{{ $words = append $words "--unchecked" }}{{ end -}}
 {{ toJson $words }}
 {{- end }}
+
+{{/* What the chart sets. dict root, feed */}}
+{{- define "keyhole.feed.env" -}}
+{{- $root := .root }}
+{{- $feed := .feed }}
+- {name: KEYHOLE_JOB_APPLICATION, value: {{ $feed.application | quote }}}
+- name: KEYHOLE_JOB_SERVERS
+  value: {{ include "keyhole.discovery.feedServers" $root | quote }}
+- name: KEYHOLE_JOB_BOOTSTRAP_SERVERS
+  value: {{ include "keyhole.kafka.bootstrapServers" $root | quote }}
+- {name: KEYHOLE_JOB_METRICS, value: "0.0.0.0:7431"}
+- {name: KEYHOLE_JOB_STATS, value: "0.0.0.0:7430"}
+{{- include "keyhole.security.env" (dict "root" $root "prefix" "KEYHOLE_JOB_") | nindent 0 }}
+{{- end }}

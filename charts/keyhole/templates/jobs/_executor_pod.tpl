@@ -23,7 +23,7 @@ spec:
   initContainers:
     # A native sidecar: it has started before the executor does, and stops after it.
     - restartPolicy: Always
-      {{- include "keyhole.stateServer" (dict "root" $root "server" $job.stateServer "role" "owner") | nindent 6 }}
+      {{- include "keyhole.stateServer" (dict "root" $root "path" (printf "jobs[%s].stateServer" $job.name) "server" $job.stateServer "role" "owner") | nindent 6 }}
   containers:
     - name: spark-executor
       # Where Spark puts what the driver hands out.

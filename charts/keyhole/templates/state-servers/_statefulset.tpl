@@ -1,6 +1,7 @@
-{{/* State servers in pods of their own, with what belongs to them. dict root, server (values), component, role, extra (env) */}}
+{{/* State servers in pods of their own, with what belongs to them. dict root, path (of its values), server (values), component, role, extra (env) */}}
 {{- define "keyhole.stateServers" -}}
 {{- $component := .component }}
+{{- $path := .path }}
 {{- $role := .role }}
 {{- $extra := .extra }}
 {{- $of := dict "root" .root "component" .component }}
@@ -33,7 +34,7 @@ spec:
       securityContext: {{- include "keyhole.podSecurity" $root | nindent 8 }}
       {{- include "keyhole.placement" (dict "root" $root "place" . "selector" (include "keyhole.selector" $of)) | nindent 6 }}
       containers:
-        - {{- include "keyhole.stateServer" (dict "root" $root "server" . "role" $role "extra" $extra) | nindent 10 }}
+        - {{- include "keyhole.stateServer" (dict "root" $root "path" $path "server" . "role" $role "extra" $extra) | nindent 10 }}
       volumes:
         - {name: state-server-tmp, emptyDir: {}}
         {{- if eq .store.volume "emptyDir" }}

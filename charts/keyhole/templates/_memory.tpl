@@ -1,0 +1,121 @@
+{{/* How much memory a container has, and what becomes of it. */}}
+
+{{/* A quantity of Kubernetes' in bytes: 1Gi, 500M, 1e9. Empty: 0. */}}
+{{- define "keyhole.bytes" -}}
+{{- $text := include "keyhole.text" . -}}
+{{- $number := regexFind "^[0-9.]+([eE][0-9]+)?" $text -}}
+{{- $units := dict "m" 0.001 "" 1 "k" 1e3 "K" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{- printf "%.0f" (mulf (float64 $number) (get $units (trimPrefix $number $text))) -}}
+{{- end }}
+
+{{/* The same in whole MiB, rounded down. */}}
+{{- define "keyhole.mebibytes" -}}
+{{- div (include "keyhole.bytes" . | int64) 1048576 -}}
+{{- end }}
+
+{{/* Memory as Spark writes it, in MiB: 512m, 1g. */}}
+{{- define "keyhole.sparkMebibytes" -}}
+{{- $number := regexFind "^[0-9]+" . | int64 -}}
+{{- $unit := regexFind "[kmgt]" . -}}
+{{- if eq $unit "k" -}}
+{{- div $number 1024 -}}
+{{- else -}}
+{{- mul $number (get (dict "m" 1 "g" 1024 "t" 1048576) $unit) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What becomes of the memory of Spark's container of an executor, in MiB, as YAML; docs/kubernetes.md has it with the
+measurement. The JVM's parts beside its heap are bounds that it is given; what it takes for threads, symbols, compilers
+and its collector has none, and is `rest`. The heap gets what is left. Of executors (values). */}}
+{{- define "keyhole.executorMemory" -}}
+{{- $limit := include "keyhole.mebibytes" .memoryLimit | int64 -}}
+{{- $cores := int64 .cores -}}
+{{- $python := add 128 (mul 192 $cores) -}}
+{{- with .pythonMemory -}}
+{{- $python = include "keyhole.mebibytes" . | int64 -}}
+{{- end -}}
+{{- $rocksdb := max 64 (div $limit 16) -}}
+{{- with .rocksdbMemory -}}
+{{- $rocksdb = include "keyhole.mebibytes" . | int64 -}}
+{{- end -}}
+{{- $parts := dict "python" $python "rocksdb" $rocksdb "metaspace" 192 "codeCache" 96 "direct" 64 "rest" 128 "free" (div $limit 20) -}}
+{{- $heap := $limit -}}
+{{- range $parts -}}
+{{- $heap = sub $heap . -}}
+{{- end -}}
+{{ merge (dict "limit" $limit "heap" $heap) $parts | toYaml }}
+{{- end }}
+
+{{/* Options of an executor's JVM: the bounds, before those of the job. A second collector beside the first would be an
+error. dict memory, given */}}
+{{- define "keyhole.executorJavaOptions" -}}
+{{- $options := list (printf "-XX:MaxMetaspaceSize=%dm" (int64 .memory.metaspace)) (printf "-XX:ReservedCodeCacheSize=%dm" (int64 .memory.codeCache)) (printf "-XX:MaxDirectMemorySize=%dm" (int64 .memory.direct)) -}}
+{{- if and (lt (int64 .memory.heap) 4096) (not (regexMatch "-XX:[+]Use[A-Za-z0-9]*GC" .given)) -}}
+{{- /* Of two processors and 1792 MiB Java takes its collector for large heaps, which has threads and tables of its own. */}}
+{{- $options = append $options "-XX:+UseSerialGC" -}}
+{{- end -}}
+{{- append $options .given | join " " | trim -}}
+{{- end }}
+
+{{/* dict path, resources */}}
+{{- define "keyhole.validate.memory" -}}
+{{- range $kind := list "requests" "limits" -}}
+{{- with dig $kind "memory" "" $.resources -}}
+{{- $bytes := include "keyhole.bytes" . | int64 -}}
+{{- if lt $bytes 16777216 -}}
+{{- fail (printf "%s.%s.memory is %s, which is %d bytes, and nothing runs in so little: write it with its unit, as 512Mi" $.path $kind (include "keyhole.text" .) $bytes) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $request := dig "requests" "memory" "" .resources -}}
+{{- $limit := dig "limits" "memory" "" .resources -}}
+{{- if and $request $limit (gt (include "keyhole.bytes" $request | int64) (include "keyhole.bytes" $limit | int64)) -}}
+{{- fail (printf "%s.requests.memory is %s, above the limit (%s): Kubernetes takes no such pod" .path (include "keyhole.text" $request) (include "keyhole.text" $limit)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* A JVM needs room beside its heap. dict path, resources, heap (MiB), heapPath, beside (MiB) */}}
+{{- define "keyhole.validate.heap" -}}
+{{- with dig "limits" "memory" "" .resources -}}
+{{- $limit := include "keyhole.mebibytes" . | int64 -}}
+{{- $needed := add (int64 $.heap) $.beside -}}
+{{- if lt $limit $needed -}}
+{{- fail (printf "%s.limits.memory is %s, and %s is a heap of %d MiB, beside which the process needs %d MiB: raise the limit to %dMi or more, or lower the heap" $.path (include "keyhole.text" .) $.heapPath (int64 $.heap) (int64 $.beside) $needed) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* dict path, job */}}
+{{- define "keyhole.validate.jobMemory" -}}
+{{- $path := .path -}}
+{{- $job := .job -}}
+{{- include "keyhole.validate.memory" (dict "path" (printf "%s.driver.resources" $path) "resources" $job.driver.resources) -}}
+{{- include "keyhole.validate.memory" (dict "path" (printf "%s.stateServer.resources" $path) "resources" $job.stateServer.resources) -}}
+{{- include "keyhole.validate.memory" (dict "path" (printf "%s.source.resources" $path) "resources" $job.source.resources) -}}
+{{- include "keyhole.validate.heap" (dict "path" (printf "%s.driver.resources" $path) "resources" $job.driver.resources "heapPath" (printf "%s.driver.memory" $path) "heap" (include "keyhole.sparkMebibytes" $job.driver.memory) "beside" 512) -}}
+{{- range $name := list "memoryLimit" "pythonMemory" "rocksdbMemory" -}}
+{{- $given := get $job.executors $name -}}
+{{- if and $given (lt (include "keyhole.bytes" $given | int64) 16777216) -}}
+{{- fail (printf "%s.executors.%s is %s, which is %s bytes: write it with its unit, as 512Mi" $path $name (include "keyhole.text" $given) (include "keyhole.bytes" $given)) -}}
+{{- end -}}
+{{- end -}}
+{{- $memory := include "keyhole.executorMemory" $job.executors | fromYaml -}}
+{{- if lt (int64 $memory.heap) 512 -}}
+{{- fail (printf "%s.executors.memoryLimit is %s, of which %d MiB are left for the heap, and Spark needs 512: Python has %d MiB of it, RocksDB %d, the rest of the JVM %d. Raise the limit by %dMi or more, or take fewer cores" $path (include "keyhole.text" $job.executors.memoryLimit) (int64 $memory.heap) (int64 $memory.python) (int64 $memory.rocksdb) (add $memory.metaspace $memory.codeCache $memory.direct $memory.rest) (add 1 (div (mul 9 (sub 512 (int64 $memory.heap))) 8))) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "keyhole.validate.containers" -}}
+{{- range $name := list "clientProxy" "replica" "stateServers" "metricsExporter" "kafka" "test" -}}
+{{- include "keyhole.validate.memory" (dict "path" (printf "%s.resources" $name) "resources" (get (get $.Values $name) "resources")) -}}
+{{- end -}}
+{{- with .Values.kafka -}}
+{{- if .enabled -}}
+{{- include "keyhole.validate.heap" (dict "path" "kafka.resources" "resources" .resources "heapPath" "kafka.heapMegabytes" "heap" .heapMegabytes "beside" 256) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.feeds -}}
+{{- $feed := include "keyhole.feed" (dict "root" $ "given" .) | fromYaml -}}
+{{- include "keyhole.validate.memory" (dict "path" (printf "feeds[%s].resources" .name) "resources" $feed.resources) -}}
+{{- end -}}
+{{- end }}

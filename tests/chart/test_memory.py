@@ -1,0 +1,137 @@
+"""What becomes of a memory limit: the parts of an executor's, and which limits can't hold what runs in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.chart import JOB, KAFKA, SMALL, refused, render, spark_conf
+
+EXECUTORS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
+    # limit, heap and RocksDB in MiB: what docs/kubernetes.md says, by hand. Python 320 for a core, the JVM's 480.
+    ({}, (2048, 2048 - 320 - 128 - 480 - 102, 128)),
+    ({"memoryLimit": "1536Mi"}, (1536, 1536 - 320 - 96 - 480 - 76, 96)),
+    ({"memoryLimit": "4Gi", "cores": 4}, (4096, 4096 - 896 - 256 - 480 - 204, 256)),
+    ({"memoryLimit": "16Gi", "cores": 4}, (16384, 16384 - 896 - 1024 - 480 - 819, 1024)),
+    ({"memoryLimit": "3Gi", "pythonMemory": "1Gi", "rocksdbMemory": "64Mi"}, (3072, 3072 - 1024 - 64 - 480 - 153, 64)),
+    # In other units than MiB: rounded down.
+    ({"memoryLimit": "2G"}, (1907, 1907 - 320 - 119 - 480 - 95, 119)),
+    ({"memoryLimit": "2e9"}, (1907, 1907 - 320 - 119 - 480 - 95, 119)),
+]
+
+
+def _job(**more: Any) -> dict[str, Any]:
+    return KAFKA | {"jobs": [JOB | more]}
+
+
+def _mebibytes(text: str) -> int:
+    assert text.endswith("m")
+    return int(text[:-1])
+
+
+@pytest.mark.parametrize(("executors", "parts"), EXECUTORS, ids=lambda value: str(value))
+def test_heap_overhead_and_rocksdb_are_made_of_the_limit(
+    executors: dict[str, Any], parts: tuple[int, int, int]
+) -> None:
+    limit, heap, rocksdb = parts
+    conf = spark_conf(render(_job(executors=executors)))
+    assert _mebibytes(conf["spark.executor.memory"]) == heap
+    # Spark makes the container's limit of both.
+    assert heap + _mebibytes(conf["spark.executor.memoryOverhead"]) == limit
+    assert conf["spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage"] == "true"
+    assert conf["spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"] == str(rocksdb)
+    assert conf["spark.network.maxRemoteBlockSizeFetchToMem"] == "32m"
+    bounds = dict(re.findall(r"-XX:(Max\w+Size|Reserved\w+Size)=(\d+)m", conf["spark.executor.extraJavaOptions"]))
+    assert bounds == {"MaxMetaspaceSize": "192", "ReservedCodeCacheSize": "96", "MaxDirectMemorySize": "64"}
+
+
+def test_the_small_profile_has_a_heap_that_spark_starts_with() -> None:
+    assert _mebibytes(spark_conf(render(SMALL, _job()))["spark.executor.memory"]) == 564
+
+
+def test_a_jobs_java_options_come_behind_the_bounds_and_may_choose_the_collector() -> None:
+    def options(given: str) -> list[str]:
+        conf = spark_conf(render(_job(sparkConf={"spark.executor.extraJavaOptions": given})))
+        return conf["spark.executor.extraJavaOptions"].split()
+
+    assert options("-XX:MaxMetaspaceSize=300m -Da=b")[-3:] == ["-XX:+UseSerialGC", "-XX:MaxMetaspaceSize=300m", "-Da=b"]
+    assert "-XX:+UseSerialGC" not in options("-XX:+UseParallelGC")
+    large = spark_conf(render(_job(executors={"memoryLimit": "16Gi"})))
+    assert "GC" not in large["spark.executor.extraJavaOptions"]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "bytes": (
+        KAFKA | {"clientProxy.resources": {"limits": {"memory": "150"}}},
+        "clientProxy.resources.limits.memory is 150, which is 150 bytes",
+    ),
+    "a number of bytes": (
+        KAFKA | {"metricsExporter.resources": {"limits": {"memory": 150}}},
+        "metricsExporter.resources.limits.memory is 150, which is 150 bytes",
+    ),
+    "thousandths of a byte": (
+        KAFKA | {"kafka.resources": {"limits": {"memory": "800m"}}},
+        "kafka.resources.limits.memory is 800m",
+    ),
+    "a feed's bytes": (
+        KAFKA
+        | {
+            "feeds": [
+                {"name": "a", "state": "a/b", "topic": "t", "key": ["k"], "value": ["v"]}
+                | {"resources": {"limits": {"memory": "256"}}}
+            ]
+        },
+        "feeds[a].resources.limits.memory is 256",
+    ),
+    "a sidecar's bytes": (
+        _job(stateServer={"resources": {"limits": {"memory": "1024"}}}),
+        "jobs[temperature-monitor].stateServer.resources.limits.memory is 1024",
+    ),
+    "a request above its limit": (
+        KAFKA | {"stateServers.resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}},
+        "stateServers.resources.requests.memory is 2Gi, above the limit (1Gi)",
+    ),
+    "a driver's limit below its heap": (
+        _job(driver={"memory": "4g"}),
+        "jobs[temperature-monitor].driver.memory is a heap of 4096 MiB",
+    ),
+    "a driver's limit that is its heap": (
+        _job(driver={"memory": "2048m"}),
+        "raise the limit to 2560Mi or more",
+    ),
+    "Kafka's heap above its limit": (
+        KAFKA | {"kafka.heapMegabytes": 4000},
+        "kafka.resources.limits.memory is 1Gi, and kafka.heapMegabytes is a heap of 4000 MiB",
+    ),
+    "an executor that is too small": (
+        _job(executors={"memoryLimit": "1Gi"}),
+        "are left for the heap, and Spark needs 512",
+    ),
+    "an executor with more cores than it has memory for": (
+        _job(executors={"cores": 6}),
+        "or take fewer cores",
+    ),
+    "an executor's bytes": (
+        _job(executors={"memoryLimit": "2048"}),
+        "jobs[temperature-monitor].executors.memoryLimit is 2048, which is 2048 bytes",
+    ),
+    "an executor without a limit": (_job(executors={"memoryLimit": ""}), "/jobs/0/executors/memoryLimit"),
+    "Python's bytes": (_job(executors={"pythonMemory": "500"}), "executors.pythonMemory is 500"),
+    "the heap beside what it is made of": (
+        _job(sparkConf={"spark.executor.memory": "3g"}),
+        "sparkConf has spark.executor.memory",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "told"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_can_t_run_is_refused_by_name(values: dict[str, Any], told: str) -> None:
+    assert told in refused(values)
+
+
+def test_the_limit_that_a_refusal_names_is_enough() -> None:
+    told = re.search(r"Raise the limit by (\d+)Mi", refused(_job(executors={"memoryLimit": "1Gi"})))
+    assert told is not None
+    assert render(_job(executors={"memoryLimit": f"{1024 + int(told[1])}Mi"}))
