@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_the_python_of_spark_s_workers_must_have_keyhole(tmp_path: Path) -> None
 
 
 def test_where_no_jobs_can_run_java_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert levels(machine.machine_findings({"JAVA_HOME": "/none"})) == [(Level.OK, "Python"), (Level.SKIPPED, "jobs")]
 
 

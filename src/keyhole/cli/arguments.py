@@ -100,6 +100,16 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--min-epoch", type=int, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
         )
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
+    status.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
+    top = commands.add_parser(
+        "top", parents=[common], help="show rates and ages of states and servers, again and again"
+    )
+    top.set_defaults(run=tool_commands.run_top)
+    for command in (status, top):
+        command.add_argument(
+            "--interval", type=seconds, default=2.0, metavar="SECONDS", help="between two looks (%(default)s)"
+        )
+        command.add_argument("--count", type=count, metavar="N", help="end after so many looks; default: at Ctrl-C")
     codegen = commands.add_parser("codegen", parents=[common], help="write types for the values of states")
     codegen.add_argument("application", metavar="APP", help="whose states")
     codegen.add_argument("states", nargs="*", metavar="STATE", help="default: all of them")

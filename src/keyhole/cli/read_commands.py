@@ -48,6 +48,11 @@ def read(options: argparse.Namespace) -> int:
             reads.scan(client, output, options.state, options.key, within, bounds)
         elif options.read == "codegen":
             reads.codegen(client, options.application, options.states, options.language)
+        elif options.watch:
+            from keyhole.cli import status_watch
+            from keyhole.terminal.rounds import Rounds
+
+            status_watch.watch(client, output, Rounds(options.interval, options.count))
         else:
             reads.status(client, output)
     return 0

@@ -76,12 +76,12 @@ def describe(client: Client, output: OutputFormat, path: str) -> None:
         if (holding.descriptor.application, holding.descriptor.state) == (application, state)
     ]
     if output.as_json:
-        held = [_holding_row(holding) for holding in holdings]
+        held = [holding_row(holding) for holding in holdings]
         print(json.dumps(msgspec.to_builtins(descriptor) | {"holdings": held}, default=str))
         return
     of_class = {"class_version": descriptor.class_version} if descriptor.class_version else {}
     output.rows([_state_row(descriptor) | of_class], path)
-    output.rows([_holding_row(holding) for holding in holdings], "held by")
+    output.rows([holding_row(holding) for holding in holdings], "held by")
 
 
 @dataclass(frozen=True)
@@ -226,15 +226,16 @@ def status(client: Client, output: OutputFormat) -> None:
     if output.as_json:
         print(
             json.dumps(
-                [_server_row(s) | {"holdings": [_holding_row(h) for h in s.holdings]} for s in servers], default=str
+                [server_row(s) | {"holdings": [holding_row(h) for h in s.holdings]} for s in servers], default=str
             )
         )
         return
-    output.rows([_server_row(server) for server in servers], "servers")
-    output.rows([_holding_row(holding) for server in servers for holding in server.holdings], "states they hold")
+    output.rows([server_row(server) for server in servers], "servers")
+    output.rows([holding_row(holding) for server in servers for holding in server.holdings], "states they hold")
 
 
-def _server_row(server: ServerStatus) -> dict[str, Any]:
+def server_row(server: ServerStatus) -> dict[str, Any]:
+    """A server as programs are told of it."""
     return {
         "server": server.server,
         "address": server.address,
@@ -245,7 +246,8 @@ def _server_row(server: ServerStatus) -> dict[str, Any]:
     }
 
 
-def _holding_row(holding: StateHolding) -> dict[str, Any]:
+def holding_row(holding: StateHolding) -> dict[str, Any]:
+    """What a server holds of a state, as programs are told of it."""
     return {
         "server": holding.server,
         "state": f"{holding.descriptor.application}/{holding.descriptor.state}",

@@ -56,6 +56,15 @@ def run_doctor(options: argparse.Namespace) -> int:
     return examination.run(options, credentials(options))
 
 
+def run_top(options: argparse.Namespace) -> int:
+    """Runs `keyhole top` until it is ended; returns the exit code. Raises KeyholeError."""
+    require("keyhole top", "cli", TO_READ)
+    from keyhole.cli import reads
+    from keyhole.cli.top import screen
+
+    return screen.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
+
+
 def run_token(options: argparse.Namespace) -> int:
     """Runs `keyhole token`; returns the exit code. Raises KeyholeError."""
     from keyhole.cli import token

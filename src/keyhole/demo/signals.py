@@ -100,3 +100,8 @@ class StopSignals:
 def _outlives_its_terminal() -> bool:
     """It was started by nohup or the like."""
     return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def stopped_by_signals() -> contextlib.AbstractContextManager[object]:
+    """StopSignals in the main thread. In another one nothing: signals don't come there."""
+    return StopSignals() if threading.current_thread() is threading.main_thread() else contextlib.nullcontext()

@@ -1,0 +1,184 @@
+"""From one round to the next: rates, and who has gone meanwhile. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keyhole.cli.top.looks import ClusterLook
+from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import state_pb2, stats_pb2
+
+_SERVER, _PROXY = "keyhole_state_server", "keyhole_client_proxy"
+_WRITTEN = f"{_SERVER}_committed_rows_total"
+_SERVED, _FORWARDED = f"{_SERVER}_lookup_keys_total", f"{_PROXY}_lookup_keys_total"
+_FAILED = f"{_PROXY}_failed_reads_total"
+_CPU, _MEMORY = f"{_SERVER}_cpu_seconds_total", f"{_SERVER}_resident_memory_bytes"
+
+_State = tuple[str, str]
+
+
+class Overview:
+    """What there is to show. Give it each round's look.
+
+    Attributes:
+        error: Why no proxy has answered in this round; empty: one has. Then all else is of the round before.
+        silent_seconds: For how long none has.
+    """
+
+    def __init__(self) -> None:
+        self.error = ""
+        self.silent_seconds = 0.0
+        self._look: ClusterLook | None = None
+        self._before: ClusterLook | None = None
+        # All servers that were ever seen, by address, with when last.
+        self._seen: dict[str, tuple[pb.ServerStatus, float]] = {}
+        self._at = 0.0
+
+    def take(self, look: ClusterLook) -> None:
+        """Goes on to the next round."""
+        self._at = look.at
+        if look.error is not None:
+            self.error = look.error.message
+            self.silent_seconds = look.at - self._look.at if self._look is not None else 0.0
+            return
+        self.error, self.silent_seconds = "", 0.0
+        self._before, self._look = self._look, look
+        self._seen.update({server.address: (server, look.at) for server in look.servers})
+
+    def servers(self) -> list[dict[str, Any]]:
+        """A row for each server that there is or was, by name; in the order of importance of their columns."""
+        look = self._look
+        if look is None:
+            return []
+        present = {server.address for server in look.servers}
+        rows = []
+        for address, (server, at) in sorted(self._seen.items(), key=lambda one: (one[1][0].server, one[0])):
+            is_there = address in present and not server.unreachable
+            rows.append(
+                {
+                    "server": server.server or address,
+                    "is": self._condition(server, gone_seconds=None if address in present else self._at - at),
+                    "rows_per_second": self._rate(address, _WRITTEN) if is_there else None,
+                    "reads_per_second": self._rate(address, _SERVED) if is_there else None,
+                    "owns": _groups(server, state_pb2.ROLE_OWNER) if is_there else None,
+                    "follows": _groups(server, state_pb2.ROLE_STANDBY) if is_there else None,
+                    "cpu_cores": self._rate(address, _CPU) if is_there else None,
+                    "memory_bytes": self._gauge(address, _MEMORY) if is_there else None,
+                    "address": address,
+                    "up_seconds": max(0.0, (look.now_ms - server.started_ms) / 1000)
+                    if is_there and server.started_ms
+                    else None,
+                }
+            )
+        return rows
+
+    def states(self) -> list[dict[str, Any]]:
+        """A row for each state: those with something wrong first, then by reads."""
+        look = self._look
+        if look is None:
+            return []
+        held: defaultdict[_State, list[pb.StateHolding]] = defaultdict(list)
+        for server in look.servers:
+            for holding in server.holdings:
+                held[holding.descriptor.application, holding.descriptor.state].append(holding)
+        rows = [self._state(of, held[of.application, of.state]) for of in look.states]
+        return sorted(rows, key=lambda row: (row["is"] == "ok", -(row["reads_per_second"] or 0), row["state"]))
+
+    def _state(self, of: state_pb2.StateDescriptor, holdings: list[pb.StateHolding]) -> dict[str, Any]:
+        assert self._look is not None
+        owned = [holding for holding in holdings if holding.source.role == state_pb2.ROLE_OWNER]
+        name, now_ms = (of.application, of.state), self._look.now_ms
+        committed = max((holding.source.commit_time_ms for holding in owned), default=0)
+        as_of = [holding.source.as_of_ms for holding in owned if holding.source.as_of_ms]
+        return {
+            "state": "/".join(name),
+            "is": "; ".join(_troubles(of, holdings)) or "ok",
+            "rows_per_second": self._state_rate(name, _WRITTEN),
+            "reads_per_second": self._state_rate(name, _SERVED, _FORWARDED),
+            "failed_per_second": self._state_rate(name, _FAILED),
+            "age_seconds": max(0.0, (now_ms - min(as_of)) / 1000) if as_of else None,
+            "committed_seconds": max(0.0, (now_ms - committed) / 1000) if committed else None,
+            "entries": sum(holding.entries for holding in owned),
+            "bytes": sum(holding.bytes for holding in owned),
+            "key_groups": of.key_groups,
+        }
+
+    def _condition(self, server: pb.ServerStatus, gone_seconds: float | None) -> str:
+        if gone_seconds is not None:
+            return f"gone for {gone_seconds:.0f} s: the proxy knows it no more"
+        if server.unreachable:
+            return f"unreachable: {server.unreachable}"
+        if server.draining:
+            return "draining"
+        return "replica" if server.replica else "ok"
+
+    def _state_rate(self, name: _State, metric: str, instead: str = "") -> float | None:
+        """Of all that tell it together; of `instead` where nobody does. None: not known."""
+        assert self._look is not None
+        rates = [self._rate(address, metric, name) for address in self._look.figures]
+        known = [rate for rate in rates if rate is not None]
+        if not known and instead:
+            return self._state_rate(name, instead)
+        return sum(known) if known else None
+
+    def _rate(self, address: str, metric: str, name: _State | None = None) -> float | None:
+        if self._look is None or self._before is None:
+            return None
+        now, before = (_value(look.figures.get(address), metric, name) for look in (self._look, self._before))
+        if now is None or before is None:
+            return None
+        # It has started again: what it has counted since.
+        grown = now - before if now >= before else now
+        return grown / max(0.001, self._look.at - self._before.at)
+
+    def _gauge(self, address: str, metric: str) -> float | None:
+        return None if self._look is None else _value(self._look.figures.get(address), metric, None)
+
+
+def _value(figures: stats_pb2.ReadStatsResponse | None, metric: str, name: _State | None) -> float | None:
+    """The sum of its samples, of the state if one is named; None: it has no such metric, or does not tell."""
+    if figures is None:
+        return None
+    for family in figures.families:
+        if family.name == metric:
+            return sum(
+                sample.value for sample in family.samples if name is None or _of_state(family.labels, sample) == name
+            )
+    return 0.0 if metric.startswith(_prefix(figures)) else None
+
+
+def _prefix(figures: stats_pb2.ReadStatsResponse) -> str:
+    return {stats_pb2.COMPONENT_STATE_SERVER: _SERVER, stats_pb2.COMPONENT_CLIENT_PROXY: _PROXY}.get(
+        figures.component, "?"
+    )
+
+
+def _of_state(labels: Any, sample: stats_pb2.MetricSample) -> _State:
+    of: Mapping[str, str] = dict(zip(labels, sample.labels, strict=True))
+    return of.get("application", ""), of.get("state", "")
+
+
+def _groups(server: pb.ServerStatus, role: state_pb2.Role.ValueType) -> int:
+    return sum(len(holding.key_groups) for holding in server.holdings if holding.source.role == role)
+
+
+def _troubles(of: state_pb2.StateDescriptor, holdings: list[pb.StateHolding]) -> Iterator[str]:
+    owned, readable = set[int](), set[int]()
+    for holding in holdings:
+        if holding.source.role == state_pb2.ROLE_OWNER:
+            owned |= set(holding.key_groups)
+        if holding.ready:
+            readable |= set(holding.key_groups)
+    if len(readable) < of.key_groups:
+        yield f"{of.key_groups - len(readable):,} key groups can't be read"
+    if len(owned) < of.key_groups:
+        yield f"{of.key_groups - len(owned):,} key groups without owner"
+    restoring = [one for one in holdings if not one.ready and one.source.role == state_pb2.ROLE_OWNER]
+    for one in restoring:
+        yield f"{one.server} restores: {one.restored_records:,} of {one.records_to_restore:,}"
+    if any(one.source.unconfirmed for one in holdings if one.source.role == state_pb2.ROLE_OWNER):
+        yield "unconfirmed: its job is not heard of"
+    if lag := max((one.lag_updates for one in holdings), default=0):
+        yield f"{lag:,} updates behind"
