@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
-from keyhole.model.read import Answer, Entries, Entry, Source, Stale
+from keyhole.model.read import Answer, Entries, Entry, KeyedEntry, Source, Stale
 from keyhole.model.state import StateDescriptor
 from keyhole.security.credentials import Credentials
 
@@ -26,6 +26,7 @@ __all__ = [
     "Credentials",
     "Entries",
     "Entry",
+    "KeyedEntry",
     "KeyholeError",
     "ServerStatus",
     "Source",

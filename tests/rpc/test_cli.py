@@ -207,13 +207,36 @@ async def test_a_broadcast_state_is_listed_whole(keyhole: Command, capsys: pytes
     assert f"{RULES}: 2 entries by sensor, epoch 1" in " ".join(capsys.readouterr().out.split())
 
 
+async def test_without_a_key_all_keys_are_listed_and_a_token_goes_on(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await keyhole("scan", HOURLY, "--json") == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (len(whole["entries"]), whole["next"]) == (24, None)
+    assert {(entry["key"], entry["epoch"]) for entry in whole["entries"]} == {("sensor-7", 1)}
+    assert await keyhole("scan", HOURLY, "--limit", "20", "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert await keyhole("scan", HOURLY, "--after", first["next"], "--json") == 0
+    assert first["entries"] + json.loads(capsys.readouterr().out)["entries"] == whole["entries"]
+    assert await keyhole("scan", HOURLY, "--limit", "2") == 0
+    told = capsys.readouterr()
+    assert f"{HOURLY}: 2 entries by sensor, m0, in no order" in " ".join(told.out.split())
+    assert "there may be more: --after " in told.err
+    assert await keyhole("scan", PATH, "--json") == 0
+    (one,) = [entry for entry in json.loads(capsys.readouterr().out)["entries"] if entry["key"] == "sensor-7"]
+    assert "map_key" not in one
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ((PATH, "sensor-7"), "no entries to scan"),
         ((PATH, "sensor-7", "--from", "a"), "no entries to scan"),
         ((HOURLY, "sensor-7", "--from", "noon"), "give a time like"),
-        ((HOURLY,), "name the key whose entries are to be listed: sensor string"),
+        ((HOURLY, "--from", "2026-11-21"), "name it (sensor string)"),
+        ((PATH, "--descending"), "all keys come in no order"),
+        ((PATH, "--after", "x"), "no token of an earlier one"),
+        ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
         ((RULES, "sensor-7"), "kind broadcast, and listed whole"),
         ((WINDOWS, "sensor-7", "--to", "a,b,c"), "has 3 columns"),
         ((WINDOWS, "sensor-7", "--min-epoch", "9"), "at epoch 1"),

@@ -177,6 +177,34 @@ async def test_a_broadcast_state_is_scanned_whole_and_looked_up_by_key(served: S
     assert answer["value"] == {"n": 98}
 
 
+async def test_all_keys_of_a_state_come_page_by_page(served: Served) -> None:
+    async def pages(state: str, limit: int) -> list[dict[str, Any]]:
+        found, query = [], f"?limit={limit}"
+        while True:
+            status, told = await served.ask(f"/v1/{APPLICATION}/{state}:scan{query}")
+            assert status == 200, told
+            assert len(told["entries"]) <= limit
+            assert all(told["sources"][entry["source"]]["epoch"] for entry in told["entries"])
+            found += told["entries"]
+            if told["next"] is None:
+                return found
+            query = f"?limit={limit}&after={told['next']}"
+
+    for limit in (1, 2, 1000):
+        hours = await pages("hours", limit)
+        assert {(entry["key"], entry["map_key"], entry["value"]["celsius"]) for entry in hours} >= {
+            ("sensor-1", hour, float(hour)) for hour in range(5)
+        }
+        assert len(hours) == len({(entry["key"], entry["map_key"]) for entry in hours})
+    readings = await pages(STATE, 2)
+    assert len(readings) == len({entry["key"] for entry in readings}) >= 3
+    assert all("map_key" not in entry for entry in readings)
+    _, one = await served.ask(f"{PATH}/{readings[0]['key']}")
+    assert one["value"] == readings[0]["value"]
+    _, told = await served.ask(f"{PATH}:scan?integers=text&limit=1")
+    assert isinstance(told["entries"][0]["value"]["count"], str)
+
+
 async def test_what_can_be_read_is_listed_and_described(served: Served) -> None:
     _, listed = await served.ask("/v1")
     assert [state["state"] for state in listed["states"]] == ["hours", STATE, "rules"]
@@ -210,8 +238,12 @@ async def test_what_is_described_has_the_version_of_the_class_that_makes_what_is
         (f"{PATH}/k?secret-key", "MALFORMED_REQUEST", "a query parameter is not known"),
         (f"{PATH}/k?limit=1", "UNSUPPORTED", "no entries to scan"),
         (f"{PATH}/k?map_key=1", "UNSUPPORTED", "no entries to scan"),
-        (f"{PATH}:scan", "UNSUPPORTED", "no entries to scan"),
-        (f"/v1/{APPLICATION}/hours:scan", "UNSUPPORTED", "name the key"),
+        (f"{PATH}:scan?from=a", "MALFORMED_REQUEST", "there is no from"),
+        (f"{PATH}:scan?descending=true", "MALFORMED_REQUEST", "there is no descending"),
+        (f"{PATH}:scan?limit=0", "MALFORMED_REQUEST", "from 1 to 10,000"),
+        (f"{PATH}:scan?after=x", "MALFORMED_REQUEST", "no token of an earlier one"),
+        (f"{PATH}/k?after=x", "MALFORMED_REQUEST", "a query parameter is not known"),
+        (f"/v1/{APPLICATION}/rules:scan?after=x", "MALFORMED_REQUEST", "not by after"),
         (f"/v1/{APPLICATION}/rules/a?limit=1", "UNSUPPORTED", "it is scanned whole"),
         (f"/v1/{APPLICATION}/rules/a?map_key=1", "UNSUPPORTED", "leave map_key out"),
         (f"/v1/{APPLICATION}/hours/k?map_key=x", "KEY_MISMATCH", "hour is a int"),
@@ -424,6 +456,8 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
         assert (await ask("scanner", f"/v1/{APPLICATION}/hours/sensor-1"))[0] == 200
         assert (await ask("scanner", f"/v1/{APPLICATION}/hours/sensor-1?map_key=1"))[0] == 403
         assert (await ask("scanner", f"{PATH}/sensor-1"))[0] == 403
+        assert (await ask("scanner", f"{PATH}:scan"))[0] == 200
+        assert (await ask("reader", f"{PATH}:scan"))[0] == 403
         assert (await ask("scanner", f"{PATH}:batchGet", "POST", data=b"{"))[0] == 403
         status, told = await ask("scanner", f"/v1/{APPLICATION}/nothing/k")
         assert (status, told["reason"]) == (404, "UNKNOWN_STATE")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyhole import AsyncClient, Client
-from keyhole.errors import InvalidConfiguration, KeyMismatch, NullKey, ValueMismatch
+from keyhole.errors import InvalidConfiguration, KeyMismatch, NullKey, Unsupported, ValueMismatch
 from keyhole.model.state import KeyType, StateKind
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers
@@ -40,6 +40,25 @@ async def test_a_state_is_read_by_key_or_column_and_its_values_are_of_the_reader
                 assert (one.value, absent.value) == (Reading(0.0), None)
                 assert absent.value_or(Reading(-1.0)) == Reading(-1.0)
             assert (await client.state(_PATH).get("sensor-1")).value.count == 1
+
+
+async def test_all_keys_of_a_state_come_with_values_of_the_readers_type() -> None:
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(3))
+        async with AsyncClient(server.address) as client:
+            state = client.state(_PATH, value=Reading)
+            found = {entry.key: entry.value async for entry in state.scan_all()}
+            assert found == {f"sensor-{number}": Reading(float(number)) for number in range(3)}
+            assert len(await state.scan_all(limit=1).page()) == 1
+            with pytest.raises(ValueMismatch, match="does not fit WrongReading"):
+                await client.state(_PATH, value=WrongReading).scan_all().page()
+            with pytest.raises(Unsupported, match="by the `state` of the client"):
+                client.session().state(_PATH).scan_all()
+        with Client(server.address) as blocking:
+            typed = blocking.state(_PATH, value=Reading)
+            assert {
+                entry.key: entry.value for entry in await asyncio.to_thread(lambda: list(typed.scan_all()))
+            } == found
 
 
 async def test_what_is_known_of_a_state_comes_with_its_first_read_or_is_asked_for() -> None:

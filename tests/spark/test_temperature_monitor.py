@@ -35,7 +35,8 @@ from jobs.temperature_monitor.processor import Statistics, ratio
 from jobs.temperature_monitor.recount import Alert, Reading, Recount, reading_of, update_of
 from jobs.temperature_monitor.source import malformed_update
 from keyhole import Client
-from keyhole.cli.reads import Bounds, OutputFormat, Range, scan
+from keyhole.cli.reads import Bounds, OutputFormat
+from keyhole.cli.scan_command import Range, scan
 from keyhole.demo.batch_logs import BatchLogs
 from keyhole.encoding.columnar import OP
 from keyhole.spark import queryable

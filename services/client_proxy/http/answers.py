@@ -14,6 +14,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import source_from_proto
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
+from services.client_proxy.http.all_keys import FoundKeys
 
 
 def source_json(message: state_pb2.Source, now: datetime) -> dict[str, Any]:
@@ -73,6 +74,23 @@ def entries_json(
         "next": None if following is None else text_of(_single(codec.entries.decode(following))),
         "source": source_json(source, now),
     }
+
+
+def all_keys_json(codec: StateCodec, found: FoundKeys, now: datetime, *, integers_as_text: bool) -> dict[str, Any]:
+    """The answer to a scan of all keys.
+
+    Raises:
+        StaleDescriptor: A row is of a newer schema than the codec knows.
+    """
+    entries = []
+    for storage_key, row, source in found.rows:
+        key, map_key = codec.entry(storage_key)
+        entry = {"key": _spelled(typed(_single(key)), integers_as_text=integers_as_text)}
+        if map_key:
+            entry["map_key"] = _spelled(typed(_single(map_key)), integers_as_text=integers_as_text)
+        entry["value"] = _value(codec.rows.to_json(row).encode(), integers_as_text=integers_as_text)
+        entries.append({**entry, "source": source})
+    return {"entries": entries, "next": found.next, "sources": [source_json(source, now) for source in found.sources]}
 
 
 def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:

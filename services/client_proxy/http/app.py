@@ -4,7 +4,7 @@
     GET  /v1/{application}                    the states of one
     GET  /v1/{application}/{state}            what a state is
     GET  /v1/{application}/{state}/{key}      a value; of a map or list state its entries, or one by ?map_key=
-    GET  /v1/{application}/{state}:scan       the entries of a broadcast state
+    GET  /v1/{application}/{state}:scan       all keys of a state
     POST /v1/{application}/{state}:batchGet   the values of several keys
     GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
     GET  /openapi.json, /openapi              what all this is, for programs (openapi.py), and a page to try it
@@ -38,6 +38,7 @@ from services.client_proxy.directory import Directory
 from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http import answers as http_answers
 from services.client_proxy.http import requests as http_requests
+from services.client_proxy.http.all_keys import found_keys
 from services.client_proxy.http.cors import allowing
 from services.client_proxy.http.openapi_page import add_openapi
 from services.client_proxy.http.requests import Parameters
@@ -139,9 +140,12 @@ class HttpReads:
         caller, name = self.caller_of(request), _name(request)
         # Nothing is looked up before; which of the two verbs is needed only the state's kind says.
         _check_sees(caller, name)
-        asked = http_requests.parameters(request.query.items(), one_key=True)
+        asked = http_requests.parameters(request.query.items(), one_key=key is not None, all_keys=key is None)
         deadline = self._deadline(asked)
         codec = await self._codec(caller, name, deadline)
+        if key is None and codec.descriptor.scan_key:
+            caller.check(Verb.SCAN, *name)
+            return _answer(await self._scan_all(name, codec, asked, deadline))
         if http_requests.is_scan(codec, asked, whole=key is None):
             caller.check(Verb.SCAN, *name)
             return _answer(await self._scan(name, codec, key, asked, deadline))
@@ -194,18 +198,39 @@ class HttpReads:
         if source is None:
             raise InternalError("a scan was answered without a page, by a bug of Keyhole's")
         # One entry more was asked for, to know whether there are more.
-        following = _following(entries, kept, descending=request.descending)
+        following, first = _following(entries, kept, descending=request.descending), source
+        return await self._decoded(
+            name,
+            deadline,
+            lambda codec: http_answers.entries_json(
+                codec, entries[:kept], first, following, self._now(), integers_as_text=asked.integers_as_text
+            ),
+        )
+
+    async def _scan_all(
+        self, name: tuple[str, str], codec: StateCodec, asked: Parameters, deadline: Any
+    ) -> dict[str, Any]:
+        limit, after = http_requests.all_keys(asked)
+        options = http_requests.packed(asked.options)
+        found = await found_keys(
+            self._servicer, name, codec, options, limit, after, deadline, most_bytes=_MOST_ANSWER_BYTES
+        )
+        return await self._decoded(
+            name,
+            deadline,
+            lambda codec: http_answers.all_keys_json(
+                codec, found, self._now(), integers_as_text=asked.integers_as_text
+            ),
+        )
+
+    async def _decoded(
+        self, name: tuple[str, str], deadline: Any, answer: Callable[[StateCodec], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """An answer with rows, by a codec that knows their schema."""
         while True:
             codec = await self._servicer.codec(name, deadline)
             try:
-                return http_answers.entries_json(
-                    codec,
-                    entries[:kept],
-                    source,
-                    following,
-                    self._now(),
-                    integers_as_text=asked.integers_as_text,
-                )
+                return answer(codec)
             except StaleDescriptor:
                 # A row has come before the word of its schema, which is under way.
                 if deadline.time_remaining() <= _RETRY_SECONDS:

@@ -135,13 +135,18 @@ def _key() -> _Json:
 
 def _whole() -> _Json:
     entries = {"entries": [{"map_key": "free-shipping", "value": {"from": 30}}], "next": None, "source": source()}
+    all_keys = {
+        "entries": [{"key": "c1", "value": {"orders": 3, "spent": 42.5}, "source": 0}],
+        "next": None,
+        "sources": [source()],
+    }
     return _operation(
         "scan",
         "values",
-        "The entries of a broadcast state",
-        ("application", "state", *_SCAN, *_READ),
-        _answered("Entries, in their order.", "Entries", {"rules": entries}),
-        {"rules": {"application": "shop", "state": "rules"}},
+        "All keys of a state; of a broadcast state in their order",
+        ("application", "state", "after", *_SCAN, *_READ),
+        _answered("Entries.", ("Entries", "FoundEntries"), {"rules": entries, "keys": all_keys}),
+        {"rules": {"application": "shop", "state": "rules"}, "keys": {"application": "shop", "state": "totals"}},
     )
 
 

@@ -140,6 +140,27 @@ SCHEMAS: _Json = {
         },
         source=_ref("Source"),
     ),
+    "FoundEntry": {
+        "type": "object",
+        "description": "One of all keys of a state, or one entry of it.",
+        "properties": {
+            "key": {"description": "Of several columns an array."},
+            "map_key": {"description": "Of a map or list state alone."},
+            "value": {"type": "object", "description": "By field name."},
+            "source": {"type": "integer", "minimum": 0, "description": "Which of sources gave it."},
+        },
+        "required": ["key", "value", "source"],
+        "additionalProperties": False,
+    },
+    "FoundEntries": _object(
+        "Some of all keys of a state, in no order. Those of one key group are of one epoch.",
+        entries=_array(_ref("FoundEntry")),
+        next={
+            "type": ["string", "null"],
+            "description": "What to pass as after for those that follow; null: there are no more.",
+        },
+        sources=_array(_ref("Source")),
+    ),
     "Keys": _object(
         "The keys that are asked for.",
         keys=_array(
@@ -193,6 +214,7 @@ PARAMETERS: _Json = {
             "How many entries an answer has at most.",
             {"type": "integer", "minimum": 1, "maximum": MOST_ENTRIES, "default": DEFAULT_ENTRIES},
         ),
+        _parameter("after", "query", "Of a scan of all keys: the next of the answer before.", _TEXT),
         _parameter("descending", "query", "Scan from the last entry down.", {"type": "boolean", "default": False}),
         _parameter(
             "stale",

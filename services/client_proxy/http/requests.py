@@ -25,6 +25,7 @@ DEFAULT_ENTRIES, MOST_ENTRIES = 1_000, 10_000
 
 _READ = ("stale", "max_staleness", "min_epoch", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending")
+_AFTER = "after"
 _MAP_KEY = "map_key"
 _MOST_NUMBER = (1 << 63) - 1
 
@@ -50,16 +51,17 @@ class Parameters(NamedTuple):
         return any(name in self.others for name in _SCAN)
 
 
-def parameters(pairs: Iterable[tuple[str, str]], *, one_key: bool = False) -> Parameters:
+def parameters(pairs: Iterable[tuple[str, str]], *, one_key: bool = False, all_keys: bool = False) -> Parameters:
     """Reads them.
 
     Args:
         one_key: Those of a scan, or of a look-up of one entry, are known too.
+        all_keys: Those of a scan, and the place where it goes on, are known too.
 
     Raises:
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
-    known = (*_READ, *_SCAN, _MAP_KEY) if one_key else _READ
+    known = (*_READ, *_SCAN, _MAP_KEY) if one_key else (*_READ, *_SCAN, _AFTER) if all_keys else _READ
     given: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
@@ -137,25 +139,51 @@ def scan_request(codec: StateCodec, key: str | None, asked: Parameters) -> tuple
             f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: "
             + ("it is scanned whole, without a key" if key is not None else "name the key whose entries are wanted")
         )
-    limit = _whole(others, "limit", DEFAULT_ENTRIES)
-    if not 1 <= limit <= MOST_ENTRIES:
-        raise MalformedRequest(f"limit is {limit}; it must be from 1 to {MOST_ENTRIES:,}: ask for the rest by `next`")
+    if _AFTER in others:
+        raise MalformedRequest("a broadcast state is in the order of its keys; go on by from, or to, and not by after")
+    limit = _limit(others)
     descending = others.get("descending", "false")
     if descending not in ("true", "false"):
         raise MalformedRequest("the query parameter descending is neither true nor false")
-    options = pb.ReadOptions()
-    options.CopyFrom(asked.options)
-    options.format = pb.VALUE_FORMAT_UNSPECIFIED
     request = pb.ScanRequest(
         key=pb.Key() if key is None else key_to_proto(descriptor.scan_key, parse_key(descriptor.scan_key, key)),
         to=_bound(descriptor.entry_key, others.get("to")),
         descending=descending == "true",
         limit=limit + 1,
-        options=options,
+        options=packed(asked.options),
         topic_id=descriptor.topic_id,
     )
     getattr(request, "from").CopyFrom(_bound(descriptor.entry_key, others.get("from")))
     return request, limit
+
+
+def packed(options: pb.ReadOptions) -> pb.ReadOptions:
+    """The same, but for rows as they are stored: who asks for many turns them into JSON page by page."""
+    asked = pb.ReadOptions()
+    asked.CopyFrom(options)
+    asked.format = pb.VALUE_FORMAT_UNSPECIFIED
+    return asked
+
+
+def all_keys(asked: Parameters) -> tuple[int, str]:
+    """Of a scan of all keys: how many there may be in the answer, and the token to go on behind; empty: none.
+
+    Raises:
+        MalformedRequest: A parameter that can't be.
+    """
+    ordered = [name for name in ("from", "to", "descending") if name in asked.others]
+    if ordered:
+        raise MalformedRequest(
+            f"all keys of a state come in no order, so that there is no {ordered[0]}; name a key to scan its entries"
+        )
+    return _limit(asked.others), asked.others.get(_AFTER, "")
+
+
+def _limit(others: dict[str, str]) -> int:
+    limit = _whole(others, "limit", DEFAULT_ENTRIES)
+    if not 1 <= limit <= MOST_ENTRIES:
+        raise MalformedRequest(f"limit is {limit}; it must be from 1 to {MOST_ENTRIES:,}: ask for the rest by `next`")
+    return limit
 
 
 @ready

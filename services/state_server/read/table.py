@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from keyhole.encoding.codec import EntryRange, StateCodec
-from keyhole.encoding.storage_key import are_storage_keys
+from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady
 from keyhole.metrics.counters import ReadCounts
 from keyhole.model.epoch import Position
@@ -185,14 +185,14 @@ class Table:
         return merged(parts[0], parts[1], mine)
 
     def scan(self, within: EntryRange, bounds: ReadBounds = _ANY, *, descending: bool = False) -> Scanned:
-        """Entries of one key, of one epoch, which later ones don't change. Close it.
+        """Entries of one key, or of a key group, of one epoch, which later ones don't change. Close it.
 
         Raises:
             KeyTooLong: A key longer than the store takes: no entry of it can be there.
             NotOwner, NotReady, Unconfirmed, EpochNotReached, TooStale: As `lookup`.
         """
         place = (within.prefix,)
-        if self.descriptor.scan_key:  # else it is the key group itself, which no storage key can be
+        if len(within.prefix) > GROUP_BYTES:  # else it is the key group itself, which no storage key can be
             self._check(place)
         if self.owned.covers(place):
             copy = self.owned

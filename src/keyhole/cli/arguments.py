@@ -70,17 +70,18 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="KEY",
         help="several columns: a JSON array, or separated by commas; of a map state the key's, then the map key's",
     )
-    scan = commands.add_parser("scan", parents=[common], help="list the entries of a key of a map or list state")
+    scan = commands.add_parser("scan", parents=[common], help="list all keys of a state, or the entries of one key")
     scan.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
     scan.add_argument(
-        "key", nargs="?", metavar="KEY", help="as for get, without the map key; none of a broadcast state"
+        "key", nargs="?", metavar="KEY", help="as for get, without the map key; default: all keys, in no order"
     )
     scan.add_argument(
         "--from", dest="start", metavar="MAPKEY", help="inclusive, its first columns will do; default: all"
     )
     scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; as --from")
     scan.add_argument("--descending", action="store_true", help="from the last one on")
-    scan.add_argument("--limit", type=count, metavar="N", help="default: all")
+    scan.add_argument("--limit", type=count, metavar="N", help="default: all of one key, 1,000 of all keys")
+    scan.add_argument("--after", metavar="TOKEN", help="of all keys: go on behind what an earlier scan has listed")
     explain = commands.add_parser(
         "explain", parents=[common], help="say how keys are read: who is asked, how long each takes, who holds them"
     )

@@ -43,9 +43,11 @@ def read(options: argparse.Namespace) -> int:
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
             return explain.explain(client, output, options.state, options.keys, bounds)
         elif options.read == "scan":
+            from keyhole.cli import scan_command
+
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
-            within = reads.Range(options.start, options.stop, options.descending, options.limit)
-            reads.scan(client, output, options.state, options.key, within, bounds)
+            within = scan_command.Range(options.start, options.stop, options.descending, options.limit, options.after)
+            scan_command.scan(client, output, options.state, options.key, within, bounds)
         elif options.read == "codegen":
             reads.codegen(client, options.application, options.states, options.language)
         elif options.watch:

@@ -16,11 +16,10 @@ from keyhole.cli.codegen.python_types import python_types
 from keyhole.cli.codegen.typescript_types import typescript_types
 from keyhole.client.bounds import StalePolicy
 from keyhole.client.server_status import ServerStatus, StateHolding
-from keyhole.encoding.key_text import parse_bound, parse_key, typed
+from keyhole.encoding.key_text import parse_key
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyMismatch, UnknownApplication, UnknownState
 from keyhole.model.state_path import state_path
-from keyhole.rpc.scan_requests import check_has_entries
 from keyhole.terminal import tables
 
 
@@ -137,62 +136,6 @@ def typed_keys(descriptor: StateDescriptor, path: str, keys: Sequence[str]) -> l
         if not (descriptor.scan_key and descriptor.entry_key):
             raise
         raise KeyMismatch(f"{error.message}. `keyhole scan {path} KEY` lists all entries of a key") from None
-
-
-@dataclass(frozen=True)
-class Range:
-    """Which entries of a key, as typed; None: no bound."""
-
-    start: str | None
-    stop: str | None
-    descending: bool
-    limit: int | None
-
-
-def scan(client: Client, output: OutputFormat, path: str, key: str | None, within: Range, bounds: Bounds) -> None:
-    """The entries of one key (None: of a broadcast state, all of it), in order, all as of one epoch."""
-    application, state = state_path(path)
-    descriptor = client.describe_state(application, state)
-    check_has_entries(descriptor)
-    one = _scanned_key(descriptor, path, key)
-    seconds = bounds.max_staleness_seconds
-    entries = client.scan(
-        application,
-        state,
-        one,
-        start=None if within.start is None else parse_bound(descriptor.entry_key, within.start),
-        stop=None if within.stop is None else parse_bound(descriptor.entry_key, within.stop),
-        descending=within.descending,
-        limit=within.limit,
-        stale=bounds.stale,
-        max_staleness=None if seconds is None else timedelta(seconds=seconds),
-        min_epoch=bounds.min_epoch,
-    )
-    names = ", ".join(column.name for column in descriptor.entry_key)
-    rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
-    if output.as_json:
-        source = entries.source
-        told = {
-            "entries": rows,
-            "epoch": entries.epoch,
-            "server": source.server,
-            "role": role_of(source),
-            "staleness_seconds": seconds_since(source.as_of),
-        }
-        print(json.dumps(told, default=str))
-        return
-    title = f"{path} {key}" if descriptor.scan_key else path
-    output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
-    if entries.epoch == 0:
-        output.before_the_first_epoch(path)
-
-
-def _scanned_key(descriptor: StateDescriptor, path: str, key: str | None) -> Any:
-    if descriptor.scan_key and key is None:
-        raise KeyMismatch(f"name the key whose entries are to be listed: {_columns(descriptor.scan_key)}")
-    if key and not descriptor.scan_key:
-        raise KeyMismatch(f"state {path} is of kind {descriptor.kind}, and listed whole: leave the key out, or get it")
-    return parse_key(descriptor.scan_key, key or "") if descriptor.scan_key else ()
 
 
 def _answer_row(key: str, answer: Answer) -> dict[str, Any]:

@@ -11,16 +11,17 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import Key, ReadOptions, ScanOptions, asked_of, defaults
+from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions, asked_of, defaults
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.state_handles import AsyncState
+from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.explaining import explain
 from keyhole.client.wire.lookups import Whole, keys_of
-from keyhole.client.wire.scans import Scan
+from keyhole.client.wire.scans import Scan, checked_limit
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.model.read import Answer, Entries
@@ -35,6 +36,8 @@ _V = TypeVar("_V")
 _KEYS_UNDER_WAY = 16_384
 # A timeout that has passed, where one must be above 0.
 _OVER = 0.001
+# As long as a server lets a scan take.
+_SCANNING_ALL = defaults(60.0)
 
 
 class AsyncClient:
@@ -177,6 +180,34 @@ class AsyncClient:
             limit=options.get("limit"),
         )
         return await self._here().scan(scan, seconds)
+
+    def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> AsyncStateScan:
+        """All keys of a state of any kind, with their values or entries, as an async iterator. Sends nothing yet.
+
+            async for entry in client.scan_all("shop", "orders", limit=1000):
+                print(entry.key, entry.value)
+
+        They come key group by key group: in no order that means something, and each key group as of one epoch. Others
+        may be of another epoch. A scan that breaks off has a `token`, behind which a later one goes on.
+
+        Args:
+            options: limit, after, and those of `get`: see ScanAllOptions.
+
+        Raises (once it is read):
+            ServerLost: It broke off within a key group.
+            StaleDescriptor: The state was made anew since the scan, or the one of its token, has begun.
+            DeadlineExceeded: A key group took too long; a server closes a scan that is not read for a minute.
+            Overloaded: Too many scans are under way.
+            KeyholeError: As `get`.
+
+        Raises (at once):
+            MalformedRequest: A limit below 1, a policy or a bound that there is not.
+            TypeError: An option that there is not.
+        """
+        bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
+        limit, after = checked_limit(options.get("limit")), options.get("after")
+        name = (application, state)
+        return AsyncStateScan(lambda: self._here().scan_all(name, bounds, seconds, limit, after), after)
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Any thread."""

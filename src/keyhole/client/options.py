@@ -46,6 +46,16 @@ class ScanOptions(ReadOptions, total=False):
     """The most entries; None: all."""
 
 
+class ScanAllOptions(ReadOptions, total=False):
+    """What a scan of all keys may be asked for. Its `timeout` is that of each key group, of which there are many: a
+    minute, unless it is given."""
+
+    limit: int | None
+    """The most entries; None: all."""
+    after: str | None
+    """The `token` of an earlier scan: go on behind what that one has given. None: from the start."""
+
+
 class RequestedRead(NamedTuple):
     """The options of a read as they were given, with the defaults of the others; not checked yet. Hashable: what is
     asked for alike travels together."""
@@ -70,9 +80,7 @@ def defaults(timeout: Duration) -> RequestedRead:
     return RequestedRead(Stale.WHEN_NEEDED, None, 0, timeout)
 
 
-def asked_of(
-    options: ReadOptions, default: RequestedRead, known: type[ReadOptions] | type[ScanOptions] = ReadOptions
-) -> RequestedRead:
+def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptions] = ReadOptions) -> RequestedRead:
     """The options of a read, with the defaults of those that are not given.
 
     Args:

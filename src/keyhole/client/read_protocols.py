@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Protocol, Unpack
 
 from keyhole.client.bounds import Duration
-from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
@@ -28,13 +29,15 @@ class AsyncReads(Protocol):
 
 
 class AsyncCatalogue(Protocol):
-    """What an AsyncClient says of states."""
+    """What an AsyncClient says of states, and what it reads of a whole one."""
 
     async def describe_state(
         self, application: str, state: str, *, timeout: Duration | None = None
     ) -> StateDescriptor: ...
 
     def known(self, application: str, state: str) -> StateCodec | None: ...
+
+    def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> AsyncStateScan: ...
 
 
 class AsyncStates(AsyncReads, AsyncCatalogue, Protocol):
@@ -54,11 +57,13 @@ class Reads(Protocol):
 
 
 class Catalogue(Protocol):
-    """What a Client says of states."""
+    """What a Client says of states, and what it reads of a whole one."""
 
     def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor: ...
 
     def known(self, application: str, state: str) -> StateCodec | None: ...
+
+    def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> StateScan: ...
 
 
 class States(Reads, Catalogue, Protocol):

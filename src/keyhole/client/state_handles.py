@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
-from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, Catalogue, Reads
+from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.typed_values import TypedAnswer, TypedEntries, TypedValues
-from keyhole.errors import KeyMismatch
+from keyhole.errors import KeyMismatch, Unsupported
 from keyhole.model.html_tables import state_table
 from keyhole.model.state import KeyColumn, StateDescriptor
 from keyhole.model.state_path import state_path
@@ -73,6 +74,14 @@ class _Handle(Generic[T]):
                 f"{', '.join(options.__annotations__)}"
             )
         return {name: value for name, value in given.items() if name not in columns}, columns
+
+    def _check_is_clients(self, reads: object) -> None:
+        if reads is not self._catalogue:
+            raise Unsupported(
+                f"a session keeps the epochs of keys that were read, and not of all keys of {self.path}; scan all of "
+                "it by the `state` of the client",
+                state=self.path,
+            )
 
     def _key(self, of: Sequence[KeyColumn], columns: Mapping[str, Any]) -> tuple[Any, ...]:
         """The key whose columns are these. Raises KeyMismatch."""
@@ -144,6 +153,19 @@ class AsyncState(_Handle[T]):
             key = self._key(of.scan_key, columns)
         return self._typed.entries(await self._reads.scan(self.application, self.name, key, **options))
 
+    def scan_all(self, **options: Unpack[ScanAllOptions]) -> AsyncStateScan:
+        """All keys of the state, whose values are of the handle's type, as an async iterator. Sends nothing yet.
+
+            async for entry in orders.scan_all():
+                print(entry.key, entry.value)
+
+        Raises:
+            Unsupported: It is a session's handle: a session keeps epochs of keys that were read, and not of all.
+            KeyholeError: As AsyncClient.scan_all; and ValueMismatch as `get`.
+        """
+        self._check_is_clients(self._reads)
+        return self._catalogue.scan_all(self.application, self.name, **options).of_type(self._typed.value)
+
 
 class State(_Handle[T]):
     """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks.
@@ -182,3 +204,8 @@ class State(_Handle[T]):
             of = self.known or self.describe()
             key = self._key(of.scan_key, columns)
         return self._typed.entries(self._reads.scan(self.application, self.name, key, **options))
+
+    def scan_all(self, **options: Unpack[ScanAllOptions]) -> StateScan:
+        """All keys of the state, as an iterator that blocks. Takes and raises what AsyncState.scan_all does."""
+        self._check_is_clients(self._reads)
+        return self._catalogue.scan_all(self.application, self.name, **options).of_type(self._typed.value)

@@ -16,11 +16,12 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.state_handles import State
+from keyhole.client.state_scans import StateScan
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
@@ -131,6 +132,15 @@ class Client:
             KeyholeError: As `get`.
         """
         return self._run(lambda: self._client.scan(application, state, key, **options))
+
+    def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> StateScan:
+        """All keys of a state, as an iterator that blocks while it waits. Takes and raises what AsyncClient.scan_all
+        does.
+
+            for entry in client.scan_all("shop", "orders", limit=1000):
+                print(entry.key, entry.value)
+        """
+        return StateScan(self._run, self._client.scan_all(application, state, **options))
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Never blocks."""

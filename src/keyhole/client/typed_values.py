@@ -75,6 +75,10 @@ class TypedValues(Generic[T]):
         """Raises ValueMismatch: the value does not fit the type."""
         return TypedAnswer(of.found, self._value(of.value) if of.found else None, of.source)
 
+    def value(self, row: Any) -> Any:
+        """Raises ValueMismatch: the value does not fit the type."""
+        return self._value(row)
+
     def entries(self, of: Entries) -> TypedEntries[T]:
         """Raises ValueMismatch: a value does not fit the type."""
         return TypedEntries(tuple(Entry(map_key, self._value(value)) for map_key, value in of.entries), of.source)

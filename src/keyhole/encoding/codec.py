@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from keyhole.encoding.key_codec import KeyCodec, end_of_prefix, storage_key_encoder
 from keyhole.encoding.key_values import KeyValue
 from keyhole.encoding.row_codec import RowCodec
-from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
+from keyhole.errors import MalformedRequest
 from keyhole.model.state import StateDescriptor
 
 
@@ -79,6 +80,25 @@ class StateCodec:
         prefix = self.prefix(key)
         end = prefix + self.entries.encode_first(stop) if stop else end_of_prefix(prefix)
         return EntryRange(prefix, prefix + self.entries.encode_first(start), end)
+
+    def group_range(self, key_group: int, after: bytes = b"") -> EntryRange:
+        """All entries of a key group, of all its keys.
+
+        Args:
+            after: The storage key of the last one that was read; empty: none was.
+
+        Raises:
+            MalformedRequest: There is no such key group, or `after` is no storage key of it.
+        """
+        name, prefix = f"{self.descriptor.application}/{self.descriptor.state}", prefix_of(key_group)
+        if key_group >= self.descriptor.key_groups:
+            raise MalformedRequest(
+                f"state {name} has the key groups 0 to {self.descriptor.key_groups - 1}, and not {key_group}"
+            )
+        if after and not (after.startswith(prefix) and len(after) > GROUP_BYTES):
+            raise MalformedRequest(f"what a scan of state {name} is to go on behind is no storage key of its key group")
+        # The lowest key above it is one byte longer.
+        return EntryRange(prefix, after + b"\0" if after else prefix, None)
 
     def storage_keys(self, keys: Iterable[tuple[KeyValue, ...]]) -> list[bytes]:
         """Encodes keys that are given as the values of their columns, of one column too. Raises as KeyCodec.check."""

@@ -144,6 +144,22 @@ class Entry(NamedTuple):
     value: Any
 
 
+class KeyedEntry(NamedTuple):
+    """One entry of a scan of all keys.
+
+    Attributes:
+        key: One value, or a tuple where the key has several columns.
+        map_key: As Entry has it; None where the state has one value per key.
+        value: An immutable row.
+        source: Who gave it, and as of when. Entries of one key group have the same epoch; others may have another one.
+    """
+
+    key: Any
+    map_key: Any
+    value: Any
+    source: Source
+
+
 class Entries(msgspec.Struct, frozen=True):
     """The answer to a scan: entries of one key in order, all as of one epoch; empty where there are none."""
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from keyhole.encoding.codec import EntryRange, StateCodec
-from keyhole.errors import StaleDescriptor, Unsupported
+from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.errors import MalformedRequest, StaleDescriptor, Unsupported
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import key_from_proto
 from keyhole.v1 import query_pb2
+
+_MOST_KEY_GROUP = (1 << 8 * GROUP_BYTES) - 1
 
 
 def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
     """The entries that are asked for.
 
     Raises:
-        Unsupported: As `check_has_entries`.
+        Unsupported: As `check_has_entries`; but for a key group, which states of all kinds have.
         StaleDescriptor: The caller means a state that was made anew since.
         KeyMismatch, NullKey, MalformedRequest: A value does not fit its column.
+        MalformedRequest: There is no such key group, or it is asked for together with a key or a bound.
     """
     descriptor = codec.descriptor
     if request.topic_id not in ("", descriptor.topic_id):
@@ -23,6 +27,12 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
             f"state {descriptor.application}/{descriptor.state} was made anew; describe it again",
             topic_id=descriptor.topic_id,
         )
+    if request.HasField("key_group"):
+        if request.key.parts or getattr(request, "from").parts or request.to.parts or request.descending:
+            raise MalformedRequest("a scan of a key group takes no key, from, to and descending; leave them out")
+        if request.key_group.key_group > _MOST_KEY_GROUP:
+            raise MalformedRequest(f"there is no key group {request.key_group.key_group}")
+        return codec.group_range(request.key_group.key_group, request.key_group.after)
     check_has_entries(descriptor)
     start, stop = key_from_proto(getattr(request, "from")), key_from_proto(request.to)
     return codec.entry_range(key_from_proto(request.key), start, stop)
@@ -33,6 +43,6 @@ def check_has_entries(descriptor: StateDescriptor) -> None:
     if not descriptor.entry_key:
         raise Unsupported(
             f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: it has one value per "
-            "key, and no entries to scan. Get its keys",
+            "key, and no entries to scan. Get its keys, or scan all of them",
             kind=descriptor.kind,
         )

@@ -39,10 +39,10 @@ IDENTITY_KINDS = ("token", "certificate", "jwt")
 class Verb(StrEnum):
     """What is done.
 
-    READ: look keys up. SCAN: read the entries of a key. WATCH: get changes as they come. ADMIN: see the servers, and
-    all that a copy holds (`keyhole status`, `keyhole verify`). WRITE: what an application's driver and tasks say to
-    state servers. PLATFORM: what proxies and the metrics exporter ask of servers; it includes all reads. METRICS: the
-    figures alone, under /metrics and Stats.
+    READ: look keys up. SCAN: read the entries of a key, or all keys. WATCH: get changes as they come. ADMIN: see the
+    servers, and all that a copy holds (`keyhole status`, `keyhole verify`). WRITE: what an application's driver and
+    tasks say to state servers. PLATFORM: what proxies and the metrics exporter ask of servers; it includes all reads.
+    METRICS: the figures alone, under /metrics and Stats.
     """
 
     READ = "read"

@@ -171,7 +171,10 @@ class StateCopies:
 def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
     """Map keys and values, as of now."""
     prefix, start, stop = within
-    found = sorted(key for key in state.rows if start <= key and (stop is None or key < stop))
+    group = prefix[:GROUP_BYTES]
+    found = sorted(
+        key for key in state.rows if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop)
+    )
     if request.descending:
         found.reverse()
     return [(key[len(prefix) :], value_of(state, key, request.options)) for key in found[: request.limit or None]]

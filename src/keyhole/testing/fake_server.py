@@ -10,6 +10,7 @@ import grpc
 
 from keyhole.clock import SystemClock
 from keyhole.config import SecuritySettings
+from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.errors import (
     KeyholeError,
     StaleDescriptor,
@@ -235,7 +236,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         copies = self._copies(request.state)
         within = scan_range(copies.codec, request)
-        if copies.descriptor.scan_key:  # else it is the key group itself
+        if len(within.prefix) > GROUP_BYTES:  # else it is the key group itself
             copies.check([within.prefix])
         (state,) = copies.chosen([within.prefix], request.options)
         entries = entries_of(state, within, request)

@@ -367,6 +367,31 @@ class GetManyResponse(_message.Message):
 Global___GetManyResponse: _TypeAlias = GetManyResponse  # noqa: Y015
 
 @_typing.final
+class KeyGroupScan(_message.Message):
+    """All keys of one key group, of a state of any kind, in the order of their storage keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_GROUP_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    key_group: _builtins.int
+    after: _builtins.bytes
+    """The storage key to go on behind; empty: from the start."""
+    def __init__(
+        self,
+        *,
+        key_group: _builtins.int = ...,
+        after: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "key_group", b"key_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyGroupScan: _TypeAlias = KeyGroupScan  # noqa: Y015
+
+@_typing.final
 class ScanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -378,6 +403,7 @@ class ScanRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    KEY_GROUP_FIELD_NUMBER: _builtins.int
     descending: _builtins.bool
     limit: _builtins.int
     """The most entries; 0: all."""
@@ -395,6 +421,10 @@ class ScanRequest(_message.Message):
 
     @_builtins.property
     def options(self) -> Global___ReadOptions: ...
+    @_builtins.property
+    def key_group(self) -> Global___KeyGroupScan:
+        """In place of a key. `from`, `to` and `descending` are left out then."""
+
     def __init__(
         self,
         *,
@@ -405,10 +435,11 @@ class ScanRequest(_message.Message):
         limit: _builtins.int = ...,
         options: Global___ReadOptions | None = ...,
         topic_id: _builtins.str = ...,
+        key_group: Global___KeyGroupScan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "key_group", b"key_group", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "limit", b"limit", "options", b"options", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -427,7 +458,9 @@ class ScanResponse(_message.Message):
     def source(self) -> _state_pb2.Source: ...
     @_builtins.property
     def map_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The encoded map key (docs/keys.md)."""
+        """The encoded map key (docs/keys.md). Of a scan of a key group: the encoded key, and behind it the map key where the
+        state has one; that is the storage key without its key group.
+        """
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...

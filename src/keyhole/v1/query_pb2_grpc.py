@@ -116,7 +116,8 @@ class QueryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Scan(self, request, context):
-        """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer.
+        """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
+        one answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,9 @@ class QueryStub:
     of the proxy's back side.
     """
     Scan: _grpc.UnaryStreamMultiCallable[_query_pb2.ScanRequest, _query_pb2.ScanResponse]
-    """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
+    """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
+    one answer.
+    """
     Status: _grpc.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]
     """What the servers hold and how far they are: `keyhole status`."""
     Explain: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]
@@ -66,7 +68,9 @@ class QueryAsyncStub(QueryStub):
     of the proxy's back side.
     """
     Scan: _aio.UnaryStreamMultiCallable[_query_pb2.ScanRequest, _query_pb2.ScanResponse]  # type: ignore[assignment]
-    """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
+    """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
+    one answer.
+    """
     Status: _aio.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]  # type: ignore[assignment]
     """What the servers hold and how far they are: `keyhole status`."""
     Explain: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]  # type: ignore[assignment]
@@ -121,7 +125,9 @@ class QueryServicer(metaclass=_abc_1.ABCMeta):
         request: _query_pb2.ScanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_query_pb2.ScanResponse], _abc.AsyncIterator[_query_pb2.ScanResponse]]:
-        """The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer."""
+        """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
+        one answer.
+        """
 
     @_abc_1.abstractmethod
     def Status(

@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from keyhole.client.options import RequestedRead
 from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.key_group_reads import EntriesRead, KeyGroupReads
 from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.lookups import LookupBatch
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
-from keyhole.model.read import Entries
+from keyhole.model.read import Entries, ReadBounds
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
 from keyhole.rpc.rotation import Renewing
@@ -71,6 +73,21 @@ class Connection:
 
         try:
             return await Scanner(self._links).entries(scan, reads, deadline)
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._raise_if_closed()
+            raise
+
+    async def scan_all(
+        self, name: tuple[str, str], bounds: ReadBounds, seconds: float, limit: int | None, after: str | None
+    ) -> AsyncGenerator[EntriesRead]:
+        """All keys of a state, page by page. Close the iterator. Raises as AsyncClient.scan_all."""
+        reads = KeyGroupReads(
+            self._links, name, lambda: self._states.get(name) or self._reads(*name), bounds, seconds, limit, after
+        )
+        try:
+            async with aclosing(reads.pages()) as pages:
+                async for page in pages:
+                    yield page
         except (asyncio.CancelledError, grpc.aio.UsageError):
             self._raise_if_closed()
             raise

@@ -36,6 +36,13 @@ from keyhole.v1 import query_pb2 as pb
 _MOST = (1 << 64) - 1
 
 
+def checked_limit(limit: int | None) -> int | None:
+    """The same; None: no limit. Raises MalformedRequest: It is below 1, or more than the wire has room for."""
+    if limit is not None and not 1 <= limit <= _MOST:
+        raise MalformedRequest(f"limit is {limit}; it must be 1 or more, and None means all entries")
+    return limit
+
+
 @dataclass(frozen=True)
 class Scan:
     """What AsyncClient.scan was asked for; `limit` None: all."""
@@ -50,8 +57,7 @@ class Scan:
     limit: int | None
 
     def __post_init__(self) -> None:
-        if self.limit is not None and not 1 <= self.limit <= _MOST:
-            raise MalformedRequest(f"limit is {self.limit}; it must be 1 or more, and None means all entries")
+        checked_limit(self.limit)
 
     def request(self, codec: StateCodec) -> pb.ScanRequest:
         """The scan as a request. Raises Unsupported where the state has no entries, KeyMismatch or NullKey where a

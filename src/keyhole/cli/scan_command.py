@@ -1,0 +1,131 @@
+"""`keyhole scan`: the entries of one key, or all keys of a state."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console
+
+from keyhole import Client, KeyedEntry, StateDescriptor
+from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
+from keyhole.encoding.key_text import parse_bound, parse_key, typed
+from keyhole.encoding.value_json import to_json
+from keyhole.errors import KeyMismatch, MalformedRequest
+from keyhole.model.state_path import state_path
+from keyhole.rpc.scan_requests import check_has_entries
+
+MOST_OF_ALL = 1_000
+"""How many entries are listed of all keys, unless a limit says otherwise."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which entries, as typed; None: no bound. `after` is of all keys alone, the first three are of one key."""
+
+    start: str | None
+    stop: str | None
+    descending: bool
+    limit: int | None
+    after: str | None = None
+
+
+def scan(client: Client, output: OutputFormat, path: str, key: str | None, within: Range, bounds: Bounds) -> None:
+    """The entries of one key, in order, all as of one epoch; without a key all of the state.
+
+    Raises:
+        KeyMismatch: The key, or a bound, does not fit the state; a bound without a key.
+        Unsupported: The state has one value per key, and a key is named.
+        KeyholeError: As Client.scan and Client.scan_all.
+    """
+    application, state = state_path(path)
+    descriptor = client.describe_state(application, state)
+    if key is None and descriptor.scan_key:
+        _scan_all(client, output, path, descriptor, within, bounds)
+        return
+    if within.after is not None:
+        raise MalformedRequest("--after goes on with all keys of a state; the entries of one key go on by --from")
+    check_has_entries(descriptor)
+    one = _scanned_key(descriptor, path, key)
+    entries = client.scan(
+        application,
+        state,
+        one,
+        start=None if within.start is None else parse_bound(descriptor.entry_key, within.start),
+        stop=None if within.stop is None else parse_bound(descriptor.entry_key, within.stop),
+        descending=within.descending,
+        limit=within.limit,
+        stale=bounds.stale,
+        max_staleness=_staleness(bounds),
+        min_epoch=bounds.min_epoch,
+    )
+    names = ", ".join(column.name for column in descriptor.entry_key)
+    rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
+    if output.as_json:
+        source = entries.source
+        told = {
+            "entries": rows,
+            "epoch": entries.epoch,
+            "server": source.server,
+            "role": role_of(source),
+            "staleness_seconds": seconds_since(source.as_of),
+        }
+        print(json.dumps(told, default=str))
+        return
+    title = f"{path} {key}" if descriptor.scan_key else path
+    output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
+    if entries.epoch == 0:
+        output.before_the_first_epoch(path)
+
+
+def _scan_all(
+    client: Client, output: OutputFormat, path: str, descriptor: StateDescriptor, within: Range, bounds: Bounds
+) -> None:
+    if within.start is not None or within.stop is not None or within.descending:
+        columns = ", ".join(f"{column.name} {column.type}" for column in descriptor.scan_key)
+        raise KeyMismatch(
+            f"--from, --to and --descending are of the entries of one key; name it ({columns}), or leave them out: all "
+            "keys come in no order"
+        )
+    with client.scan_all(
+        descriptor.application,
+        descriptor.state,
+        limit=within.limit or MOST_OF_ALL,
+        after=within.after,
+        stale=bounds.stale,
+        max_staleness=_staleness(bounds),
+        min_epoch=bounds.min_epoch,
+    ) as found:
+        rows = [_row(entry, with_map_key=bool(descriptor.entry_key), as_json=output.as_json) for entry in found]
+    if output.as_json:
+        print(json.dumps({"entries": rows, "next": found.token}, default=str))
+        return
+    names = ", ".join(column.name for column in (*descriptor.scan_key, *descriptor.entry_key))
+    output.rows(rows, f"{path}: {len(rows):,} entries by {names}, in no order")
+    if found.token is not None:
+        Console(stderr=True).print(
+            f"there may be more: --after {found.token}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _row(entry: KeyedEntry, *, with_map_key: bool, as_json: bool) -> dict[str, Any]:
+    row = {"key": typed(entry.key)}
+    if with_map_key:
+        row["map_key"] = typed(entry.map_key)
+    row["value"] = to_json(entry.value)
+    if as_json:
+        row |= {"epoch": entry.source.epoch, "server": entry.source.server, "role": role_of(entry.source)}
+    return row
+
+
+def _staleness(bounds: Bounds) -> timedelta | None:
+    seconds = bounds.max_staleness_seconds
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _scanned_key(descriptor: StateDescriptor, path: str, key: str | None) -> Any:
+    if key and not descriptor.scan_key:
+        raise KeyMismatch(f"state {path} is of kind {descriptor.kind}, and listed whole: leave the key out, or get it")
+    return parse_key(descriptor.scan_key, key or "") if descriptor.scan_key else ()

@@ -1,0 +1,73 @@
+"""Where a scan of all keys goes on: a place in the state, and its spelling as a text that readers keep. Pure.
+
+A place names a storage key, and no server: it is as good after a change of owners, and after a restart of the proxy.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+
+from keyhole.encoding.storage_key import GROUP_BYTES, group_of
+from keyhole.errors import MalformedRequest, StaleDescriptor
+from keyhole.hints import ready
+from keyhole.model.state import StateDescriptor
+
+_VERSION = 1
+
+
+@ready
+class _Spelled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: int
+    topic_id: str
+    key_group: int
+    after: bytes
+
+
+class ScanPlace(msgspec.Struct, frozen=True):
+    """All key groups below `key_group` are read, and of this one what is not above `after`.
+
+    Attributes:
+        after: A storage key of the key group; empty: nothing of it is read.
+    """
+
+    key_group: int = 0
+    after: bytes = b""
+
+    def token(self, descriptor: StateDescriptor) -> str:
+        """The place as a text of ASCII letters, digits, - and _, for the state with this descriptor."""
+        spelled = _Spelled(_VERSION, descriptor.topic_id, self.key_group, self.after)
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(spelled)).rstrip(b"=").decode()
+
+
+def place_of(token: str, descriptor: StateDescriptor) -> ScanPlace:
+    """The place that a token names.
+
+    Raises:
+        MalformedRequest: It is no token.
+        StaleDescriptor: It is of another state, or of this one before it was made anew.
+    """
+    name = f"{descriptor.application}/{descriptor.state}"
+    try:
+        # Python's decoder passes over what it doesn't know, unless it is told not to.
+        packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        spelled = msgspec.msgpack.decode(packed, type=_Spelled)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise MalformedRequest(
+            f"the place from which a scan of state {name} is to go on is no token of an earlier one; leave it out to "
+            "begin at the start"
+        ) from None
+    if spelled.version != _VERSION:
+        raise MalformedRequest(f"the token of a scan is of version {spelled.version}; this side knows {_VERSION}")
+    if spelled.topic_id != descriptor.topic_id:
+        raise StaleDescriptor(
+            f"the token is of another state than {name}, or {name} was made anew since; begin its scan at the start",
+            topic_id=descriptor.topic_id,
+        )
+    place = ScanPlace(spelled.key_group, spelled.after)
+    in_group = not place.after or (len(place.after) > GROUP_BYTES and group_of(place.after) == place.key_group)
+    if not (0 <= place.key_group < descriptor.key_groups and in_group):
+        raise MalformedRequest(f"the token names no place of state {name}; begin its scan at the start")
+    return place
