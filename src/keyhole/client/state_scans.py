@@ -111,12 +111,12 @@ class StateScan:
         self.close()
 
     def of_type(self, typed: Callable[[Any], Any]) -> StateScan:
-        """As AsyncStateScan.of_type."""
+        """The same scan, not begun, with what the function makes of each row as values."""
         return StateScan(self._run, self._of.of_type(typed))
 
     @property
     def token(self) -> str | None:
-        """As AsyncStateScan.token."""
+        """Where a later scan goes on: see AsyncStateScan.token."""
         return self._of.token
 
     @property
