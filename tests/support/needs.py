@@ -1,6 +1,6 @@
 """What a machine may lack: tests that need it are skipped by name, and fail where KEYHOLE_REQUIRE names it.
 
-KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,go: a comma between the names.
+KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,chromium,go: a comma between the names.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ def prometheus() -> None:
     """Prometheus and its promtool: Debian's package `prometheus` has both."""
     lacking = [tool for tool in ("prometheus", "promtool") if shutil.which(tool) is None]
     need("prometheus", f"there is no {' and no '.join(lacking)} on PATH" if lacking else "")
+
+
+def chromium() -> None:
+    """Chromium and its driver: Debian's packages `chromium` and `chromium-driver`."""
+    lacking = [tool for tool in ("chromium", "chromedriver") if shutil.which(tool) is None]
+    need("chromium", f"there is no {' and no '.join(lacking)} on PATH" if lacking else "")
 
 
 @functools.cache

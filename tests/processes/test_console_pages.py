@@ -1,0 +1,209 @@
+"""The console in a real Chromium, beside a stack without Spark: colours, widths, keys, tokens, and servers that die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.support import needs
+from tests.support.browser import Browser, browser
+from tests.support.console_stack import APPLICATION, BIG, HOSTILE, ConsoleStack, console_stack
+
+SENSORS = f"#/state/{APPLICATION}/sensors"
+HOURLY = f"#/state/{APPLICATION}/hourly"
+PAGES = {
+    "#/": "sensors",
+    "#/key-groups": "by status",
+    "#/servers": "server-1",
+    "#/events": "server-0 answers",
+    SENSORS: "celsius",
+    HOURLY: "List entries",
+    "#/state/nowhere/x": "no application 'nowhere'",
+    "#/nothing": "There is no such page",
+}
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, kafka: str) -> Iterator[ConsoleStack]:
+    needs.chromium()
+    with console_stack(tmp_path_factory.mktemp("console"), kafka) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    needs.chromium()
+    with browser() as made:
+        yield made
+
+
+@pytest.fixture
+def page(stack: ConsoleStack, chromium: Browser) -> Browser:
+    """The overview, and a console of the browser without complaints."""
+    chromium.look()
+    chromium.complaints()
+    chromium.open(stack.url)
+    chromium.shows("live", ".live")
+    return chromium
+
+
+def test_each_page_can_be_read_in_light_and_dark_and_on_wide_and_narrow_screens(
+    stack: ConsoleStack, page: Browser
+) -> None:
+    for path, text in PAGES.items():
+        page.open(stack.url + path)
+        page.shows(text, "main")
+        backs = set()
+        for screen in (WIDE, PHONE):
+            for dark in (False, True):
+                page.look(dark=dark, **screen)
+                assert page.too_wide() == [], (path, screen, dark)
+                assert page.pale() == [], (path, screen, dark)
+                backs.add(page.run("return getComputedStyle(document.body).backgroundColor"))
+        assert len(backs) == 2
+        assert len(page.all("h1")) == 1
+    # A state that there is not is a refusal, which browsers write down.
+    assert [told for told in page.complaints() if "/states/nowhere/x" not in told] == []
+
+
+def test_what_is_there_is_told_and_what_it_holds_is_text(stack: ConsoleStack, page: Browser) -> None:
+    page.shows("Nothing is wrong: all 28 key groups owned", "main")
+    page.open(stack.url + SENSORS)
+    page.shows("Followed by\n1 server")
+    page.shows("sensor string", ".lookup")
+    page.all(".lookup input")[0].send_keys("sensor-7")
+    page.all(".lookup .primary")[0].click()
+    page.shows(HOSTILE, ".result")
+    digits = page.text(".result tr:nth-child(2) td")
+    assert BIG - 10_000 < int(digits) <= BIG  # no digit is lost
+    assert page.all("main img") == []
+
+    page.all(".result button")[0].click()
+    page.shows("Watched keys")
+    page.comes_true(lambda: page.all(".chart canvas"))
+    first = page.text(".rows .end .value")
+    page.comes_true(lambda: page.text(".rows .end .value") != first)
+
+    page.open(stack.url + HOURLY)
+    page.shows("city string", ".lookup")
+    city, sensor, _ = page.all(".lookup input")
+    city.send_keys("oslo")
+    sensor.send_keys("s/1")
+    page.all(".lookup .primary")[0].click()
+    page.comes_true(lambda: len(page.all(".result tbody tr")) == 50)
+    page.all(".result > button")[0].click()
+    page.comes_true(lambda: len(page.all(".result tbody tr")) == 60)
+    page.all(".lookup input")[2].send_keys("yesterday")
+    page.all(".lookup .primary")[0].click()
+    page.shows("key column hour is a timestamp: give a time like", ".result")
+    refused = page.complaints()
+    assert len(refused) == 1
+    assert "400" in refused[0]
+
+
+def test_all_of_it_is_used_with_the_keyboard_alone(stack: ConsoleStack, page: Browser) -> None:
+    page.press(Keys.TAB)
+    assert page.run("return document.activeElement.className") == "skip"
+    page.press(Keys.ENTER)
+    page.tab_to('main a[href$="/sensors"]')
+    page.press(Keys.ENTER)
+    page.shows("24 key groups", "main")
+
+    page.tab_to(".cells button")
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    page.shows("Key group 2: owned, owner server-", ".cell-told")
+    page.press(Keys.END)
+    page.shows("Key group 23: owned", ".cell-told")
+    page.press(Keys.TAB)  # all the cells are one stop
+    assert page.run("return document.activeElement.closest('.cells')") is None
+
+    page.tab_to(".lookup input")
+    page.press("sensor-3", Keys.ENTER)
+    page.shows("celsius", ".result")
+    page.tab_to("summary")
+    page.press(Keys.ENTER)
+    for language, text in (("curl", ":batchGet'"), ("gRPC", "keyhole.v1.Query/Get")):
+        page.tab_to(f".code .choice button:nth-child({3 if language == 'gRPC' else 2})")
+        page.press(Keys.SPACE)
+        page.shows(text, "pre")
+
+    page.press(Keys.HOME)
+    before = page.run("return getComputedStyle(document.body).backgroundColor")
+    page.open(stack.url)
+    page.shows("live", ".live")
+    page.tab_to(".tools button")
+    page.press(Keys.ENTER, Keys.ENTER)  # light, then dark
+    page.comes_true(lambda: page.run("return getComputedStyle(document.body).backgroundColor") != before)
+    page.press(Keys.ENTER)
+    page.comes_true(lambda: page.run("return getComputedStyle(document.body).backgroundColor") == before)
+    assert page.complaints() == []
+
+
+def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Browser) -> None:
+    page.run(
+        """Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));"""
+    )
+    asked = page.asked()
+    # Two turns of the pages' own clock: a fixed time, as nothing is to come.
+    page.driver.execute_async_script("setTimeout(arguments[0], 4500)")
+    assert page.asked() == asked
+    page.run("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'));")
+    page.comes_true(lambda: page.asked() > asked)
+
+
+def test_with_tokens_each_sees_what_the_policy_allows(stack: ConsoleStack, page: Browser) -> None:
+    page.open(stack.secured_url)
+    page.shows("This proxy wants a bearer token")
+    page.all(".token input")[0].send_keys("wrong", Keys.ENTER)
+    page.shows("The proxy does not take this token")
+    page.all(".token input")[0].clear()
+    page.all(".token input")[0].send_keys(stack.token("reader"), Keys.ENTER)
+    page.shows("hourly", "main")
+    assert "sensors" not in page.text("main")
+    page.open(stack.secured_url + HOURLY)  # this tab keeps it
+    page.shows("That needs the verb scan on this state")
+    page.open(stack.secured_url + SENSORS)
+    page.shows("Your token may not see it")
+    assert page.run("return localStorage.length + document.cookie.length") <= 1  # the colours alone
+    page.all(".tools button")[0].click()
+    page.shows("This proxy wants a bearer token")
+    page.all(".token input")[0].send_keys(stack.token("operator"), Keys.ENTER)
+    page.shows("Copies", "main")
+    page.all(".tools button")[0].click()
+    page.shows("This proxy wants a bearer token")
+    assert page.run("return sessionStorage.length") == 0
+
+
+def test_servers_and_proxy_that_die_are_told_of_and_it_recovers_by_itself(stack: ConsoleStack, page: Browser) -> None:
+    """The writer goes on, and gives the key groups of a dead server to the other one; so it may be short."""
+    page.open(stack.url + SENSORS)
+    page.shows("owned", ".legend")
+    page.comes_true(lambda: len(page.all(".cell.s-owned")) >= 24)
+    page.run("location.hash = '#/'")
+    stack.kill("server-1")
+    page.shows("server-1", ".troubles")
+    page.shows("The client proxy can't reach it", ".troubles")
+    page.run("location.hash = '#/events'")
+    page.shows("server-1 was lost", "main")
+    page.shows("server-1 → ", "main")
+    page.run(f"location.hash = '{HOURLY}'")
+    page.comes_true(
+        lambda: page.all(".cell.s-nobody") or page.all(".cell.s-waiting") or "server-0" in page.text("main")
+    )
+
+    stack.kill("proxy")
+    page.shows("The client proxy is away.")
+    page.shows("not connected", ".live")
+    page.shows("Shown is what it said at", ".problem")
+    assert page.all("main.stale")
+    stack.start("proxy")
+    page.shows("live", ".live")
+    page.comes_true(lambda: page.all(".problem") == [])
+
+    stack.start("server-1")
+    page.run("location.hash = '#/'")
+    page.comes_true(lambda: "can't reach" not in page.text("main"))
