@@ -183,7 +183,7 @@ class Directory:
         self._let_go &= self._tables.keys()
         change = diff(before, self._tables)
         names = {address: view.server or address for address, view in views.items()}
-        self.events.note_routes(now_ms, change, before, self._tables, names)
+        self.events.note_routes(now_ms, change, before, self._tables, names, moves=self.settled.is_set())
         for name in change.removed:
             self._codecs.pop(name, None)
         if change.added or change.removed or change.moved:

@@ -74,16 +74,23 @@ class RouteEvents:
         before: Mapping[StateName, RouteTable],
         after: Mapping[StateName, RouteTable],
         names: Mapping[str, str],
+        *,
+        moves: bool = True,
     ) -> None:
-        """What changed about the states. `names`: the servers', by address."""
+        """What changed about the states.
+
+        Args:
+            names: The servers', by address.
+            moves: Also which key groups moved: not as servers are heard one after the other for the first time.
+        """
         for application, state in sorted(change.added):
             self._add(now_ms, "state_added", application=application, state=state)
         for application, state in sorted(change.removed):
             self._add(now_ms, "state_removed", application=application, state=state)
-        for name in sorted(change.moved):
-            moves = _moves(before[name].owners.addresses, after[name].owners.addresses, names)
-            if moves:  # else only other copies changed
-                self._add(now_ms, "key_groups_moved", application=name[0], state=name[1], moves=moves)
+        for name in sorted(change.moved) if moves else ():
+            found = _moves(before[name].owners.addresses, after[name].owners.addresses, names)
+            if found:  # else only other copies changed
+                self._add(now_ms, "key_groups_moved", application=name[0], state=name[1], moves=found)
 
     def _add(
         self,

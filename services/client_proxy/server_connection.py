@@ -20,7 +20,7 @@ from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.rpc import channels, convert, status
 from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
+from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc, stats_pb2, stats_pb2_grpc
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class ServerConnection:
         self._channel = channels.aio_link(address, credentials)
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._stub: Any = state_server_pb2_grpc.StateServerStub(self._channel)
+        self._stats: Any = stats_pb2_grpc.StatsStub(self._channel)
         self._query: Any = query_pb2_grpc.QueryStub(self._channel)
         self.stream = LookupStream(self._channel, address, heard=self._heard)
         self._suspected = False
@@ -77,6 +78,16 @@ class ServerConnection:
             check(told.protocol_version, f"state server {told.server} ({self.address})")
         except ProtocolMismatch as error:
             return query_pb2.ServerStatus(server=told.server, address=self.address, unreachable=error.message)
+        return told
+
+    async def figures(self, timeout_seconds: float) -> stats_pb2.ReadStatsResponse | None:
+        """What it counts of itself; None: it doesn't tell, or not in time."""
+        try:
+            told: stats_pb2.ReadStatsResponse = await self._stats.Read(
+                stats_pb2.ReadStatsRequest(), timeout=timeout_seconds
+            )
+        except grpc.RpcError:
+            return None
         return told
 
     async def scan(

@@ -19,6 +19,7 @@ from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration
 from keyhole.security import tokens
 from keyhole.testing.fake_server import FakeServer
+from keyhole.v1 import stats_pb2
 from services.client_proxy.app import ClientProxy
 from services.client_proxy.console.built_pages import STATIC
 from services.client_proxy.server_connection import ServerConnection
@@ -221,6 +222,33 @@ async def test_without_any_server_it_says_so(monkeypatch: pytest.MonkeyPatch) ->
             assert (status, told["states"]) == (200, [])
             assert [of["unreachable"] != "" for of in told["servers"]] == [True]
             assert told["troubles"][0]["about"] == nowhere
+
+
+async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = {two[0].address: (7, 70, 1), two[1].address: (5, 50, 0)}
+
+    async def figures(link: ServerConnection, timeout_seconds: float) -> stats_pb2.ReadStatsResponse:
+        rows, size, replays = counted[link.address]
+
+        def family(name: str, other: str, label: str, value: int) -> stats_pb2.MetricFamily:
+            samples = [stats_pb2.MetricSample(labels=[link.address, APPLICATION, label], value=value)]
+            return stats_pb2.MetricFamily(name=name, labels=["server", "application", other], samples=samples)
+
+        return stats_pb2.ReadStatsResponse(
+            families=[
+                family("keyhole_state_server_committed_rows_total", "state", STATE, rows),
+                family("keyhole_state_server_committed_bytes_total", "state", STATE, size),
+                family("keyhole_state_server_replayed_epochs_total", "query", descriptor().query, replays),
+            ]
+        )
+
+    monkeypatch.setattr(ServerConnection, "figures", figures)
+    async with shown(two[0].address, two[1].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        _, told = await console.told(OVERVIEW)
+        found = {of["standing"]["state"]: (of["writes"], of["replayed_epochs"]) for of in told["states"]}
+        assert found[STATE] == ({"rows": 12, "bytes": 120}, 1)
+        assert found[HOSTILE][0] is None
 
 
 async def test_many_open_consoles_ask_the_servers_as_often_as_one(

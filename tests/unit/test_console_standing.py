@@ -175,7 +175,7 @@ def test_what_a_server_only_follows_is_not_counted_twice() -> None:
         held("a", range(4, 8), STANDBY, **sizes),
         held("b", range(4), STANDBY, **sizes),
     )
-    assert (of.standing.entries, of.standing.bytes) == (100, 8_000)
+    assert (of.standing.entries, of.standing.bytes, of.standing.estimated) == (100, 8_000, True)
     assert described(held("a", range(8), **sizes), held("b", range(8), STANDBY, **sizes)).standing.entries == 100
     # Replicas alone.
     assert described(held("b", range(8), STANDBY, **sizes)).standing.entries == 100

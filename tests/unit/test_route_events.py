@@ -65,6 +65,15 @@ def test_servers_and_key_groups_that_come_move_and_go_are_remembered() -> None:
     assert followed.see(view("b")) == [("server_gone", "server-a"), ("state_removed", state)]
 
 
+def test_key_groups_are_not_said_to_move_while_servers_are_heard_for_the_first_time() -> None:
+    events = RouteEvents()
+    old, new = build([view("a", range(4))]), build([view("a", range(4)), view("b", range(4, 8))])
+    change = diff(old, new)
+    assert change.moved
+    events.note_routes(1, change, old, new, {}, moves=False)
+    assert list(events) == []
+
+
 def test_a_server_that_was_never_there_is_told_of_once() -> None:
     followed = Followed()
     away = ServerView("a:1", lost="connection refused")

@@ -92,7 +92,7 @@ class ConsoleRoutes:
                 "version": _version(),
                 "grpc_port": self._grpc_port(),
                 "administers": administers,
-                "states": [self._state_json(of.standing) for of in seen.values()],
+                "states": [self._state_json(of.standing, reports) for of in seen.values()],
                 "servers": [_server_json(server, administers) for server in servers],
                 "troubles": troubles_of(
                     reports.at_ms, [of.standing for of in seen.values()], servers if administers else ()
@@ -129,7 +129,7 @@ class ConsoleRoutes:
                 "entry_key": of.descriptor.entry_key,
                 "may_read": caller.may(Verb.READ, *name),
                 "may_scan": caller.may(Verb.SCAN, *name),
-                "standing": self._state_json(of.standing),
+                "standing": self._state_json(of.standing, reports),
                 "runs": of.runs,
                 "copies": of.copies,
                 "missing": of.missing if _administers(caller) else "",
@@ -146,8 +146,16 @@ class ConsoleRoutes:
     def _head(self, reports: ServerReports) -> dict[str, Any]:
         return {"now_ms": self._directory.clock.now_ms(), "at_ms": reports.at_ms, "poll_seconds": POLL_SECONDS}
 
-    def _state_json(self, standing: StateStanding) -> dict[str, Any]:
-        return {"standing": standing, "reads": _reads(self._counts.states.get((standing.application, standing.state)))}
+    def _state_json(self, standing: StateStanding, reports: ServerReports) -> dict[str, Any]:
+        name = (standing.application, standing.state)
+        writes = reports.writes.get(name)
+        return {
+            "standing": standing,
+            "reads": _reads(self._counts.states.get(name)),
+            # None: no server has counted it, as of the states beyond those that have figures of their own.
+            "writes": None if writes is None else writes._asdict(),
+            "replayed_epochs": reports.replays.get((standing.application, standing.query), 0),
+        }
 
 
 def _reads(counts: StateCounts | None) -> dict[str, int]:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from keyhole.clock import Clock
+from keyhole.protocol.server_view import StateName
 from keyhole.v1 import query_pb2 as pb
+from keyhole.v1 import stats_pb2
 from services.client_proxy.directory import Directory
 
 FRESH_SECONDS = 1.0
@@ -15,6 +17,14 @@ FRESH_SECONDS = 1.0
 _OLD_SECONDS = 10.0
 _PATIENCE_SECONDS = 0.5
 _SERVER_SECONDS = 2.0
+_SERVER = "keyhole_state_server"
+
+
+class Writes(NamedTuple):
+    """What all servers have committed of a state since each began."""
+
+    rows: int
+    bytes: int
 
 
 class ServerReports(NamedTuple):
@@ -23,10 +33,14 @@ class ServerReports(NamedTuple):
     Attributes:
         at_ms: When all were there: milliseconds since 1970, by the proxy's clock.
         servers: By address. `unreachable` says why one has not answered.
+        writes: Of each state that a server has counted.
+        replays: By application and query: epochs that servers were sent again after they had committed them.
     """
 
     at_ms: int
     servers: dict[str, pb.ServerStatus]
+    writes: dict[StateName, Writes]
+    replays: dict[tuple[str, str], int]
 
 
 class SharedStatus:
@@ -66,10 +80,29 @@ class SharedStatus:
     async def _ask(self, clock: Clock) -> None:
         try:
             links = self._directory.links
-            told: Iterable[pb.ServerStatus] = await asyncio.gather(*(link.describe(_SERVER_SECONDS) for link in links))
-            self._last = ServerReports(
-                clock.now_ms(), {link.address: status for link, status in zip(links, told, strict=True)}
+            told, figures = await asyncio.gather(
+                asyncio.gather(*(link.describe(_SERVER_SECONDS) for link in links)),
+                asyncio.gather(*(link.figures(_SERVER_SECONDS) for link in links)),
             )
+            servers = {link.address: status for link, status in zip(links, told, strict=True)}
+            counted = [of for of in figures if of is not None]
+            rows = _totals(counted, f"{_SERVER}_committed_rows_total", "state")
+            size = _totals(counted, f"{_SERVER}_committed_bytes_total", "state")
+            writes = {name: Writes(count, size.get(name, 0)) for name, count in rows.items()}
+            replays = _totals(counted, f"{_SERVER}_replayed_epochs_total", "query")
+            self._last = ServerReports(clock.now_ms(), servers, writes, replays)
             self._last_at = clock.monotonic()
         finally:
             self._round = None
+
+
+def _totals(figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within: str) -> dict[tuple[str, str], int]:
+    """The sum of a counter over all servers, by application and what else labels it."""
+    totals: dict[tuple[str, str], int] = {}
+    for family in (family for told in figures for family in told.families if family.name == metric):
+        labels = list(family.labels)
+        application, other = labels.index("application"), labels.index(within)
+        for sample in family.samples:
+            name = sample.labels[application], sample.labels[other]
+            totals[name] = totals.get(name, 0) + int(sample.value)
+    return totals

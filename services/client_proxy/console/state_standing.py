@@ -88,7 +88,9 @@ class StateStanding(msgspec.Struct, frozen=True):
         groups: How many key groups are of each status; those that none is of are left out.
         servers: Those that hold any of it.
         standbys: The fewest other copies that answer for a key group.
-        entries, bytes: Of the owners' key groups, in proportion where a server also follows others.
+        entries, bytes: Of the owners' key groups.
+        estimated: They are in proportion to key groups, as servers also follow others: a server knows the size of its
+            whole store, which also has what it followed before.
         epoch: The highest that readers see; of a state fed by updates it says nothing.
         commit_time_ms: Of the newest epoch that readers see; 0: none.
         as_of_ms: Readers see all that was complete then, of each key group that anybody answers for; 0: not known.
@@ -108,6 +110,7 @@ class StateStanding(msgspec.Struct, frozen=True):
     standbys: int
     entries: int
     bytes: int
+    estimated: bool
     epoch: int
     commit_time_ms: int
     as_of_ms: int
@@ -233,6 +236,7 @@ def _standing(
         standbys=min((len(run.copies) for run in runs), default=0),
         entries=round(sum(entries for entries, _ in sizes)),
         bytes=round(sum(size for _, size in sizes)),
+        estimated=bool(by_owner.keys() & by_other.keys()),
         epoch=max((of.epoch for of in sources), default=0),
         commit_time_ms=max((of.commit_time_ms for of in sources), default=0),
         # A copy that does not know since when it has all is as old as can be.

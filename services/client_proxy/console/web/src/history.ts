@@ -2,13 +2,15 @@
 
 import type { Overview } from "./types";
 
-export const KEPT = 90;
+const KEPT = 90;
+const SHOWN = 20;
 
 export interface Sample {
   /** Seconds since 1970. */
   at: number;
   ageSeconds: number | null;
   readsPerSecond: number | null;
+  rowsPerSecond: number | null;
   entries: number;
 }
 
@@ -16,6 +18,7 @@ interface Kept {
   samples: Sample[];
   keys: number;
   scans: number;
+  rows: number | null;
 }
 
 const states = new Map<string, Kept>();
@@ -25,6 +28,12 @@ export const nameOf = (of: { application: string; state: string }): string => `$
 
 export const samplesOf = (name: string): readonly Sample[] => states.get(name)?.samples ?? [];
 
+/** The last samples, with nothing before the first: so that a chart moves from the right, and soon has something. */
+export function lately(name: string, of: (sample: Sample) => number | null): (number | null)[] {
+  const values = samplesOf(name).map(of);
+  return [...Array<null>(Math.max(0, SHOWN - values.length)).fill(null), ...values];
+}
+
 /** Takes one answer in; the same one twice counts once. */
 export function note(overview: Overview): void {
   const at = overview.at_ms / 1000;
@@ -32,23 +41,27 @@ export function note(overview: Overview): void {
   const elapsed = at - lastAt;
   lastAt = at;
   const there = new Set<string>();
-  for (const { standing, reads } of overview.states) {
+  for (const { standing, reads, writes } of overview.states) {
     const name = nameOf(standing);
     there.add(name);
     const kept = states.get(name);
     // A proxy that was started again counts from nothing.
     const before = kept && reads.keys >= kept.keys && reads.scans >= kept.scans && elapsed < 60 ? kept : null;
     const reading = before && (reads.keys - before.keys + reads.scans - before.scans) / elapsed;
+    const rows = writes?.rows ?? null;
+    // Likewise a server.
+    const writing = kept && kept.rows !== null && rows !== null && rows >= kept.rows && elapsed < 60;
     const sample: Sample = {
       at,
       ageSeconds: standing.as_of_ms ? Math.max(0, overview.at_ms - standing.as_of_ms) / 1000 : null,
       readsPerSecond: reading,
+      rowsPerSecond: writing ? (rows - kept.rows!) / elapsed : null,
       entries: standing.entries,
     };
     const samples = kept?.samples ?? [];
     samples.push(sample);
     if (samples.length > KEPT) samples.shift();
-    states.set(name, { samples, keys: reads.keys, scans: reads.scans });
+    states.set(name, { samples, keys: reads.keys, scans: reads.scans, rows });
   }
   for (const name of states.keys()) if (!there.has(name)) states.delete(name);
 }

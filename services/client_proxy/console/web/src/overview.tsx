@@ -1,7 +1,7 @@
-import { Ago, Freshness, GroupsBar, Icon, StateLink, Troubles } from "./parts";
+import { Ago, Freshness, GroupsBar, Icon, Size, StateLink, Troubles } from "./parts";
 import { EventLine } from "./events";
 import { bytes, plural, rate, short, whole } from "./format";
-import { KEPT, nameOf, samplesOf } from "./history";
+import { lately, nameOf, samplesOf, type Sample } from "./history";
 import { Sparkline } from "./sparkline";
 import type { Overview, ServerNow, StateNow } from "./types";
 
@@ -10,19 +10,11 @@ const EVENTS = 6;
 const sum = (states: StateNow[], of: (state: StateNow) => number): number =>
   states.reduce((total, state) => total + of(state), 0);
 
-/** The last samples, with nothing where there are not that many yet: so that charts move from the right. */
-function lately<T>(values: T[]): (T | null)[] {
-  return [...Array<null>(KEPT - values.length).fill(null), ...values];
-}
-
 export function OverviewPage({ data }: { data: Overview }) {
   const { states, servers, troubles } = data;
   const applications = new Set(states.map(({ standing }) => standing.application)).size;
-  const there = servers.filter((server) => !server.unreachable).length;
   const owned = sum(states, ({ standing }) => standing.groups.owned ?? 0);
   const groups = sum(states, ({ standing }) => standing.key_groups);
-  const reading = states.map(({ standing }) => samplesOf(nameOf(standing)).at(-1)?.readsPerSecond ?? null);
-  const reads = reading.every((of) => of === null) ? null : reading.reduce<number>((all, of) => all + (of ?? 0), 0);
   return (
     <>
       <h1 class="sr">Overview</h1>
@@ -41,8 +33,8 @@ export function OverviewPage({ data }: { data: Overview }) {
         <Tile name="States" value={whole(states.length)} />
         <Tile name="Entries" value={short(sum(states, ({ standing }) => standing.entries))} />
         <Tile name="In stores" value={bytes(sum(states, ({ standing }) => standing.bytes))} />
-        <Tile name="Servers" value={there === servers.length ? whole(there) : `${there} of ${servers.length}`} />
-        <Tile name="Reads, this proxy" value={reads === null ? "…" : rate(reads)} />
+        <Tile name="Rows written" value={total(states, (sample) => sample.rowsPerSecond)} />
+        <Tile name="Reads, this proxy" value={total(states, (sample) => sample.readsPerSecond)} />
       </section>
       {states.length ? <States of={states} /> : <NoStates servers={servers} />}
       <div class="columns">
@@ -87,6 +79,14 @@ export function OverviewPage({ data }: { data: Overview }) {
   );
 }
 
+function total(states: StateNow[], of: (sample: Sample) => number | null): string {
+  const known = states.flatMap(({ standing }) => {
+    const last = samplesOf(nameOf(standing)).at(-1);
+    return last && of(last) !== null ? [of(last)!] : [];
+  });
+  return known.length ? rate(known.reduce((all, one) => all + one, 0)) : "…";
+}
+
 function Tile({ name, value }: { name: string; value: string }) {
   return (
     <div class="tile">
@@ -109,15 +109,16 @@ function States({ of }: { of: StateNow[] }) {
             <th class="number">Bytes</th>
             <th class="number">Epoch</th>
             <th>Age of what is read</th>
+            <th>Rows written</th>
             <th>Reads</th>
           </tr>
         </thead>
         <tbody>
           {of.map(({ standing }) => {
-            const samples = samplesOf(nameOf(standing));
-            const last = samples.at(-1);
+            const name = nameOf(standing);
+            const last = samplesOf(name).at(-1);
             return (
-              <tr key={nameOf(standing)}>
+              <tr key={name}>
                 <td data-label="State">
                   <StateLink of={standing} /> <span class="kind">{standing.kind}</span>
                 </td>
@@ -128,10 +129,10 @@ function States({ of }: { of: StateNow[] }) {
                   </span>
                 </td>
                 <td data-label="Entries" class="number">
-                  {short(standing.entries)}
+                  <Size of={standing} text={short(standing.entries)} />
                 </td>
                 <td data-label="Bytes" class="number">
-                  {bytes(standing.bytes)}
+                  <Size of={standing} text={bytes(standing.bytes)} />
                 </td>
                 <td data-label="Epoch" class="number">
                   {standing.fed_by === "updates" ? (
@@ -151,21 +152,17 @@ function States({ of }: { of: StateNow[] }) {
                   <span class="with-spark">
                     <Freshness of={standing} />
                     <Sparkline
-                      values={lately(samples.map((sample) => sample.ageSeconds))}
+                      values={lately(name, (sample) => sample.ageSeconds)}
                       floor={2}
                       label="age during the last minutes"
                     />
                   </span>
                 </td>
+                <td data-label="Rows written">
+                  <Rate now={last?.rowsPerSecond} values={lately(name, (sample) => sample.rowsPerSecond)} of="rows written" />
+                </td>
                 <td data-label="Reads">
-                  <span class="with-spark">
-                    <span>{last?.readsPerSecond == null ? "…" : rate(last.readsPerSecond)}</span>
-                    <Sparkline
-                      values={lately(samples.map((sample) => sample.readsPerSecond))}
-                      floor={1}
-                      label="reads per second during the last minutes"
-                    />
-                  </span>
+                  <Rate now={last?.readsPerSecond} values={lately(name, (sample) => sample.readsPerSecond)} of="reads" />
                 </td>
               </tr>
             );
@@ -173,6 +170,15 @@ function States({ of }: { of: StateNow[] }) {
         </tbody>
       </table>
     </section>
+  );
+}
+
+function Rate({ now, values, of }: { now: number | null | undefined; values: (number | null)[]; of: string }) {
+  return (
+    <span class="with-spark">
+      <span>{now == null ? "…" : rate(now)}</span>
+      <Sparkline values={values} floor={1} label={`${of} per second during the last minutes`} />
+    </span>
   );
 }
 

@@ -61,6 +61,13 @@ export function Freshness({ of }: { of: Standing }) {
   );
 }
 
+/** A size of a state, which may be an estimate. */
+export function Size({ of, text }: { of: Standing; text: string }) {
+  if (!of.estimated) return <>{text}</>;
+  const why = "An estimate: servers also follow key groups, and know the size of their whole stores";
+  return <span title={why}>~ {text}</span>;
+}
+
 /** The key groups of a state as one bar. */
 export function GroupsBar({ of }: { of: Standing }) {
   const shown = STATUSES.filter(([status]) => of.groups[status]);

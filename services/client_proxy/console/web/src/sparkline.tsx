@@ -1,27 +1,38 @@
-/** A small chart without axes: the last minutes of one number. */
+/** A small chart without axes: the last minutes of one number. Where nothing is known there is a gap. */
 
 const WIDTH = 96;
 const HEIGHT = 22;
 
 export function Sparkline({ values, label, floor = 0 }: { values: (number | null)[]; label: string; floor?: number }) {
   const known = values.filter((value): value is number => value !== null);
-  if (known.length < 2) return <svg class="spark" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} aria-hidden="true" />;
   const most = Math.max(floor, ...known) || 1;
   const step = WIDTH / Math.max(values.length - 1, 1);
-  const y = (value: number): string => (HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1);
-  let path = "";
-  let pen = "M";
+  const lines: string[][] = [[]];
+  const ends: [number, number][] = [];
   values.forEach((value, index) => {
+    const line = lines.at(-1)!;
     if (value === null) {
-      pen = "M";
+      if (line.length) lines.push([]);
       return;
     }
-    path += `${pen}${(index * step).toFixed(1)} ${y(value)}`;
-    pen = "L";
+    const x = index * step;
+    if (line.length === 0) ends.push([x, x]);
+    ends.at(-1)![1] = x;
+    line.push(`${x.toFixed(1)} ${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`);
   });
+  const drawn = lines.filter((line) => line.length);
   return (
     <svg class="spark" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
-      <path d={path} />
+      {drawn.map((line, index) => {
+        const [first, last] = ends[index]!;
+        const path = `M${line.join("L")}`;
+        return (
+          <g key={first}>
+            <path class="area" d={`${path}L${last.toFixed(1)} ${HEIGHT}L${first.toFixed(1)} ${HEIGHT}Z`} />
+            <path d={path} />
+          </g>
+        );
+      })}
     </svg>
   );
 }

@@ -1,10 +1,13 @@
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { bytes, duration, moment, plural, whole } from "./format";
+import { bytes, duration, moment, plural, rate, whole } from "./format";
 import { ColourChoice, GroupMap, Legend, type ColourBy } from "./group_map";
+import { lately, nameOf, samplesOf } from "./history";
 import { serversOf } from "./key_groups";
 import { LookUp } from "./lookup";
-import { Ago, Freshness, Loaded, Troubles } from "./parts";
+import { Ago, Freshness, Loaded, Size, Troubles } from "./parts";
 import { usePoll } from "./poll";
+import { Sparkline } from "./sparkline";
 import type { Copy, StateDetail } from "./types";
 import { labelOf, Watching, type Watched } from "./watching";
 
@@ -36,8 +39,8 @@ function Detail({ detail }: { detail: StateDetail }) {
         <Fact name="Kind" value={descriptor.kind} />
         <Fact name="Query" value={descriptor.query} />
         <Fact name="Fed by" value={standing.fed_by} />
-        <Fact name="Entries" value={whole(standing.entries)} />
-        <Fact name="In stores" value={bytes(standing.bytes)} />
+        <Fact name="Entries" value={<Size of={standing} text={whole(standing.entries)} />} />
+        <Fact name="In stores" value={<Size of={standing} text={bytes(standing.bytes)} />} />
         {standing.fed_by === "epochs" ? (
           <div>
             <dt>Epoch</dt>
@@ -57,10 +60,14 @@ function Detail({ detail }: { detail: StateDetail }) {
             <Freshness of={standing} />
           </dd>
         </div>
+        {standing.fed_by === "epochs" ? (
+          <Fact name="Epochs sent again" value={whole(detail.standing.replayed_epochs)} />
+        ) : null}
         <Fact name="Followed by" value={standing.standbys ? plural(standing.standbys, "server") : "nobody"} />
         <Fact name="Entries live" value={descriptor.ttl_ms ? duration(descriptor.ttl_ms) : "until deleted"} />
       </dl>
       <Troubles of={troubles} />
+      <LastMinutes name={nameOf(standing)} />
       {detail.missing ? <p class="muted">{detail.missing}</p> : null}
       <section class="card">
         <div class="head">
@@ -100,7 +107,41 @@ function Detail({ detail }: { detail: StateDetail }) {
   );
 }
 
-function Fact({ name, value }: { name: string; value: string }) {
+/** Of the overview's answers, which go on while this page is shown. */
+function LastMinutes({ name }: { name: string }) {
+  const last = samplesOf(name).at(-1);
+  const charts = [
+    {
+      title: "Age of what is read",
+      now: last?.ageSeconds == null ? "…" : duration(last.ageSeconds * 1000),
+      values: lately(name, (sample) => sample.ageSeconds),
+    },
+    {
+      title: "Rows written",
+      now: last?.rowsPerSecond == null ? "…" : rate(last.rowsPerSecond),
+      values: lately(name, (sample) => sample.rowsPerSecond),
+    },
+    {
+      title: "Reads through this proxy",
+      now: last?.readsPerSecond == null ? "…" : rate(last.readsPerSecond),
+      values: lately(name, (sample) => sample.readsPerSecond),
+    },
+  ];
+  return (
+    <section class="multiples" aria-label="The last minutes">
+      {charts.map((chart) => (
+        <div key={chart.title} class="card">
+          <p>
+            <span class="muted">{chart.title}</span> <strong class="end">{chart.now}</strong>
+          </p>
+          <Sparkline values={chart.values} floor={1} label={`${chart.title} during the last minutes`} />
+        </div>
+      ))}
+    </section>
+  );
+}
+
+function Fact({ name, value }: { name: string; value: ComponentChildren }) {
   return (
     <div>
       <dt>{name}</dt>

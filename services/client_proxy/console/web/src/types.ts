@@ -21,6 +21,7 @@ export interface Standing {
   standbys: number;
   entries: number;
   bytes: number;
+  estimated: boolean;
   epoch: number;
   commit_time_ms: number;
   as_of_ms: number;
@@ -41,6 +42,9 @@ export interface Reads {
 export interface StateNow {
   standing: Standing;
   reads: Reads;
+  /** null: no server has counted any. */
+  writes: { rows: number; bytes: number } | null;
+  replayed_epochs: number;
 }
 
 export interface Trouble {
