@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the catalogue, and docs/errors.md: `uv run python docs/generate.py`.
+"""Writes docs/metrics.md from the catalogue, docs/errors.md and docs/cli.md: `uv run python docs/generate.py`.
 
 tests/meta checks that they are current.
 """
@@ -56,7 +56,9 @@ def _row(metric: Metric) -> str:
 
 
 if __name__ == "__main__":
+    import cli_page
     import errors_page
 
     PAGE.write_text(page())
     (PAGE.parent / "errors.md").write_text(errors_page.page())
+    (PAGE.parent / "cli.md").write_text(cli_page.page())

@@ -47,6 +47,9 @@ def parser_of_all() -> argparse.ArgumentParser:
     add_up(commands)
     add_new(commands)
     _add_jars(commands)
+    completion = commands.add_parser("completion", help="print what a shell needs to complete commands by Tab")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=tool_commands.run_completion)
     return parser
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.cli.retire import Retired, retire_everywhere
 from keyhole.clock import SystemClock
@@ -22,17 +23,20 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         KeyholeError: What else keeps it from being dropped; it may be begun again.
     """
     changelog = KafkaChangelog(options.bootstrap_servers, options.application)
-    planned = dropping(options.application, options.query, changelog, options.timeout)
+    with patience(f"looking for query {options.query}"):
+        planned = dropping(options.application, options.query, changelog, options.timeout)
     if not options.yes:
         return _told(options, output, planned, "nothing was dropped: this would be. Run it again with --yes", {})
-    retired = Retired({}, {}) if options.no_servers else retire_everywhere(options, credentials, need_all=True)
+    with patience(f"having the servers forget query {options.query}"):
+        retired = Retired({}, {}) if options.no_servers else retire_everywhere(options, credentials, need_all=True)
     if retired.away:
         what = (
             "nothing was dropped, as not all servers could be asked. Start them, or name those that there still are "
             "with --servers (none: --no-servers)"
         )
         return _told(options, output, planned, what, retired.away)
-    dropped = drop(options.application, options.query, changelog, SystemClock(), options.timeout)
+    with patience(f"deleting query {options.query} from Kafka"):
+        dropped = drop(options.application, options.query, changelog, SystemClock(), options.timeout)
     _told(options, output, dropped, "", {})
     return 0
 

@@ -8,17 +8,18 @@ import sys
 from collections.abc import Callable, Sequence
 
 from keyhole.cli.arguments import parser_of_all
+from keyhole.cli.exit_codes import ExitCode
 from keyhole.errors import KeyholeError, ServerLost
 from keyhole.terminal.written_out import written_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 for an error (its message on standard error), 2 for wrong usage."""
+    """Returns the exit code, an ExitCode; the message of an error is on standard error. Wrong usage is a SystemExit."""
     parser = parser_of_all()
     given = sys.argv[1:] if arguments is None else arguments
     if not given:
         parser.print_help(sys.stderr)
-        raise SystemExit(2)
+        raise SystemExit(ExitCode.WRONG_USAGE)
     options = parser.parse_args(given)
     try:
         run: Callable[[argparse.Namespace], int] = options.run
@@ -26,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyholeError as error:
         # Lines and tabs are those of a log that is quoted.
         print("keyhole:", written_out(error.message + _hint(options, error), but="\n\t"), file=sys.stderr)
-        return 1
+        return ExitCode.NOT_DONE
     except KeyboardInterrupt:
-        return 130
+        return ExitCode.BROKEN_OFF
     except BrokenPipeError:
         # Whoever read our output has had enough. What is left must not be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return ExitCode.NOT_DONE
 
 
 def _hint(options: argparse.Namespace, error: KeyholeError) -> str:

@@ -25,11 +25,11 @@ def credentials(options: argparse.Namespace) -> Credentials:
 def read(options: argparse.Namespace) -> int:
     """Runs the one that `options.read` names. Raises KeyholeError."""
     require(f"keyhole {options.read}", "cli", TO_READ)
-    from keyhole import Client
     from keyhole.cli import reads
+    from keyhole.cli.patience import PatientClient
 
     output = reads.OutputFormat(as_json=options.format == "json")
-    with Client(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
+    with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
         if options.read == "states":
             reads.states(client, output)
         elif options.read == "describe":

@@ -7,6 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 from keyhole import Client
+from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.errors import KeyholeError, StillRunning
 from keyhole.rpc.retiring import retire
@@ -43,7 +44,8 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         StillRunning: A server takes a run for alive. None has forgotten anything, unless the run has begun since all
             were asked.
     """
-    done = retire_everywhere(options, credentials)
+    with patience(f"having the servers forget {options.application}"):
+        done = retire_everywhere(options, credentials)
     rows = done.rows()
     if output.as_json:
         print(json.dumps({"application": options.application, "retired": rows, "not_asked": done.away}))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.clock import SystemClock
 from keyhole.savepoint.create import CreateSettings
@@ -22,14 +23,17 @@ from keyhole.savepoint.restore import restore as restore_savepoint
 def create(options: argparse.Namespace, output: OutputFormat) -> int:
     """Takes a savepoint, and prints what is in it."""
     target = Folder(options.to)
-    savepoint = create_savepoint(
-        options.application,
-        KafkaChangelog(options.bootstrap_servers, options.application),
-        target,
-        {query: Folder(path) for query, path in options.checkpoint.items()},
-        SystemClock(),
-        CreateSettings(kafka_deadline_seconds=options.timeout, compaction_lag_ms=round(1000 * options.compaction_lag)),
-    )
+    with patience(f"saving the states of {options.application}"):
+        savepoint = create_savepoint(
+            options.application,
+            KafkaChangelog(options.bootstrap_servers, options.application),
+            target,
+            {query: Folder(path) for query, path in options.checkpoint.items()},
+            SystemClock(),
+            CreateSettings(
+                kafka_deadline_seconds=options.timeout, compaction_lag_ms=round(1000 * options.compaction_lag)
+            ),
+        )
     output.rows([_state_row(savepoint, options.to, number) for number in range(len(savepoint.states))], "saved")
     if savepoint.skipped_queries and not output.as_json:
         print(f"left out, as no epoch of theirs is complete: {', '.join(savepoint.skipped_queries)}")
@@ -52,7 +56,8 @@ def _state_row(savepoint: Savepoint, path: str, number: int) -> dict[str, Any]:
 
 def list_(options: argparse.Namespace, output: OutputFormat) -> int:
     """All in a folder; exit code 1 where one of them is not sound."""
-    found = listing(Folder(options.path), checksums=options.check)
+    with patience(f"reading the savepoints in {options.path}"):
+        found = listing(Folder(options.path), checksums=options.check)
     output.rows([_listed_row(each) for each in found], options.path)
     return 1 if any(each.problem for each in found) else 0
 
@@ -81,7 +86,8 @@ def restore(options: argparse.Namespace, output: OutputFormat) -> int:
     )
     _, plan = plan_of(source, chosen)
     changelog = KafkaChangelog(options.bootstrap_servers, plan.application)
-    resumed = restore_savepoint(source, plan, changelog, SystemClock(), options.timeout)
+    with patience(f"restoring the states of {plan.application}"):
+        resumed = restore_savepoint(source, plan, changelog, SystemClock(), options.timeout)
     if resumed and not output.as_json:
         print("took up a restore that was broken off")
     output.rows([_restored_row(plan, number) for number in range(len(plan.states))], "restored")

@@ -72,6 +72,16 @@ def run_token(options: argparse.Namespace) -> int:
     return token.run(options.name, Path(options.to), options.days)
 
 
+def run_completion(options: argparse.Namespace) -> int:
+    """Runs `keyhole completion`; returns the exit code. Raises KeyholeError."""
+    require("keyhole completion", "cli", ("shtab",))
+    from keyhole.cli import completion
+    from keyhole.cli.arguments import parser_of_all
+
+    print(completion.script(parser_of_all(), options.shell))
+    return 0
+
+
 def run_jars(options: argparse.Namespace) -> int:
     """Runs `keyhole jars`; returns the exit code. Raises KeyholeError."""
     require("keyhole jars", "cli,jars", _TO_FETCH)

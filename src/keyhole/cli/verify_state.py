@@ -8,6 +8,7 @@ from typing import Any
 
 from keyhole import Client
 from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
@@ -22,7 +23,8 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
     descriptor = describe(application, state, changelog, options.timeout)
     servers, away = _servers(options, credentials)
     dump = RemoteDump(application, state, options.dump_timeout, credentials)
-    verdict = verify(descriptor, servers, changelog, dump, deadline_seconds=options.timeout)
+    with patience(f"comparing {options.state} with its changelog"):
+        verdict = verify(descriptor, servers, changelog, dump, deadline_seconds=options.timeout)
     away |= verdict.unreachable
     _show(verdict, away, options, output)
     return 1 if verdict.findings or away or verdict.not_compared else 0

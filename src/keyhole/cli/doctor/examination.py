@@ -24,6 +24,7 @@ from keyhole.cli.doctor.cluster_findings import (
 )
 from keyhole.cli.doctor.diagnosis import Diagnosis, Level, fault, ok, skipped, warning
 from keyhole.cli.doctor.machine_findings import machine_findings, way_findings
+from keyhole.cli.patience import patience
 from keyhole.client.target import targets_of
 from keyhole.errors import KeyholeError, MachineError, PermissionDenied, Unauthenticated
 from keyhole.installing import with_extra
@@ -46,7 +47,12 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     """Exit code 1 where something is a fault; with `strict`, also where something is a warning."""
     shown, worst = [], Level.OK
     console = Console(highlight=False)
-    for finding in findings(options, credentials, os.environ):
+    looked = findings(options, credentials, os.environ)
+    while True:
+        with patience("looking"):
+            finding = next(looked, None)
+        if finding is None:
+            break
         worst = max(worst, finding.level, key=_LEVELS.index)
         if options.format == "json":
             shown.append(finding._asdict())

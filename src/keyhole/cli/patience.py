@@ -1,0 +1,52 @@
+"""Says what a command waits for, once that takes longer than a person expects. On standard error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich.console import Console
+
+from keyhole import Client
+from keyhole.demo.waiting import ProgressLine
+
+_QUIET_SECONDS = 2.0
+_SHOW_SECONDS = 0.5
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """While it is entered, for longer than 2 s, a line says for what and how long. Nothing else may be printed then.
+
+    In a terminal the line goes away at the end; elsewhere there is one every 15 s.
+    """
+    over = threading.Event()
+    began = time.monotonic()
+
+    def show() -> None:
+        if over.wait(_QUIET_SECONDS):
+            return
+        with ProgressLine(Console(stderr=True, highlight=False)) as line:
+            while not over.wait(_SHOW_SECONDS):
+                line.show(what, time.monotonic() - began)
+
+    shows = threading.Thread(target=show, name="keyhole-patience", daemon=True)
+    shows.start()
+    try:
+        yield
+    finally:
+        over.set()
+        shows.join()
+
+
+class PatientClient(Client):
+    """A Client whose calls say what they wait for."""
+
+    def _run(self, start: Callable[[], Awaitable[_T]]) -> _T:
+        with patience(f"waiting for {self._target}"):
+            return super()._run(start)

@@ -1,0 +1,126 @@
+"""The commands that look, on what `keyhole up` runs: explain, doctor, top and status --watch, with a fault made and
+mended, and ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from keyhole.changelog.kafka.admin_client import Admin, answer
+from keyhole.config import PROXY_VARIABLE
+from keyhole.local.processes import Child
+from tests.processes.test_up_and_down import START_SECONDS, STATE, Here, written
+from tests.support.embedded import KEYHOLE, environ, processes_of
+from tests.support.waiting import LONG_SECONDS, until
+
+TOPIC = "keyhole.shop.totals"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    here = Here(tmp_path)
+    yield here
+    here.typed("down", "--delete")
+    assert processes_of(tmp_path) == []
+
+
+def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> None:
+    here.did("up", "--servers", "2", "--topic", "orders")
+    exported = here.exported()
+    kafka, proxy = exported["KEYHOLE_JOB_BOOTSTRAP_SERVERS"], {PROXY_VARIABLE: exported[PROXY_VARIABLE]}
+
+    def told(*words: str, code: int = 0) -> Any:
+        done = here.typed(*words, "--json", **proxy)
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    words = ["feed", STATE, "--topic", "orders", "--key", "customer", "--reduce", "amount:bigint=sum"]
+    feeder = Child(
+        "feed", [*KEYHOLE, *words, "--key-groups", "4"], here.path / "feed.log", environ(here.path, **exported)
+    )
+    try:
+        until(lambda: written(kafka), START_SECONDS, 0.2)
+        until(lambda: told("get", STATE, "c1")[0]["found"], LONG_SECONDS, 0.2)
+
+        (explained,) = told("explain", STATE, "c1")
+        assert (explained["value"], explained["role"], explained["error"]) == ({"amount": 12}, "owner", None)
+        (hop,) = explained["hops"]
+        assert 0 < hop["in_server_seconds"] < hop["took_seconds"] < explained["seconds"]["read"]
+        assert [copy["role"] for copy in explained["copies"]] == ["owner"]
+
+        # Kafka's address is that of `keyhole up`; what else this machine has is its own business.
+        findings = told("doctor")["findings"]
+        assert not [one for one in findings if one["level"] == "fault"], findings
+        about = {one["about"]: one["level"] for one in findings}
+        for topic in (TOPIC, f"{TOPIC}.updates", "keyhole.shop.control"):
+            assert about[f"topic {topic}"] == "ok"
+        assert about[f"state {STATE}"] == about[f"Kafka {kafka}"] == about["versions"] == about["clocks"] == "ok"
+        alter(kafka, "cleanup.policy", "delete")
+        until(lambda: policy_fault(told("doctor", code=1)), LONG_SECONDS)
+        alter(kafka, "cleanup.policy", "compact")
+
+        top = told("top", "--count", "2", "--interval", "0.5")
+        assert [server["is"] for server in top["servers"]] == ["ok", "ok"]
+        assert top["states"][0]["rows_per_second"] is not None
+        for command in (["top"], ["status", "--watch"]):
+            shown, code = broken_off([*KEYHOLE, *command, "--interval", "0.1"], here, proxy)
+            assert code == 0, shown
+            assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h"), "the terminal is as it was"
+            assert "shop/totals" in shown[shown.rindex("\x1b[?1049l") :]
+    finally:
+        feeder.kill()
+    until(lambda: "unconfirmed" in str(told("explain", STATE, "c1")[0]["why"]), LONG_SECONDS, 0.2)
+    assert "has not heard of its job" in str(told("doctor")["findings"])
+
+
+def alter(kafka: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+    admin = Admin(kafka)
+    answer(admin.client.incremental_alter_configs([resource])[resource], LONG_SECONDS)
+    admin.close()
+
+
+def policy_fault(told: dict[str, Any]) -> bool:
+    (found,) = [one for one in told["findings"] if one["about"] == f"topic {TOPIC}"]
+    assert "kafka-configs --alter" in found["todo"]
+    return "cleanup.policy is 'delete', it must be 'compact'" in found["says"]
+
+
+def broken_off(command: list[str], here: Here, settings: dict[str, str]) -> tuple[str, int]:
+    """What it has shown in a terminal of 60 columns until Ctrl-C, and its exit code."""
+    terminal, of_command = pty.openpty()
+    given = {**environ(here.path, **settings), "COLUMNS": "60", "LINES": "20", "TERM": "xterm"}
+    process = subprocess.Popen(
+        command, cwd=here.path, env=given, stdout=of_command, stderr=of_command, stdin=of_command
+    )
+    os.close(of_command)
+    shown, deadline = b"", time.monotonic() + LONG_SECONDS
+    try:
+        # Three rounds and more, each of which writes all of it.
+        while shown.count(b"shop/totals") < 3:
+            assert time.monotonic() < deadline, shown
+            shown += os.read(terminal, 65_536)
+        process.send_signal(signal.SIGINT)
+        while True:
+            try:
+                more = os.read(terminal, 65_536)
+            except OSError:  # the other side is closed
+                break
+            shown += more
+        return shown.decode(errors="replace"), process.wait(LONG_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
