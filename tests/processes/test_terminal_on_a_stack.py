@@ -81,7 +81,7 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
     finally:
         feeder.kill()
     until(lambda: "unconfirmed" in str(told("explain", STATE, "c1")[0]["why"]), LONG_SECONDS, 0.2)
-    assert "has not heard of its job" in str(told("doctor")["findings"])
+    assert "its job is not heard of on" in str(told("doctor")["findings"])
 
 
 def alter(kafka: str, name: str, value: str) -> None:

@@ -158,7 +158,7 @@ def _copy_row(copy: KeyGroupCopy, found: Explanation) -> dict[str, Any]:
         "server": copy.server or None,
         "address": copy.address,
         "role": copy.role,
-        "ready": copy.ready,
+        "ready": None if source is None else copy.ready,
         "epoch": epoch,
         "lag_epochs": None if source is None else source.lag_epochs,
         "staleness_seconds": None if source is None else seconds_since(source.as_of),

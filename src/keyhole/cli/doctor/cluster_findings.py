@@ -166,7 +166,7 @@ def _of_state(of: _Holders) -> Iterator[Diagnosis]:
         troubled = True
         yield warning(
             about,
-            f"{', '.join(sorted(of.unconfirmed))} has not heard of its job for the lease time: answers are unconfirmed",
+            f"its job is not heard of on {', '.join(sorted(of.unconfirmed))} any more: answers are unconfirmed",
             f"is the job of query {descriptor.query} running, and does it reach the servers? If it is over, that is as "
             "it should be",
         )
