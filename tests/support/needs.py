@@ -1,6 +1,6 @@
 """What a machine may lack: tests that need it are skipped by name, and fail where KEYHOLE_REQUIRE names it.
 
-KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,chromium,go: a comma between the names.
+KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,chromium,go,notebook: a comma between the names.
 """
 
 from __future__ import annotations
