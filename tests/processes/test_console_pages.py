@@ -96,6 +96,11 @@ def test_what_is_there_is_told_and_what_it_holds_is_text(stack: ConsoleStack, pa
     page.comes_true(lambda: len(page.all(".result tbody tr")) == 50)
     page.all(".result > button")[0].click()
     page.comes_true(lambda: len(page.all(".result tbody tr")) == 60)
+    page.all("main p > button.small")[0].click()  # all keys: here those of one
+    page.comes_true(lambda: "oslo" in page.text(".result tbody"))
+    assert len(page.all(".result tbody tr")) == 50
+    page.all(".result > button")[0].click()
+    page.comes_true(lambda: len(page.all(".result tbody tr")) == 60)
     page.all(".lookup input")[2].send_keys("yesterday")
     page.all(".lookup .primary")[0].click()
     page.shows("key column hour is a timestamp: give a time like", ".result")

@@ -6,8 +6,8 @@ import { LINES } from "./chart";
 import { KeyFields } from "./key_form";
 import { CopyButton } from "./parts";
 import { LANGUAGES, fitsPath, keyInPath, snippet, type Language } from "./snippets";
-import type { Answer, Column, Entries, StateDetail } from "./types";
-import { AnswerTable, EntriesTable } from "./value";
+import type { AllKeys, Answer, Column, Entries, StateDetail } from "./types";
+import { AnswerTable, EntriesTable, SourceLine, partsOf } from "./value";
 import { labelOf, type Watched } from "./watching";
 
 const PAGE = 50;
@@ -15,6 +15,7 @@ const PAGE = 50;
 type Result =
   | { kind: "answer"; key: string[]; answer: Answer }
   | { kind: "entries"; key: string[]; entries: Entries; more: boolean }
+  | { kind: "keys"; pages: AllKeys }
   | { kind: "error"; message: string };
 
 const initial = (columns: Column[]): string[] => columns.map((column) => (column.type === "boolean" ? "true" : ""));
@@ -76,6 +77,12 @@ export function LookUp({
     return { kind: "entries", key, entries: all, more: before !== undefined };
   };
 
+  const browse = async (signal: AbortSignal, after: string | null, before?: AllKeys): Promise<Result> => {
+    const query = new URLSearchParams({ limit: String(PAGE), ...(after === null ? {} : { after }) });
+    const page = await ask<AllKeys>(`${path}:scan?${query}`, { signal });
+    return { kind: "keys", pages: before ? { ...page, entries: [...before.entries, ...page.entries] } : page };
+  };
+
   const submit = (event: Event): void => {
     event.preventDefault();
     void run(one ? get : (signal) => list(signal, null));
@@ -94,6 +101,13 @@ export function LookUp({
           {busy ? "Asking…" : one ? "Look up" : "List entries"}
         </button>
       </form>
+      {first.length && detail.may_scan ? (
+        <p>
+          <button type="button" class="small" disabled={busy} onClick={() => void run((signal) => browse(signal, null))}>
+            Browse all keys
+          </button>
+        </p>
+      ) : null}
       {allowed ? null : (
         <p class="muted">
           That needs the verb <code>{one ? "read" : "scan"}</code> on this state, which your token has not.
@@ -118,16 +132,41 @@ export function LookUp({
         {result?.kind === "entries" ? (
           <>
             <EntriesTable
-              of={result.entries}
+              rows={result.entries.entries.map(({ map_key, value }) => ({ key: partsOf(map_key, second.length), value }))}
               fields={descriptor.value.fields.map(({ name }) => name)}
               keys={second.map(({ name }) => name)}
             />
+            <SourceLine of={result.entries.source} />
             {result.more ? <p class="muted">Each page is of one epoch; later pages may be of a later one.</p> : null}
             {result.entries.next === null ? null : (
               <button
                 type="button"
                 disabled={busy}
                 onClick={() => void run((signal) => list(signal, result.entries.next, result.entries))}
+              >
+                Next {PAGE}
+              </button>
+            )}
+          </>
+        ) : null}
+        {result?.kind === "keys" ? (
+          <>
+            <EntriesTable
+              rows={result.pages.entries.map(({ key, map_key, value }) => ({
+                key: [...partsOf(key, first.length), ...(map_key === undefined ? [] : partsOf(map_key, second.length))],
+                value,
+              }))}
+              fields={descriptor.value.fields.map(({ name }) => name)}
+              keys={columns.map(({ name }) => name)}
+            />
+            <p class="muted source">
+              Key group by key group: each of one epoch, and of a time of its own. In no order that means something.
+            </p>
+            {result.pages.next === null ? null : (
+              <button
+                type="button"
+                disabled={busy}
+                onClick={() => void run((signal) => browse(signal, result.pages.next, result.pages))}
               >
                 Next {PAGE}
               </button>

@@ -188,6 +188,13 @@ export interface Answer {
   source: Source;
 }
 
+/** A page of all keys of a state. */
+export interface AllKeys {
+  entries: { key: Json; map_key?: Json; value: { [field: string]: Json } }[];
+  next: string | null;
+  sources: Source[];
+}
+
 export interface Entries {
   entries: { map_key: Json; value: { [field: string]: Json } }[];
   next: string | null;

@@ -1,6 +1,6 @@
 /** Values as they were read. All of it is text to the page, whatever it holds. */
 
-import { Exact, type Answer, type Entries, type Json, type Source } from "./types";
+import { Exact, type Answer, type Json, type Source } from "./types";
 import { duration, whole } from "./format";
 import { useNow } from "./clock";
 
@@ -73,53 +73,53 @@ export function AnswerTable({ of, types }: { of: Answer; types: Map<string, stri
   );
 }
 
-export function EntriesTable({ of, fields, keys }: { of: Entries; fields: string[]; keys: string[] }) {
-  if (of.entries.length === 0) {
+export interface EntryRow {
+  /** The key, the map key, or both, a column each. */
+  key: Json[];
+  value: { [field: string]: Json };
+}
+
+/** A key of one column is its value, one of several an array. */
+export const partsOf = (key: Json, columns: number): Json[] => (Array.isArray(key) && columns > 1 ? key : [key]);
+
+export function EntriesTable({ rows, fields, keys }: { rows: EntryRow[]; fields: string[]; keys: string[] }) {
+  if (rows.length === 0) {
     return (
-      <>
-        <p class="absent">
-          <strong>There are no entries.</strong>
-        </p>
-        <SourceLine of={of.source} />
-      </>
+      <p class="absent">
+        <strong>There are no entries.</strong>
+      </p>
     );
   }
   return (
-    <>
-      <div class="scrolls" tabIndex={0} role="region" aria-label="entries">
-        <table>
-          <thead>
-            <tr>
-              {keys.map((name) => (
-                <th key={name}>{name}</th>
+    <div class="scrolls" tabIndex={0} role="region" aria-label="entries">
+      <table>
+        <thead>
+          <tr>
+            {keys.map((name) => (
+              <th key={name}>{name}</th>
+            ))}
+            {fields.map((name) => (
+              <th key={name}>{name}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, index) => (
+            <tr key={index}>
+              {keys.map((name, at) => (
+                <td key={name}>
+                  <Value of={row.key[at] ?? null} />
+                </td>
               ))}
               {fields.map((name) => (
-                <th key={name}>{name}</th>
+                <td key={name}>
+                  <Value of={row.value[name] ?? null} />
+                </td>
               ))}
             </tr>
-          </thead>
-          <tbody>
-            {of.entries.map((entry, index) => {
-              const parts = Array.isArray(entry.map_key) && keys.length > 1 ? entry.map_key : [entry.map_key];
-              return (
-                <tr key={index}>
-                  {keys.map((name, at) => (
-                    <td key={name}>
-                      <Value of={parts[at] ?? null} />
-                    </td>
-                  ))}
-                  {fields.map((name) => (
-                    <td key={name}>
-                      <Value of={entry.value[name] ?? null} />
-                    </td>
-                  ))}
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
-      <SourceLine of={of.source} />
-    </>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
