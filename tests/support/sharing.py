@@ -44,6 +44,7 @@ LONGEST = (
     "tests/processes/test_local_cluster.py",
     "tests/processes/test_killed_savepoints.py",
     "tests/processes/test_demo.py",
+    "tests/processes/test_first_state.py",
     "tests/processes/test_metrics_of_a_run.py",
     "tests/processes/test_draining.py",
     "tests/processes/test_replicas.py",

@@ -88,7 +88,7 @@ def test_a_failure_is_one_sentence_with_the_line_of_the_job() -> None:
     ("cause", "says"),
     [
         ("AnalysisException: Failed to find data source: kafka. Please deploy", "$(keyhole jars)"),
-        ("the checkpoint is not the one that the states came from", "`keyhole down --delete`"),
+        ("the checkpoint is not the one that the states came from", "begin anew with --fresh"),
         ("StateStoreException: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema", "begin anew"),
         ("NameError: name 'x' is not defined", ""),
     ],

@@ -52,6 +52,20 @@ def test_under_spark_submit_master_and_memory_are_those_of_the_submission(
     assert os.environ[APPLICATION] == "market"
 
 
+def test_a_job_that_needs_kafka_is_told_how_to_get_the_connector(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "has_kafka", lambda _: False)
+    with pytest.raises(
+        InvalidConfiguration, match=r"Spark has no connector for Kafka: .* --jars \"\$\(keyhole jars\)\""
+    ):
+        session("shop", kafka=True)
+    session("shop")
+    monkeypatch.setattr(sessions, "has_kafka", lambda _: True)
+    session("shop", kafka=True)
+    assert len(started) == 3
+
+
 def test_what_can_not_be_is_told_before_spark_starts(
     started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def _add_dev(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     dev.add_argument(
         "--keep", action="store_true", help="leave what it has started, but for the job, running at the end"
     )
+    dev.add_argument("--fresh", action="store_true", help="delete what is in the folder first, with all states in it")
     dev.set_defaults(run=up_commands.run_dev)
 
 

@@ -28,6 +28,7 @@ _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
 
 # spark-submit has started a JVM for the process, and says where.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_KAFKA = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _CLOUD = "org.apache.spark.internal.io.cloud"
@@ -151,7 +152,12 @@ def _of_every_job(jars: Sequence[Path], partitions: int) -> dict[str, str]:
 
 
 def session(
-    application: str, settings: Mapping[str, str] = MappingProxyType({}), *, cores: int = 2, partitions: int = 2
+    application: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    *,
+    kafka: bool = False,
+    cores: int = 2,
+    partitions: int = 2,
 ) -> SparkSession:
     """The session of a job of one's own: on this machine, or where spark-submit has started the job.
 
@@ -164,16 +170,34 @@ def session(
         application: Names the session, and the application whose states the job feeds where KEYHOLE_JOB_APPLICATION
             names no other one.
         settings: Of Spark, beside those of `local_settings` and before them.
+        kafka: The job reads or writes Kafka: what lacks for it is told here.
         cores: For tasks, where it is on this machine.
         partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
 
     Raises:
-        InvalidConfiguration: The name can't be an application's.
+        InvalidConfiguration: The name can't be an application's; or Spark has no connector for Kafka.
         Unsupported: The process is set up for Spark Connect.
     """
     checked_name("the application's name", application, "choose another one")
     refuse_connect(settings)
     os.environ.setdefault(f"{JobConfig.PREFIX}APPLICATION", application)
+    started = _started(application, settings, cores=cores, partitions=partitions)
+    if kafka and not has_kafka(started):
+        raise InvalidConfiguration(
+            'Spark has no connector for Kafka: start the job by spark-submit --jars "$(keyhole jars)", or by '
+            "`keyhole dev`, which gives it one; a session that is open already keeps what it has"
+        )
+    return started
+
+
+def has_kafka(session: SparkSession) -> bool:
+    """Whether its driver has Spark's connector for Kafka."""
+    jvm = session._jvm
+    assert jvm is not None
+    return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(_KAFKA))
+
+
+def _started(application: str, settings: Mapping[str, str], *, cores: int, partitions: int) -> SparkSession:
     if _SUBMITTED in os.environ:
         return start_session(application, {**cluster_settings((), partitions=partitions), **settings})
     folder = Path(tempfile.mkdtemp(prefix="keyhole-spark-"))

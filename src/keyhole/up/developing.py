@@ -12,7 +12,6 @@ from rich.console import Console
 
 from keyhole import Client
 from keyhole.demo.fetching import fetch_jars
-from keyhole.demo.preparing import prepare_classes
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import KeyholeError, MachineError
@@ -42,11 +41,13 @@ class DevOptions:
         watch: Files beside the job's whose change starts it again.
         topics: Are made in Kafka, with so many partitions.
         keep: What this command has started goes on after it.
+        fresh: What is in the folder goes first: states, checkpoints, logs.
     """
 
     watch: Sequence[Path] = ()
     topics: Mapping[str, int] = field(default_factory=dict)
     keep: bool = False
+    fresh: bool = False
 
 
 def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, str], console: Console) -> int:
@@ -64,8 +65,9 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
     try:
         with StopSignals() as signals:
             java = find_java(environ)
-            kafka, connector = fetch_jars(console, environ, JarSet.KAFKA, JarSet.SPARK_KAFKA)
-            prepare_classes(console, environ, java, kafka)
+            (_, connector) = fetch_jars(console, environ, JarSet.KAFKA, JarSet.SPARK_KAFKA)
+            if options.fresh and home.there:
+                down(home, console, delete=True)
             try:
                 started = ensure_up(home, UpOptions(topics=options.topics), environ, console)
                 recorded = running(home)
@@ -108,8 +110,8 @@ def job_environ(
 def _told(home: Home, recorded: Recorded, *, started: bool) -> str:
     what = "Keyhole runs here" if started else "Keyhole runs here already"
     return (
-        f"{what}: Kafka {recorded.kafka}, client proxy {recorded.proxy}, HTTP {recorded.http}; its data are in "
-        f"{recorded.data if recorded.ephemeral else home.path}"
+        f"{what}: Kafka {recorded.kafka}, client proxy {recorded.proxy}, HTTP {recorded.http}, "
+        f"console {recorded.http}/console/; its data are in {recorded.data if recorded.ephemeral else home.path}"
     )
 
 

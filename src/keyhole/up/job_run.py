@@ -26,7 +26,7 @@ _TAIL_BYTES = 8192
 # Of an error that Python names by its module, the class alone says enough.
 _MODULE = re.compile(r"^(?:\w+\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
 _NO_SOURCE = re.compile(r"Failed to find data source: kafka\b")
-_OF_THE_CHECKPOINT = re.compile(r"checkpoint|STATE_STORE|state store|was declared", re.IGNORECASE)
+_OF_THE_CHECKPOINT = re.compile(r"checkpoint|state.?store|state.?schema|was declared", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ def advice(cause: str) -> str:
         )
     if _OF_THE_CHECKPOINT.search(cause):
         return (
-            ". Where what was computed before does not matter, begin anew: `keyhole down --delete` deletes the states, "
-            "and the checkpoints in the same folder"
+            ". Where what was computed before does not matter, begin anew with --fresh: it deletes the states, and the "
+            "checkpoints in the same folder"
         )
     return ""
 
