@@ -293,6 +293,19 @@ _PROCESSES = Row(
             height=6,
             columns={"component": "Component", "target": "Process"},
         ),
+        Panel(
+            "Containers that have ended",
+            "Of the release's pods on Kubernetes, in an hour: killed for memory, or ended with an error.",
+            (
+                Query(
+                    "sum by (container, cause) (increase(keyhole_exporter_ended_containers_total[1h])) > 0",
+                    "{{container}}: {{cause}}",
+                    "none",
+                ),
+            ),
+            width=24,
+            height=6,
+        ),
     ),
 )
 

@@ -20,6 +20,7 @@ from keyhole.metrics.page import MetricsPage
 from keyhole.security.guard import PortGuard
 from services.metrics_exporter.asking import ScrapeTarget, Targets
 from services.metrics_exporter.kafka import Found, KafkaLook, Offsets
+from services.metrics_exporter.pods import PodWatch
 from services.metrics_exporter.scrape import ScrapedAnswer, Views
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class MetricsExporter:
     Args:
         discoveries: By component; those that are missing are not asked.
         offsets: Kafka; None: it is not asked.
+        pods: Whose containers' ends are counted; the caller's to close. None: of no pods.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class MetricsExporter:
         discoveries: Mapping[Component, Discovery],
         offsets: Offsets | None,
         clock: Clock,
+        pods: PodWatch | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
+        self._pods = pods
         self._targets = [Targets(component, of, self._target) for component, of in discoveries.items()]
         self._kafka = KafkaLook(offsets, clock, config.kafka_interval_seconds) if offsets is not None else None
         guard = PortGuard("metrics-exporter", config.host, config)
@@ -81,6 +85,8 @@ class MetricsExporter:
         await self._page.start()
         for targets in self._targets:
             targets.start()
+        if self._pods is not None:
+            self._pods.start()
         if self._kafka is not None:
             self._kafka.start()
         self._task = asyncio.get_running_loop().create_task(self._look())
@@ -93,6 +99,8 @@ class MetricsExporter:
         """
         told = asyncio.ensure_future(stopping.wait())
         following = [targets.following for targets in self._targets]
+        if self._pods is not None:
+            following.append(self._pods.following)
         try:
             done, _ = await asyncio.wait((told, *following), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -106,6 +114,8 @@ class MetricsExporter:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._pods is not None:
+            await self._pods.stop()
         if self._kafka is not None:
             self._kafka.close()
         await asyncio.gather(*(targets.close() for targets in self._targets))
@@ -168,6 +178,9 @@ class MetricsExporter:
             figures.add(f"{_P}_unknown_metrics", (targets.component,), self._unknown.get(targets.component, 0))
             for target in all_of:
                 _tell(figures, target)
+        if self._pods is not None:
+            for (container, cause), count in self._pods.ends.counts.items():
+                figures.add(f"{_P}_ended_containers_total", (container, cause), count)
         if self._kafka is not None:
             figures.add(f"{_P}_kafka_up", (), self._kafka.up)
             if self._kafka.age_seconds != float("inf"):
@@ -213,7 +226,8 @@ async def serve(config: MetricsExporterConfig, stopping: asyncio.Event) -> None:
     """
     found = discoveries(config)
     offsets = TopicOffsets(config.bootstrap_servers) if config.bootstrap_servers else None
-    exporter = MetricsExporter(config, found, offsets, SystemClock())
+    pods = PodWatch(config.pods) if config.pods else None
+    exporter = MetricsExporter(config, found, offsets, SystemClock(), pods)
     try:
         await exporter.start()
         _log.info("started %s %s", "metrics-exporter", exporter.address, extra={"address": exporter.address})
@@ -222,3 +236,5 @@ async def serve(config: MetricsExporterConfig, stopping: asyncio.Event) -> None:
         await exporter.stop()
         for discovery in found.values():
             discovery.close()
+        if pods is not None:
+            pods.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -16,12 +17,14 @@ from keyhole.model.epoch import EpochStamp
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
+from services.metrics_exporter.pods import PodWatch
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.standing import Standing
 from tests.rpc.test_metrics_exporter import Kafka
 from tests.support import figures
 from tests.support.exporters import exporter_of, scrape
 from tests.support.hosts import Hosted
+from tests.support.kubernetes_api import kubernetes_api
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, descriptor, rows
 from tests.support.state_servers import state_server
@@ -87,21 +90,28 @@ async def test_the_exporter_exposes_its_part_and_that_of_all_others() -> None:
     kafka, job = MemoryKafka(), full_job()
     job.start()
     try:
-        async with (
-            state_server("owner", kafka) as owner,
-            state_server("follower", kafka) as follower,
-            proxy_of(owner.address, follower.address) as proxy,
-            exporter_of([owner.address, follower.address], [proxy.address], [job.address], offsets=Kafka()) as exporter,
-        ):
-            await owner.own(descriptor())
-            await owner.commit(rows(5), watermark_ms=1)
-            owner.complete()
-            await follower.follow(descriptor())
-            seen: set[str] = set()
-            async with asyncio.timeout(LONG_SECONDS):
-                while not catalogue(Component.EXPORTER) | catalogue(Component.JOB) <= seen:
-                    await asyncio.sleep(0.1)
-                    seen |= (await scrape(exporter.address)).names
-            assert seen <= {metric.name for component in Component for metric in of(component)}
+        with kubernetes_api() as api, closing(PodWatch("a=b", api.connect)) as pods:
+            await _all_is_exposed(kafka, job, pods)
     finally:
         job.stop()
+
+
+async def _all_is_exposed(kafka: MemoryKafka, job: JobStats, pods: PodWatch) -> None:
+    async with (
+        state_server("owner", kafka) as owner,
+        state_server("follower", kafka) as follower,
+        proxy_of(owner.address, follower.address) as proxy,
+        exporter_of(
+            [owner.address, follower.address], [proxy.address], [job.address], offsets=Kafka(), pods=pods
+        ) as exporter,
+    ):
+        await owner.own(descriptor())
+        await owner.commit(rows(5), watermark_ms=1)
+        owner.complete()
+        await follower.follow(descriptor())
+        seen: set[str] = set()
+        async with asyncio.timeout(LONG_SECONDS):
+            while not catalogue(Component.EXPORTER) | catalogue(Component.JOB) <= seen:
+                await asyncio.sleep(0.1)
+                seen |= (await scrape(exporter.address)).names
+        assert seen <= {metric.name for component in Component for metric in of(component)}

@@ -14,6 +14,7 @@ from keyhole.clock import SystemClock
 from keyhole.config import MetricsExporterConfig
 from services.metrics_exporter.app import MetricsExporter, discoveries
 from services.metrics_exporter.kafka import Offsets
+from services.metrics_exporter.pods import PodWatch
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -60,6 +61,7 @@ async def exporter_of(
     timeout_seconds: float = PATIENCE_SECONDS,
     forget_seconds: float = 60.0,
     offsets: Offsets | None = None,
+    pods: PodWatch | None = None,
 ) -> AsyncIterator[MetricsExporter]:
     """Started, and stopped at the end."""
     settings: Mapping[str, tuple[str, ...]] = {
@@ -75,7 +77,7 @@ async def exporter_of(
         forget_seconds=forget_seconds,
         kafka_interval_seconds=0.05,
     )
-    exporter = MetricsExporter(config, discoveries(config), offsets, SystemClock())
+    exporter = MetricsExporter(config, discoveries(config), offsets, SystemClock(), pods)
     await exporter.start()
     try:
         yield exporter

@@ -76,6 +76,16 @@ class KubernetesApi:
             self.pods[name] = pod
             self.changed.notify_all()
 
+    def tell(self, name: str, **more: Any) -> None:
+        """A pod is there, and says this of itself (spec, status) beside its name."""
+        with self.changed:
+            self.version += 1
+            metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": str(self.version)}
+            pod = {"kind": "Pod", "metadata": metadata, **more}
+            self.events.append((self.version, "MODIFIED" if name in self.pods else "ADDED", pod))
+            self.pods[name] = pod
+            self.changed.notify_all()
+
     def delete(self, name: str) -> None:
         """A pod is gone."""
         with self.changed:

@@ -114,6 +114,14 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--interval", type=seconds, default=2.0, metavar="SECONDS", help="between two looks (%(default)s)"
         )
         command.add_argument("--count", type=count, metavar="N", help="end after so many looks; default: at Ctrl-C")
+    status.add_argument(
+        "--pods",
+        nargs="?",
+        const=read_commands.RELEASES,
+        metavar="SELECTOR",
+        help="also ask Kubernetes which pods wait, and which containers were killed or failed; default: %(const)s",
+    )
+    status.add_argument("--namespace", help="of these pods; default: the one that this runs in, or KUBECONFIG's")
     codegen = commands.add_parser("codegen", parents=[common], help="write types for the values of states")
     codegen.add_argument("application", metavar="APP", help="whose states")
     codegen.add_argument("states", nargs="*", metavar="STATE", help="default: all of them")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from keyhole.config import CliConfig, load
+from keyhole.errors import InvalidConfiguration
 from keyhole.installing import require
 from keyhole.security.credentials import Credentials
 
 TO_READ = ("grpc", "rich")
 """Modules that a command needs which asks a proxy and prints tables."""
+
+RELEASES = "app.kubernetes.io/name=keyhole"
+"""A label selector: the pods of all releases of the chart."""
 
 
 def credentials(options: argparse.Namespace) -> Credentials:
@@ -22,6 +28,19 @@ def credentials(options: argparse.Namespace) -> Credentials:
     return load(CliConfig, os.environ, **given).credentials
 
 
+def _pods(options: argparse.Namespace) -> Mapping[str, list[dict[str, Any]]] | None:
+    if options.pods is None:
+        if options.namespace is not None:
+            raise InvalidConfiguration("--namespace says where the pods of --pods are: give both, or neither")
+        return None
+    if options.watch:
+        raise InvalidConfiguration("--pods asks Kubernetes once, and --watch looks again and again: give one of them")
+    require("keyhole status --pods", "service", ("kubernetes",))
+    from keyhole.cli.pods import pod_troubles
+
+    return pod_troubles(options.pods, options.namespace)
+
+
 def read(options: argparse.Namespace) -> int:
     """Runs the one that `options.read` names. Raises KeyholeError."""
     require(f"keyhole {options.read}", "cli", TO_READ)
@@ -29,6 +48,7 @@ def read(options: argparse.Namespace) -> int:
     from keyhole.cli.patience import PatientClient
 
     output = reads.OutputFormat(as_json=options.format == "json")
+    pods = _pods(options) if options.read == "status" else None
     with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
         if options.read == "states":
             reads.states(client, output)
@@ -50,11 +70,11 @@ def read(options: argparse.Namespace) -> int:
             scan_command.scan(client, output, options.state, options.key, within, bounds)
         elif options.read == "codegen":
             reads.codegen(client, options.application, options.states, options.language)
-        elif options.watch:
+        elif pods is None and options.watch:
             from keyhole.cli import status_watch
             from keyhole.terminal.rounds import Rounds
 
             status_watch.watch(client, output, Rounds(options.interval, options.count))
         else:
-            reads.status(client, output)
+            reads.status(client, output, pods)
     return 0

@@ -163,15 +163,20 @@ def role_of(source: Source) -> str:
     return f"{source.role}, unconfirmed" if source.unconfirmed else str(source.role)
 
 
-def status(client: Client, output: OutputFormat) -> None:
-    """The servers, what each holds, and how far a restore is."""
+def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> None:
+    """The servers, what each holds, and how far a restore is.
+
+    Args:
+        pods: Troubles of pods, by their kind, which are shown first: where nothing runs yet, no proxy answers. As JSON
+            they and the servers are one object. None: nobody asked for them.
+    """
+    if pods is not None and not output.as_json:
+        for kind, rows in pods.items():
+            output.rows(rows, kind.replace("_", " ") if rows else f"{kind.replace('_', ' ')}: none")
     servers = client.status()
     if output.as_json:
-        print(
-            json.dumps(
-                [server_row(s) | {"holdings": [holding_row(h) for h in s.holdings]} for s in servers], default=str
-            )
-        )
+        rows = [server_row(s) | {"holdings": [holding_row(h) for h in s.holdings]} for s in servers]
+        print(json.dumps(rows if pods is None else {**pods, "servers": rows}, default=str))
         return
     output.rows([server_row(server) for server in servers], "servers")
     output.rows([holding_row(holding) for server in servers for holding in server.holdings], "states they hold")

@@ -114,6 +114,8 @@ class MetricsExporterConfig(SecuritySettings):
         servers: Where the state servers are: see keyhole.discovery.
         proxies: The same of the client proxies.
         coordinators: The same of the jobs' `Stats`.
+        pods: A label selector: it counts the ends of these pods' containers, as Kubernetes tells of them, in the
+            namespace that it runs in; empty: of no pods.
         bootstrap_servers: Kafka, for source lag and the changelogs' sizes; empty: these are left out.
         interval_seconds: How often each process is asked.
         timeout_seconds: How long it may take to answer.
@@ -126,6 +128,7 @@ class MetricsExporterConfig(SecuritySettings):
     servers: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
     coordinators: tuple[str, ...] = ()
+    pods: str = ""
     bootstrap_servers: str = ""
     host: str = "127.0.0.1"
     port: int = DEFAULT_EXPORTER_PORT

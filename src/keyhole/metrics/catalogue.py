@@ -311,6 +311,13 @@ _EXPORTER_METRICS = (
     _gauge(_EXPORTER, "unknown", "metrics", "component", "Metrics that are left out: of another version."),
     _gauge(_EXPORTER, "scrape", "seconds", "", "What the last scrape took."),
     _gauge(_EXPORTER, "view_age", "seconds", "", "How long ago the answers were last put together."),
+    _counter(
+        _EXPORTER,
+        "ended",
+        "containers",
+        "container cause",
+        "Containers of the release's pods that have ended otherwise than in order, since the exporter watches.",
+    ),
     _gauge(_EXPORTER, "kafka_up", "", "", "1: Kafka answered when it was last asked."),
     _gauge(_EXPORTER, "kafka_age", "seconds", "", "Age of what is exposed of Kafka."),
     # What shows from all answers together.

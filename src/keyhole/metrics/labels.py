@@ -31,6 +31,10 @@ REFUSALS = ("unauthenticated", "denied", "limit")
 """Why a caller was turned away before its request was looked at."""
 
 
+CONTAINERS = ("spark-executor", "state-server", "driver", "client-proxy", "metrics-exporter", "feed", "source", "kafka")
+"""Of the chart's pods, by name; any other one is OTHER."""
+
+
 @dataclass(frozen=True, slots=True)
 class Label:
     """`bound`: how many values one process gives it at most; 0: it is counted with another label of the metric's.
@@ -68,6 +72,8 @@ LABELS: Mapping[str, Label] = MappingProxyType(
         "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
         "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),
         "target": Label("host:port that the exporter asks", 0, "the processes discovered"),
+        "container": Label("a container of the chart's, or `other`", len(CONTAINERS) + 1, str(len(CONTAINERS) + 1)),
+        "cause": Label("`memory`: killed for it; or `error`", 2, "2"),
         "version": Label("Keyhole's version", 1, "1 per process"),
     }
 )

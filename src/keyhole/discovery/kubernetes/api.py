@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from keyhole.backoff import JITTER, Backoff
 from keyhole.discovery.following import Telling
-from keyhole.discovery.kubernetes.pods import Json, NotOfKubernetes, PodSet, version_of
+from keyhole.discovery.kubernetes.pods import Json, KeptPods, NotOfKubernetes, PodSet, version_of
 from keyhole.discovery.parse import Pods
-from keyhole.errors import InvalidConfiguration, KeyholeError
+from keyhole.errors import InvalidConfiguration, KeyholeError, MachineError
 from keyhole.installing import with_extra
 
 _log = logging.getLogger(__name__)
@@ -99,19 +99,47 @@ class PodSource:
 
     Args:
         backoff: Between requests that fail.
+        keep: What is kept of the pods; default: the addresses of their servers.
     """
 
-    def __init__(self, pods: Pods, connect: ConnectApi = connect_api, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        pods: Pods,
+        connect: ConnectApi = connect_api,
+        backoff: Backoff | None = None,
+        keep: KeptPods | None = None,
+    ) -> None:
         self._wanted = pods
         self._connect = connect
         self._api: Api | None = None
-        self._set = PodSet(pods.port)
+        self._set: KeptPods = keep or PodSet(pods.port)
         self._version: str | None = None
         self._failing = False
         self._watched = False
         self._lock = threading.Lock()
         self._response: Any = None
         self._backoff = backoff or Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+
+    def look(self) -> None:
+        """Lists the pods once, by the caller's own thread.
+
+        Raises:
+            InvalidConfiguration: There is no API to connect to, or it refuses.
+            MachineError: It does not answer, or not as it should.
+        """
+        try:
+            self._list()
+        except _Answered as error:
+            if error.status in _REFUSALS:
+                raise self._refusal(error) from error
+            raise MachineError(f"the Kubernetes API server says {error}") from error
+        except KeyholeError:
+            raise
+        except Exception as error:  # the client lets through whatever a socket raises
+            raise MachineError(f"the Kubernetes API can't be asked for pods: {error}") from error
+        finally:
+            if self._api is not None:
+                self._api.client.rest_client.pool_manager.clear()
 
     def follow(self, telling: Telling, closed: threading.Event) -> None:
         while not closed.is_set():

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from keyhole.addresses import joined
 
 Json = Mapping[str, Any]
+
+
+class KeptPods(Protocol):
+    """What is kept of pods, after a list and the events since."""
+
+    def listed(self, pods: list[Json]) -> None:
+        """Takes the place of all that was known: the API server has listed every pod."""
+
+    def changed(self, kind: str, pod: Json) -> None:
+        """One event of a watch."""
+
+    def addresses(self) -> frozenset[str]:
+        """host:port of each server among them."""
+
 
 _ENDED = ("Succeeded", "Failed")
 
