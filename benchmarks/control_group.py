@@ -1,0 +1,55 @@
+"""A control group of Linux's with a limit of memory, version 1 or 2: what a container with a memory limit is in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+class ControlGroup:
+    """One that is there. Bytes throughout."""
+
+    def __init__(self, folder: Path, *, unified: bool) -> None:
+        self._folder = folder
+        self._unified = unified
+
+    @property
+    def processes(self) -> Path:
+        """A process goes into the group by writing its id here."""
+        return self._folder / "cgroup.procs"
+
+    def pids(self) -> list[int]:
+        """Of the processes in it."""
+        return [int(line) for line in self.processes.read_text().split()]
+
+    def working_set(self) -> int:
+        """As the kubelet counts it: what is used, without file pages that nobody has looked at for a while."""
+        used = int((self._folder / ("memory.current" if self._unified else "memory.usage_in_bytes")).read_text())
+        return used - self.statistics()["inactive_file" if self._unified else "total_inactive_file"]
+
+    def statistics(self) -> dict[str, int]:
+        """The kernel's own figures, by their names."""
+        lines = (self._folder / "memory.stat").read_text().splitlines()
+        return {name: int(number) for name, number in (line.split() for line in lines)}
+
+    def killed(self) -> int:
+        """How many processes the kernel has killed, for the group was full."""
+        text = (self._folder / ("memory.events" if self._unified else "memory.oom_control")).read_text()
+        return next(int(number) for name, number in (line.split() for line in text.splitlines()) if name == "oom_kill")
+
+
+@contextlib.contextmanager
+def control_group(limit: int) -> Iterator[ControlGroup]:
+    """One with a limit, without swap; at the end no process may be left in it."""
+    unified = (_ROOT / "cgroup.controllers").exists()
+    folder = (_ROOT if unified else _ROOT / "memory") / f"keyhole-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(str(limit))
+        yield ControlGroup(folder, unified=unified)
+    finally:
+        folder.rmdir()
