@@ -1,4 +1,5 @@
-# One target per deployable: state-server, client-proxy, metrics-exporter, feed, spark-job, kafka. Also builds without BuildKit.
+# One target per deployable: state-server, client-proxy, metrics-exporter, feed, spark-job, kafka; and cli, the commands of an
+# operator. Also builds without BuildKit.
 #
 #     docker build --target state-server -t keyhole/state-server .
 #
@@ -128,6 +129,25 @@ ARG VERSION=
 ARG REVISION=
 LABEL org.opencontainers.image.title="Keyhole feed" \
       org.opencontainers.image.description="Makes a Kafka topic a queryable state, without Spark" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+FROM build AS build-cli
+# Kubernetes' client: `keyhole status --pods` lists pods.
+RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-install-project --extra savepoint --extra service && sh -c "$STRIP"
+COPY . .
+RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --extra savepoint --extra service
+
+FROM base AS cli
+COPY --from=build-cli /opt/keyhole /opt/keyhole
+USER 185:185
+# No health command: it does what it is asked to, and ends.
+ENTRYPOINT ["keyhole"]
+ARG VERSION=
+ARG REVISION=
+LABEL org.opencontainers.image.title="Keyhole commands" \
+      org.opencontainers.image.description="keyhole status, verify and the other commands of an operator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

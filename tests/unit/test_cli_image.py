@@ -1,0 +1,60 @@
+"""The image `cli`: what is installed in it is what the commands of the runbooks need, and these are spelled right."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from keyhole.cli import tool_commands
+from keyhole.cli.arguments import parser_of_all
+from keyhole.cli.read_commands import TO_READ
+from tests.support import promql
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+SECTION = OPERATIONS.partition("## In the cluster")[2].partition("\n## ")[0]
+COMMANDS = sorted(set(re.findall(r"`kh ([^`]+)`", SECTION)))
+NEEDED = {*TO_READ, *tool_commands._TO_VERIFY, *tool_commands._TO_SAVE, *tool_commands._TO_DROP, "kubernetes"}
+
+
+def _distributions(extra: str) -> set[str]:
+    """All that an extra names, by its own extras, too."""
+    found: set[str] = set()
+    for text in EXTRAS[extra]:
+        of = Requirement(text)
+        found |= {of.name} if of.name != "keyhole-spark" else set().union(*map(_distributions, of.extras))
+    return found
+
+
+def _installed(target: str) -> set[str]:
+    stage = (ROOT / "Dockerfile").read_text().partition(f" AS build-{target}\n")[2].partition("\nFROM ")[0]
+    syncs = [line for line in re.sub(r"\\\n\s*", " ", stage).splitlines() if "uv sync" in line]
+    # Dependencies first, then the project: of the same extras.
+    (extras,) = {tuple(re.findall(r"--extra (\w+)", line)) for line in syncs}
+    left_out = set(re.findall(r"--no-install-package ([\w-]+)", stage))
+    return set().union(*map(_distributions, extras)) - left_out
+
+
+@pytest.mark.parametrize("module", sorted(NEEDED))
+def test_the_image_has_what_a_command_needs(module: str) -> None:
+    assert set(importlib.metadata.packages_distributions()[module]) & _installed("cli")
+
+
+def test_an_image_without_them_would_be_found() -> None:
+    assert not {"rich", "lmdb"} & _installed("client-proxy")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_runbooks_is_one(command: str) -> None:
+    assert parser_of_all().parse_args(command.split()).run
+
+
+def test_every_alert_has_its_command() -> None:
+    assert COMMANDS
+    assert not [alert["alert"] for alert in promql.alerts() if alert["alert"] not in SECTION]
