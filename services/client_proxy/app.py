@@ -37,7 +37,9 @@ class ClientProxy:
 
     def __init__(self, config: ClientProxyConfig, discovery: Discovery, clock: Clock) -> None:
         self._config = config
-        self._directory = Directory(discovery, config.hop_timeout_seconds, clock, config.credentials)
+        self._directory = Directory(
+            discovery, config.hop_timeout_seconds, clock, config.credentials, frozenset(config.applications)
+        )
         self._servicer = ProxyServicer(self._directory, config.default_timeout_seconds)
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)

@@ -29,10 +29,16 @@ class Directory:
         hop_seconds: How long a server may be silent before others are asked.
         clock: Of all that the proxy does, but for the deadlines of calls: those are on the event loop's clock.
         credentials: What it shows to servers.
+        expected: Applications that are to be there, also where no server has heard of them yet.
     """
 
     def __init__(
-        self, discovery: Discovery, hop_seconds: float, clock: Clock, credentials: Credentials = PLAIN
+        self,
+        discovery: Discovery,
+        hop_seconds: float,
+        clock: Clock,
+        credentials: Credentials = PLAIN,
+        expected: frozenset[str] = frozenset(),
     ) -> None:
         self._credentials = credentials
         self.hop_seconds = hop_seconds
@@ -45,6 +51,7 @@ class Directory:
         self._views: dict[str, ServerView] = {}
         # Their last holder has let go of them: they aren't away, but gone, once nobody else names them.
         self._let_go: set[StateName] = set()
+        self._expected = expected
         self._discovered = False
         self.silent_calls = 0
         self.events = RouteEvents()
@@ -98,7 +105,8 @@ class Directory:
         """Returns the routes of a state.
 
         Raises:
-            NoServer: No server can be reached, so nobody knows which states there are.
+            NoServer: No server can be reached, so nobody knows which states there are; or none has heard yet of an
+                application that is to be there.
             UnknownApplication, UnknownState: The message names those that exist.
         """
         table = self._tables.get(name)
@@ -143,6 +151,12 @@ class Directory:
         unheard = f" (not asked: {reasons})" if reasons else ""
         applications = ", ".join(sorted({known for known, _ in self._tables})) or "none yet"
         states = ", ".join(sorted(known for owner, known in self._tables if owner == application))
+        if not states and application in self._expected and not any(gone == application for gone, _ in self._let_go):
+            return NoServer(
+                f"no state server has heard of application {application} yet: its job or feed has not come so far, or "
+                f"has never run{unheard}",
+                application=application,
+            )
         if not states:
             return UnknownApplication(
                 f"no application {application!r}; there are: {applications}{unheard}", applications=applications

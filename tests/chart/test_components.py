@@ -14,6 +14,7 @@ from tests.support.chart import (
     JOB,
     KAFKA,
     OPERATOR,
+    Object,
     environment,
     names,
     one,
@@ -26,6 +27,17 @@ from tests.support.chart import (
 
 CI = CHART / "ci"
 PROXY = "Deployment/keyhole-client-proxy"
+
+
+def test_proxies_know_which_applications_are_to_be_there() -> None:
+    def expected(*values: Object) -> str | None:
+        objects = render(KAFKA, *values)
+        proxy = pod(objects, "Deployment/keyhole-client-proxy").containers[0]
+        return environment(proxy).get("KEYHOLE_CLIENT_PROXY_APPLICATIONS")
+
+    feed = {"name": "f", "state": "shop/totals", "topic": "t", "key": ["k"], "value": ["v"]}
+    assert expected({"jobs": [JOB], "feeds": [feed]}) == "temperature-monitor,shop"
+    assert expected() is None
 
 
 def test_an_upgrade_takes_no_proxy_away_before_another_is_ready() -> None:

@@ -194,6 +194,33 @@ async def test_without_any_server_the_answer_is_no_server_with_the_reason_and_ne
             assert not await _healthy(proxy.address)
 
 
+async def test_an_application_that_is_to_be_there_is_not_unknown_before_its_job_has_begun() -> None:
+    async with (
+        fake_servers("a") as (server,),
+        proxy_of(server.address, applications=(APPLICATION,)) as proxy,
+        AsyncClient(proxy.address) as client,
+    ):
+        with pytest.raises(errors.NoServer, match=f"heard of application {APPLICATION} yet: its job") as early:
+            await client.get(APPLICATION, STATE, SENSORS[0])
+        assert early.value.retryable
+        with pytest.raises(errors.UnknownApplication):
+            await client.get("another", STATE, SENSORS[0])
+        # Once it is there, a wrong name is one.
+        server.host(descriptor("alarms"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while isinstance(await told(client), errors.NoServer):  # noqa: ASYNC110 - as a user would
+                await asyncio.sleep(0.01)
+        assert isinstance(await told(client), errors.UnknownState)
+
+
+async def told(client: AsyncClient) -> errors.KeyholeError | None:
+    try:
+        await client.get(APPLICATION, STATE, SENSORS[0])
+    except errors.KeyholeError as error:
+        return error
+    return None
+
+
 async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> None:
     """F06: asking too early fails, and asking again succeeds: nothing is poisoned."""
     async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:

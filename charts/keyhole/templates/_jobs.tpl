@@ -13,19 +13,25 @@
 {{ toYaml $job }}
 {{- end }}
 
-{{/* The applications that replicas follow, separated by commas. */}}
-{{- define "keyhole.replica.applications" -}}
-{{- $applications := .Values.replica.applications -}}
-{{- if not $applications -}}
+{{/* The applications of the release's jobs and feeds, separated by commas. */}}
+{{- define "keyhole.applications" -}}
+{{- $applications := list -}}
 {{- range .Values.jobs -}}
 {{- $applications = append $applications (include "keyhole.job" (dict "root" $ "given" .) | fromYaml).application -}}
 {{- end -}}
 {{- range .Values.feeds -}}
 {{- $applications = append $applications (dir .state) -}}
 {{- end -}}
-{{- $applications = uniq $applications -}}
+{{ uniq $applications | join "," }}
+{{- end }}
+
+{{/* The applications that replicas follow, separated by commas. */}}
+{{- define "keyhole.replica.applications" -}}
+{{- if .Values.replica.applications -}}
+{{ join "," .Values.replica.applications }}
+{{- else -}}
+{{ include "keyhole.applications" . }}
 {{- end -}}
-{{ join "," $applications }}
 {{- end }}
 
 {{- define "keyhole.job.envFrom" -}}

@@ -82,6 +82,8 @@ class ClientProxyConfig(SecuritySettings):
 
     Attributes:
         servers: Where the state servers are, as keyhole.discovery spells it.
+        applications: Those that are to be there: a read of one that no server has heard of yet fails with NO_SERVER,
+            which may be tried again, in place of UNKNOWN_APPLICATION.
         default_timeout_seconds: The deadline of requests that bring none.
         hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
         drain_seconds: How long SIGTERM waits for what is under way.
@@ -94,6 +96,7 @@ class ClientProxyConfig(SecuritySettings):
     PREFIX: ClassVar[str] = "KEYHOLE_CLIENT_PROXY_"
 
     servers: tuple[str, ...]
+    applications: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = DEFAULT_PROXY_PORT
     default_timeout_seconds: float = 5.0
