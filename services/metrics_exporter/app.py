@@ -20,7 +20,7 @@ from keyhole.metrics.page import MetricsPage
 from keyhole.security.guard import PortGuard
 from services.metrics_exporter.asking import ScrapeTarget, Targets
 from services.metrics_exporter.kafka import Found, KafkaLook, Offsets
-from services.metrics_exporter.pods import PodWatch
+from services.metrics_exporter.pod_watch import PodWatch
 from services.metrics_exporter.scrape import ScrapedAnswer, Views
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from keyhole.model.epoch import EpochStamp
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
-from services.metrics_exporter.pods import PodWatch
+from services.metrics_exporter.pod_watch import PodWatch
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.standing import Standing
 from tests.rpc.test_metrics_exporter import Kafka

@@ -14,7 +14,7 @@ from keyhole.clock import SystemClock
 from keyhole.config import MetricsExporterConfig
 from services.metrics_exporter.app import MetricsExporter, discoveries
 from services.metrics_exporter.kafka import Offsets
-from services.metrics_exporter.pods import PodWatch
+from services.metrics_exporter.pod_watch import PodWatch
 from tests.support.waiting import PATIENCE_SECONDS
 
 

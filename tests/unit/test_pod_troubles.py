@@ -12,12 +12,12 @@ import pytest
 
 from keyhole import Client
 from keyhole.cli import reads
-from keyhole.cli.pods import pod_troubles
+from keyhole.cli.pod_status import pod_troubles
 from keyhole.client.server_status import ServerStatus
 from keyhole.discovery.following import FollowedServers
 from keyhole.discovery.kubernetes.api import PodSource
+from keyhole.discovery.kubernetes.pod_troubles import ContainerEnds, EndCause, WaitingPod, container_ends, waiting_pod
 from keyhole.discovery.kubernetes.pods import NotOfKubernetes
-from keyhole.discovery.kubernetes.troubles import ContainerEnds, EndCause, WaitingPod, container_ends, waiting_pod
 from keyhole.discovery.parse import Pods
 from keyhole.errors import InvalidConfiguration, MachineError
 from tests.support.kubernetes_api import KubernetesApi, kubernetes_api

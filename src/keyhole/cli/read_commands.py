@@ -36,7 +36,7 @@ def _pods(options: argparse.Namespace) -> Mapping[str, list[dict[str, Any]]] | N
     if options.watch:
         raise InvalidConfiguration("--pods asks Kubernetes once, and --watch looks again and again: give one of them")
     require("keyhole status --pods", "service", ("kubernetes",))
-    from keyhole.cli.pods import pod_troubles
+    from keyhole.cli.pod_status import pod_troubles
 
     return pod_troubles(options.pods, options.namespace)
 

@@ -53,7 +53,7 @@ class ContainerEnd:
 
     @property
     def told(self) -> str:
-        """For a person."""
+        """How it ended, in words for a person, behind the names of container and pod."""
         if self.cause is EndCause.MEMORY:
             return f"killed for memory ({OOM_KILLED}), its limit is {self.limit or 'none'}"
         return f"ended with exit code {self.exit_code} ({self.reason or 'no reason given'})"

@@ -7,7 +7,7 @@ import contextlib
 
 from keyhole.discovery import FollowedServers
 from keyhole.discovery.kubernetes.api import ConnectApi, PodSource, connect_api
-from keyhole.discovery.kubernetes.troubles import ContainerEnds
+from keyhole.discovery.kubernetes.pod_troubles import ContainerEnds
 from keyhole.discovery.parse import Pods
 from keyhole.errors import KeyholeError
 from keyhole.metrics.cardinality import OTHER
@@ -30,7 +30,7 @@ class PodWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begins to watch the pods, in a thread of its own."""
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     @property

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keyhole.discovery.kubernetes.api import ConnectApi, PodSource, connect_api
+from keyhole.discovery.kubernetes.pod_troubles import container_ends, waiting_pod
 from keyhole.discovery.kubernetes.pods import Json
-from keyhole.discovery.kubernetes.troubles import container_ends, waiting_pod
 from keyhole.discovery.parse import Pods
 
 _NO_PORT = 0
