@@ -190,8 +190,7 @@ class StateServer:
     async def _drain(self) -> None:
         """Goes on owning and answering until others have taken its key groups over, if there is anyone to see to it."""
         assert self._registry is not None
-        self._registry.draining = True
-        self._registry.changed()
+        self._registry.end()
         until = self._clock.monotonic() + self._config.drain_seconds
         while self._registry.owning and self._clock.monotonic() < until:  # a lease passes silently
             await self._clock.pause(_LOOK_SECONDS)
@@ -200,8 +199,8 @@ class StateServer:
     def _end_streams(self) -> None:
         """Those of the proxies that watch, which would not end by themselves."""
         assert self._registry is not None
-        self._registry.draining = self._registry.closing = True
-        self._registry.changed()
+        self._registry.closing = True
+        self._registry.end()
 
     async def stop(self) -> None:
         """Closes without waiting for others to take over, for those that run it inside their own loop."""

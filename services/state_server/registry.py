@@ -50,9 +50,10 @@ class Registry:
         self.server = server
         self.incarnation = incarnation
         self._address = address
-        # It was sent SIGTERM: it goes on owning and answering until its key groups have been taken over. Then it
-        # closes.
+        # Its key groups are to go to others; until they have them it goes on owning and answering. Either it was sent
+        # SIGTERM (`ending`), and closes then; or somebody has asked for it, and may take that back.
         self.draining = False
+        self.ending = False
         self.closing = False
         self.replica = replica
         self.counts = ServerCounts()
@@ -86,6 +87,23 @@ class Registry:
     def owning(self) -> bool:
         """A coordinator that is alive counts on this server for key groups that others could own."""
         return any(host.owning for host in self._hosts.values())
+
+    def drain(self, *, undo: bool = False) -> None:
+        """Its key groups are to go to others, or may stay from now on. Idempotent.
+
+        Raises:
+            Draining: It is to end, and that can't be undone.
+        """
+        if undo and self.ending:
+            raise Draining(f"server {self.server} is shutting down; its successor takes key groups again")
+        if self.draining == undo:
+            self.draining = not undo
+            self.changed()
+
+    def end(self) -> None:
+        """It is to end: drains for good."""
+        self.ending = self.draining = True
+        self.changed()
 
     def on_retire(self, callback: Callable[[str, str], None]) -> None:
         """Is called with what is to be retired, by application and query, before anything is done (on a replica)."""
@@ -146,7 +164,8 @@ class Registry:
             Fenced, StageLost: It has forgotten the query, and the run or the grant is of before. See LastRun.
         """
         if self.draining:
-            raise Draining(f"server {self.server} is shutting down")
+            why = "is shutting down" if self.ending else "was asked to drain, and takes nothing until that is undone"
+            raise Draining(f"server {self.server} {why}")
         if self.replica:
             raise Unsupported(
                 f"server {self.server} is a replica: it follows, and owns nothing. Take it off the job's list"

@@ -70,6 +70,8 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
         until(lambda: policy_fault(told("doctor", code=1)), LONG_SECONDS)
         alter(kafka, "cleanup.policy", "compact")
 
+        drained_and_back(here, told)
+
         top = told("top", "--count", "2", "--interval", "0.5")
         assert [server["is"] for server in top["servers"]] == ["ok", "ok"]
         assert top["states"][0]["rows_per_second"] is not None
@@ -82,6 +84,27 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
         feeder.kill()
     until(lambda: "unconfirmed" in str(told("explain", STATE, "c1")[0]["why"]), LONG_SECONDS, 0.2)
     assert "its job is not heard of on" in str(told("doctor")["findings"])
+
+
+def drained_and_back(here: Here, told: Any) -> None:
+    """Each server in turn gives all it owns to the other, while every read is answered."""
+
+    def owned() -> dict[str, int]:
+        return {
+            server["server"]: sum(of["key_groups"] for of in server["holdings"] if of["role"] == "owner")
+            for server in told("status")
+        }
+
+    until(lambda: sorted(owned().values()) == [2, 2], LONG_SECONDS, 0.2)
+    first, second = sorted(owned())
+    assert told("drain", first, "--wait", str(LONG_SECONDS)) == {"server": first, "draining": True, "owns": False}
+    assert owned() == {first: 0, second: 4}
+    assert told("get", STATE, "c1")[0]["found"]
+    told("drain", first, "--undo")
+    until(lambda: sorted(owned().values()) == [2, 2], LONG_SECONDS, 0.2)
+    refused = here.typed("drain", "server-9", **{PROXY_VARIABLE: here.exported()[PROXY_VARIABLE]})
+    assert refused.returncode == 1
+    assert f"there is no state server server-9; there are {first}, {second}" in refused.stderr
 
 
 def alter(kafka: str, name: str, value: str) -> None:

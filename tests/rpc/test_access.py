@@ -367,6 +367,11 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
                 else:
                     error = await refusal(lambda may=may_write, application=application: may(application))
                     assert isinstance(error, PermissionDenied), (name, application)
+            drain = lambda stub=stub: stub.Drain(pb.DrainRequest(look=True))  # noqa: E731
+            if name == "operator":
+                assert not (await drain()).draining
+            else:
+                assert isinstance(await refusal(drain), PermissionDenied), name
             dump = stub.Dump(pb.DumpRequest(application="app", state="counts"))
             if name in ("proxy", "operator"):
                 assert [chunk async for chunk in dump]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from keyhole import AsyncClient, errors
 from keyhole.rpc import channels, status
+from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.stores.base import StoreLimits
 from keyhole.stores.choices import chosen_engine
 from keyhole.stores.disk.store_directory import directory_name
@@ -58,6 +60,42 @@ async def test_reflection_lists_its_services() -> None:
         )
         names = {service.name async for answer in call for service in answer.list_services_response.service}
     assert names >= {"keyhole.v1.Query", "keyhole.v1.StateServer", "grpc.health.v1.Health"}
+
+
+async def test_it_drains_when_it_is_asked_to_until_that_is_undone_and_to_its_end_for_good() -> None:
+    async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
+        await server.own(descriptor())
+        await server.commit(rows(1))
+        stub: Any = state_server_pb2_grpc.StateServerStub(channel)
+        stream = stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest())
+        assert not (await stream.read()).draining
+        look = await stub.Drain(state_server_pb2.DrainRequest(look=True))
+        assert (look.draining, look.owns) == (False, True)
+        for _ in range(2):
+            drained = await stub.Drain(state_server_pb2.DrainRequest())
+            assert (drained.draining, drained.owns) == (True, True)
+        assert (await stream.read()).draining
+        described = (await stub.Describe(state_server_pb2.DescribeRequest())).status
+        assert described.draining
+        async with AsyncClient(server.address) as client:
+            assert await client.get(APPLICATION, STATE, "sensor-0")
+        other = state_server_pb2.Run(application="other", query="main", generation=1, run_id="r")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.OpenRun(
+                state_server_pb2.OpenRunRequest(
+                    run=other, incarnation=described.incarnation, grant="g", protocol_version=PROTOCOL_VERSION
+                )
+            )
+        error = status.from_rpc_error(caught.value)
+        assert isinstance(error, errors.Draining)
+        assert "asked to drain" in error.message
+        assert not (await stub.Drain(state_server_pb2.DrainRequest(undo=True))).draining
+        assert not (await stream.read()).draining
+        server.server._registry.end()  # type: ignore[union-attr]  # as SIGTERM does first
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Drain(state_server_pb2.DrainRequest(undo=True))
+        assert isinstance(status.from_rpc_error(caught.value), errors.Draining)
+        assert (await stub.Drain(state_server_pb2.DrainRequest(look=True))).draining
 
 
 async def test_ownership_streams_end_when_it_drains() -> None:

@@ -152,6 +152,12 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
             queries=[pb.RetiredQuery(query=query, states=states) for query, states in retired.items()]
         )
 
+    async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:  # noqa: N802 - gRPC
+        """Gives its key groups to others, or takes some again."""
+        if not request.look:
+            self._registry.drain(undo=request.undo)
+        return pb.DrainResponse(draining=self._registry.draining, owns=self._registry.owning)
+
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""
         return pb.DescribeResponse(status=self._registry.status(self._settings.clock.now_ms()))

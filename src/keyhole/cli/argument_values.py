@@ -35,6 +35,11 @@ def count_or_none(text: str) -> int:
     return 0 if text.strip() == "0" else count(text)
 
 
+def seconds_or_none(text: str) -> float:
+    """0 or more, and finite. Raises ArgumentTypeError."""
+    return 0.0 if text.strip() == "0" else seconds(text)
+
+
 class Version(argparse.Action):
     """Looked up only where it is asked for."""
 

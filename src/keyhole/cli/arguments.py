@@ -8,7 +8,7 @@ import os
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.cli import read_commands, run_commands, tool_commands
-from keyhole.cli.argument_values import Version, add_pairs, count, seconds
+from keyhole.cli.argument_values import Version, add_pairs, count, seconds, seconds_or_none
 from keyhole.cli.credential_arguments import add_credentials
 from keyhole.cli.feed_arguments import add_feed
 from keyhole.cli.project_arguments import add_new
@@ -32,6 +32,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_reads(commands)
     _add_savepoint(commands)
     _add_verify(commands)
+    _add_drain(commands)
     _add_retire(commands)
     _add_drop(commands)
     _add_doctor(commands)
@@ -224,6 +225,27 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     add_credentials(verify)
     verify.set_defaults(run=tool_commands.run_verify)
+
+
+def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    drain = commands.add_parser("drain", help="have a state server give its key groups to others, and take no more")
+    drain.add_argument("server", metavar="SERVER", help="its id or its address, as `keyhole status` has them")
+    drain.add_argument("--undo", action="store_true", help="it may be given key groups again")
+    drain.add_argument(
+        "--wait",
+        type=seconds_or_none,
+        default=60.0,
+        metavar="SECONDS",
+        help="until it owns nothing that others could own (%(default)s); 0: not at all",
+    )
+    _add_proxy(drain)
+    drain.add_argument(
+        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="to wait for an answer (%(default)s)"
+    )
+    drain.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
+    drain.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    add_credentials(drain)
+    drain.set_defaults(run=tool_commands.run_drain)
 
 
 def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -34,6 +34,7 @@ _MEANINGS = {
 
 NOT_AS_IT_SHOULD_BE = {
     "doctor": "something is a fault; with `--strict`, also where something is a warning",
+    "drain": "the server still owns key groups as the time to wait is over",
     "drop": "nothing was dropped: `--yes` lacks, or a server could not be asked",
     "explain": "a key has no answer; an absent key has one",
     "job, demo": "with `--verify`, a key differs",

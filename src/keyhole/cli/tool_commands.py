@@ -1,4 +1,4 @@
-"""The commands that look after states (savepoint, verify, retire, drop), and make a token or fetch jars."""
+"""The commands that look after states (savepoint, verify, drain, retire, drop), and make a token or fetch jars."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def run_verify(options: argparse.Namespace) -> int:
     from keyhole.cli import reads, verify_state
 
     return verify_state.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
+
+
+def run_drain(options: argparse.Namespace) -> int:
+    """Runs `keyhole drain`; returns the exit code. Raises KeyholeError."""
+    require("keyhole drain", "cli", TO_READ)
+    from keyhole.cli import drain_command
+
+    return drain_command.run(options, credentials(options), as_json=options.format == "json")
 
 
 def run_retire(options: argparse.Namespace) -> int:

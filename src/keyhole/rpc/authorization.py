@@ -72,6 +72,10 @@ def _operates(caller: Caller, _: object) -> None:
     caller.check_everywhere(Verb.ADMIN, Verb.PLATFORM)
 
 
+def _administers(caller: Caller, _: object) -> None:
+    caller.check_administers()
+
+
 def _figures(caller: Caller, _: object) -> None:
     caller.check_everywhere(Verb.METRICS, Verb.ADMIN, Verb.PLATFORM)
 
@@ -109,6 +113,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.StateServer/Commit": _writes,
     "/keyhole.v1.StateServer/Confirm": _writes,
     "/keyhole.v1.StateServer/RetireQuery": _retires,
+    "/keyhole.v1.StateServer/Drain": _administers,
     "/keyhole.v1.StateServer/Describe": _describes_server,
     "/keyhole.v1.StateServer/WatchOwnership": _is_infrastructure,
     "/keyhole.v1.StateServer/Dump": _dumps,

@@ -40,9 +40,9 @@ class Verb(StrEnum):
     """What is done.
 
     READ: look keys up. SCAN: read the entries of a key, or all keys. WATCH: get changes as they come. ADMIN: see the
-    servers, and all that a copy holds (`keyhole status`, `keyhole verify`). WRITE: what an application's driver and
-    tasks say to state servers. PLATFORM: what proxies and the metrics exporter ask of servers; it includes all reads.
-    METRICS: the figures alone, under /metrics and Stats.
+    servers, have them drain, and read all that a copy holds (`keyhole status`, `drain`, `verify`). WRITE: what an
+    application's driver and tasks say to state servers. PLATFORM: what proxies and the metrics exporter ask of servers;
+    it includes all reads. METRICS: the figures alone, under /metrics and Stats.
     """
 
     READ = "read"
@@ -144,6 +144,11 @@ class Rights:
         return any(
             verb in entry.verbs and (EVERYTHING in entry.states or verb in _WITHOUT_STATES) for entry in self._entries
         )
+
+    @property
+    def administers(self) -> bool:
+        """Whether an entry names the verb admin for all states. The platform's reads don't come to that."""
+        return any(Verb.ADMIN in entry.verbs and EVERYTHING in entry.states for entry in self._entries)
 
     def may_somewhere(self, verb: Verb) -> bool:
         """Whether an entry allows it for any state."""

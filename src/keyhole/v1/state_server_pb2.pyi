@@ -21,6 +21,53 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class DrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNDO_FIELD_NUMBER: _builtins.int
+    LOOK_FIELD_NUMBER: _builtins.int
+    undo: _builtins.bool
+    """It may be given key groups again. Refused (DRAINING) once the server is to end."""
+    look: _builtins.bool
+    """Nothing is changed: it only answers."""
+    def __init__(
+        self,
+        *,
+        undo: _builtins.bool = ...,
+        look: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look", b"look", "undo", b"undo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAINING_FIELD_NUMBER: _builtins.int
+    OWNS_FIELD_NUMBER: _builtins.int
+    draining: _builtins.bool
+    owns: _builtins.bool
+    """A coordinator that is alive counts on it for key groups that others could own. Where nobody else could, it keeps them."""
+    def __init__(
+        self,
+        *,
+        draining: _builtins.bool = ...,
+        owns: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "owns", b"owns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
 class Run(_message.Message):
     """Who speaks: one start of one query. A server obeys the highest generation it has seen, and one run per generation."""
 

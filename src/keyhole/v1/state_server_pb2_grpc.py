@@ -85,6 +85,11 @@ class StateServerStub:
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/keyhole.v1.StateServer/Drain',
+                request_serializer=keyhole_dot_v1_dot_state__server__pb2.DrainRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_state__server__pb2.DrainResponse.FromString,
+                _registered_method=True)
         self.Dump = channel.unary_stream(
                 '/keyhole.v1.StateServer/Dump',
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.DumpRequest.SerializeToString,
@@ -168,6 +173,14 @@ class StateServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
+        Forgotten with the process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Dump(self, request, context):
         """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`.
         """
@@ -227,6 +240,11 @@ def add_StateServerServicer_to_server(servicer, server):
                     servicer.RetireQuery,
                     request_deserializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_state__server__pb2.RetireQueryResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=keyhole_dot_v1_dot_state__server__pb2.DrainRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_state__server__pb2.DrainResponse.SerializeToString,
             ),
             'Dump': grpc.unary_stream_rpc_method_handler(
                     servicer.Dump,
@@ -505,6 +523,33 @@ class StateServer:
             '/keyhole.v1.StateServer/RetireQuery',
             keyhole_dot_v1_dot_state__server__pb2.RetireQueryRequest.SerializeToString,
             keyhole_dot_v1_dot_state__server__pb2.RetireQueryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/keyhole.v1.StateServer/Drain',
+            keyhole_dot_v1_dot_state__server__pb2.DrainRequest.SerializeToString,
+            keyhole_dot_v1_dot_state__server__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

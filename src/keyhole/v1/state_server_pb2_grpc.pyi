@@ -58,6 +58,10 @@ class StateServerStub:
     them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
     all that was committed.
     """
+    Drain: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.DrainRequest, _state_server_pb2.DrainResponse]
+    """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
+    Forgotten with the process.
+    """
     Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
     """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
 
@@ -90,6 +94,10 @@ class StateServerAsyncStub(StateServerStub):
     """Queries are over here: the server forgets them, and deletes what it has stored of them. Refused where a run of one of
     them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
     all that was committed.
+    """
+    Drain: _aio.UnaryUnaryMultiCallable[_state_server_pb2.DrainRequest, _state_server_pb2.DrainResponse]  # type: ignore[assignment]
+    """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
+    Forgotten with the process.
     """
     Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
     """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
@@ -180,6 +188,16 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         """Queries are over here: the server forgets them, and deletes what it has stored of them. Refused where a run of one of
         them is alive (STILL_RUNNING, nothing is changed). May be repeated. What is in Kafka stays: a later run of a query has
         all that was committed.
+        """
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _state_server_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_server_pb2.DrainResponse, _abc.Awaitable[_state_server_pb2.DrainResponse]]:
+        """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
+        Forgotten with the process.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,67 @@
+"""`keyhole drain SERVER`: has a state server give its key groups to others, before its machine is touched, say."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from keyhole import Client
+from keyhole.cli.patience import patience
+from keyhole.clock import SystemClock
+from keyhole.errors import NoServer, Unsupported
+from keyhole.rpc.draining import Drained, drain
+from keyhole.security.credentials import Credentials
+
+_LOOK_SECONDS = 0.5
+
+
+def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool) -> int:
+    """Exit code 1 where the server still owns key groups as the time is over.
+
+    Raises:
+        NoServer: There is none of this name, or it can't be reached.
+        Unsupported: It is a replica, which owns nothing.
+        KeyholeError: As keyhole.rpc.draining.drain.
+    """
+    address = _address(options, credentials)
+    now = drain(address, undo=options.undo, timeout_seconds=options.timeout, credentials=credentials)
+    if not options.undo and now.owns and options.wait:
+        now = _waited(options, address, credentials, now)
+    left = now.draining and now.owns
+    if as_json:
+        print(json.dumps({"server": options.server, "draining": now.draining, "owns": now.owns}))
+    elif not now.draining:
+        print(f"{options.server} takes key groups again; jobs share them evenly within seconds")
+    elif left:
+        print(
+            f"{options.server} still owns key groups. Others take them over as soon as they have copies, while the job "
+            "runs; `keyhole status --watch` shows it"
+        )
+    else:
+        print(f"{options.server} owns nothing that others could own; `keyhole drain {options.server} --undo` ends that")
+    return 1 if left and options.wait else 0
+
+
+def _waited(options: argparse.Namespace, address: str, credentials: Credentials, now: Drained) -> Drained:
+    clock = SystemClock()
+    until = clock.monotonic() + options.wait
+    with patience(f"waiting until others own what {options.server} owns"):
+        while now.draining and now.owns and clock.monotonic() < until:
+            clock.sleep(_LOOK_SECONDS)
+            now = drain(address, look=True, timeout_seconds=options.timeout, credentials=credentials)
+    return now
+
+
+def _address(options: argparse.Namespace, credentials: Credentials) -> str:
+    with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:
+        servers = client.status()
+    for status in servers:
+        if options.server not in (status.server, status.address):
+            continue
+        if status.unreachable:
+            raise NoServer(f"server {options.server} can't be reached: {status.unreachable}")
+        if status.replica:
+            raise Unsupported(f"server {options.server} is a replica: it owns nothing, and may be ended at any time")
+        return status.address
+    known = ", ".join(sorted(status.server or status.address for status in servers))
+    raise NoServer(f"there is no state server {options.server}; there are {known or 'none'}")
