@@ -35,6 +35,21 @@ def test_every_alert_is_tested() -> None:
     assert not [alert["alert"] for alert in promql.alerts() if alert["alert"] not in told]
 
 
+def test_a_panel_of_pods_that_have_ended_has_data_where_one_has(tmp_path: Path) -> None:
+    labels = '{container="executor", cause="memory"}'
+    queries = [query.asked("shop") for query in promql.panel_queries() if query.needs_pods]
+    assert queries
+    told = {
+        "interval": "1m",
+        "input_series": [{"series": f"keyhole_exporter_ended_containers_total{labels}", "values": "0 0 1 1 1"}],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "4m", "exp_samples": [{"labels": labels, "value": 1}]} for query in queries
+        ],
+    }
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [told]}))
+    _promtool_says("test", "rules", tmp_path / "tests.yaml")
+
+
 def test_every_query_of_a_panel_is_promql(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": query.expression.replace("$__rate_interval", "1m")}

@@ -133,7 +133,7 @@ def _generation(run: Observed) -> float:
 
 @pytest.mark.parametrize(
     "query",
-    [q for q in promql.panel_queries() if not q.needs_spark and not q.needs_updates],
+    [q for q in promql.panel_queries() if not (q.needs_spark or q.needs_updates or q.needs_pods)],
     ids=lambda query: query.name,
 )
 def test_a_panel_has_data(run: Observed, query: PanelQuery) -> None:

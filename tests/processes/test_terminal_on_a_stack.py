@@ -51,7 +51,8 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
     )
     try:
         until(lambda: written(kafka), START_SECONDS, 0.2)
-        until(lambda: told("get", STATE, "c1")[0]["found"], LONG_SECONDS, 0.2)
+        # No state, then no key of it: for a moment there is neither.
+        until(lambda: '"found": true' in here.typed("get", STATE, "c1", "--json", **proxy).stdout, LONG_SECONDS, 0.2)
 
         (explained,) = told("explain", STATE, "c1")
         assert (explained["value"], explained["role"], explained["error"]) == ({"amount": 12}, "owner", None)

@@ -108,7 +108,7 @@ def test_a_client_install_brings_neither_spark_nor_kafka(wheel: Path, tmp_path: 
 
 async def test_the_extra_cli_is_enough_to_ask_a_proxy(wheel: Path, tmp_path: Path) -> None:
     environment = await asyncio.to_thread(Environment.of, tmp_path, wheel, "cli")
-    assert environment.packages() <= CLIENT | {"rich", "markdown-it-py", "mdurl", "pygments"}
+    assert environment.packages() <= CLIENT | {"rich", "markdown-it-py", "mdurl", "pygments", "shtab"}
     path = f"{APPLICATION}/{STATE}"
     async with fake_servers("server-a") as (server,):
         server.host(descriptor(), rows(10))

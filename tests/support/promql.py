@@ -54,6 +54,11 @@ class PanelQuery(NamedTuple):
         """Whether only a state that is fed by updates has data for it."""
         return any(name in self.expression for name in _OF_UPDATES)
 
+    @property
+    def needs_pods(self) -> bool:
+        """Whether only pods on Kubernetes that have ended give it data."""
+        return "keyhole_exporter_ended_containers_total" in self.expression
+
     def asked(self, application: str) -> str:
         """As Grafana asks, with one application chosen and all of the rest."""
         expression = self.expression.replace("$__rate_interval", _RATE_WINDOW).replace("$application", application)
