@@ -783,6 +783,60 @@ func (x *GetManyResponse) GetAnswers() []*Answer {
 	return nil
 }
 
+// All keys of one key group, of a state of any kind, in the order of their storage keys.
+type KeyGroupScan struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	KeyGroup uint32                 `protobuf:"varint,1,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
+	// The storage key to go on behind; empty: from the start.
+	After         []byte `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyGroupScan) Reset() {
+	*x = KeyGroupScan{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyGroupScan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyGroupScan) ProtoMessage() {}
+
+func (x *KeyGroupScan) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyGroupScan.ProtoReflect.Descriptor instead.
+func (*KeyGroupScan) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *KeyGroupScan) GetKeyGroup() uint32 {
+	if x != nil {
+		return x.KeyGroup
+	}
+	return 0
+}
+
+func (x *KeyGroupScan) GetAfter() []byte {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
 type ScanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
@@ -796,14 +850,16 @@ type ScanRequest struct {
 	Limit   uint64       `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
 	Options *ReadOptions `protobuf:"bytes,7,opt,name=options,proto3" json:"options,omitempty"`
 	// The descriptor's, of callers that decode the answer by it: STALE_DESCRIPTOR where the state was made anew since.
-	TopicId       string `protobuf:"bytes,8,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	TopicId string `protobuf:"bytes,8,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// In place of a key. `from`, `to` and `descending` are left out then.
+	KeyGroup      *KeyGroupScan `protobuf:"bytes,9,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[9]
+	mi := &file_keyhole_v1_query_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +871,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[9]
+	mi := &file_keyhole_v1_query_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +884,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{9}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ScanRequest) GetState() *StateRef {
@@ -887,11 +943,19 @@ func (x *ScanRequest) GetTopicId() string {
 	return ""
 }
 
+func (x *ScanRequest) GetKeyGroup() *KeyGroupScan {
+	if x != nil {
+		return x.KeyGroup
+	}
+	return nil
+}
+
 // Columns, one item per entry. The first page has the source, also where there are no entries.
 type ScanResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Source *Source                `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The encoded map key (docs/keys.md).
+	// The encoded map key (docs/keys.md). Of a scan of a key group: the encoded key, and behind it the map key where the
+	// state has one; that is the storage key without its key group.
 	MapKeys       [][]byte `protobuf:"bytes,2,rep,name=map_keys,json=mapKeys,proto3" json:"map_keys,omitempty"`
 	Values        [][]byte `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -900,7 +964,7 @@ type ScanResponse struct {
 
 func (x *ScanResponse) Reset() {
 	*x = ScanResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[10]
+	mi := &file_keyhole_v1_query_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +976,7 @@ func (x *ScanResponse) String() string {
 func (*ScanResponse) ProtoMessage() {}
 
 func (x *ScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[10]
+	mi := &file_keyhole_v1_query_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +989,7 @@ func (x *ScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResponse.ProtoReflect.Descriptor instead.
 func (*ScanResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{10}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ScanResponse) GetSource() *Source {
@@ -970,7 +1034,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[11]
+	mi := &file_keyhole_v1_query_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1046,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[11]
+	mi := &file_keyhole_v1_query_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1059,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{11}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LookupRequest) GetFrame() uint64 {
@@ -1073,7 +1137,7 @@ type LookupResponse struct {
 
 func (x *LookupResponse) Reset() {
 	*x = LookupResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	mi := &file_keyhole_v1_query_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1149,7 @@ func (x *LookupResponse) String() string {
 func (*LookupResponse) ProtoMessage() {}
 
 func (x *LookupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	mi := &file_keyhole_v1_query_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1162,7 @@ func (x *LookupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupResponse.ProtoReflect.Descriptor instead.
 func (*LookupResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LookupResponse) GetFrame() uint64 {
@@ -1154,7 +1218,7 @@ type LookupFailure struct {
 
 func (x *LookupFailure) Reset() {
 	*x = LookupFailure{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	mi := &file_keyhole_v1_query_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1230,7 @@ func (x *LookupFailure) String() string {
 func (*LookupFailure) ProtoMessage() {}
 
 func (x *LookupFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	mi := &file_keyhole_v1_query_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1243,7 @@ func (x *LookupFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupFailure.ProtoReflect.Descriptor instead.
 func (*LookupFailure) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LookupFailure) GetIndexes() []uint32 {
@@ -1206,7 +1270,7 @@ type ListStatesRequest struct {
 
 func (x *ListStatesRequest) Reset() {
 	*x = ListStatesRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	mi := &file_keyhole_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1282,7 @@ func (x *ListStatesRequest) String() string {
 func (*ListStatesRequest) ProtoMessage() {}
 
 func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	mi := &file_keyhole_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1295,7 @@ func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesRequest.ProtoReflect.Descriptor instead.
 func (*ListStatesRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{14}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListStatesRequest) GetApplication() string {
@@ -1250,7 +1314,7 @@ type ListStatesResponse struct {
 
 func (x *ListStatesResponse) Reset() {
 	*x = ListStatesResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[15]
+	mi := &file_keyhole_v1_query_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1326,7 @@ func (x *ListStatesResponse) String() string {
 func (*ListStatesResponse) ProtoMessage() {}
 
 func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[15]
+	mi := &file_keyhole_v1_query_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1339,7 @@ func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesResponse.ProtoReflect.Descriptor instead.
 func (*ListStatesResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListStatesResponse) GetStates() []*StateDescriptor {
@@ -1294,7 +1358,7 @@ type DescribeStateRequest struct {
 
 func (x *DescribeStateRequest) Reset() {
 	*x = DescribeStateRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[16]
+	mi := &file_keyhole_v1_query_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1370,7 @@ func (x *DescribeStateRequest) String() string {
 func (*DescribeStateRequest) ProtoMessage() {}
 
 func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[16]
+	mi := &file_keyhole_v1_query_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1383,7 @@ func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateRequest.ProtoReflect.Descriptor instead.
 func (*DescribeStateRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{16}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DescribeStateRequest) GetState() *StateRef {
@@ -1339,7 +1403,7 @@ type DescribeStateResponse struct {
 
 func (x *DescribeStateResponse) Reset() {
 	*x = DescribeStateResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[17]
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1415,7 @@ func (x *DescribeStateResponse) String() string {
 func (*DescribeStateResponse) ProtoMessage() {}
 
 func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[17]
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1428,7 @@ func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateResponse.ProtoReflect.Descriptor instead.
 func (*DescribeStateResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{17}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeStateResponse) GetDescriptor_() *StateDescriptor {
@@ -1389,7 +1453,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1465,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1478,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
 }
 
 type StatusResponse struct {
@@ -1428,7 +1492,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1504,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1517,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StatusResponse) GetServers() []*ServerStatus {
@@ -1482,7 +1546,7 @@ type ProxyStatus struct {
 
 func (x *ProxyStatus) Reset() {
 	*x = ProxyStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1558,7 @@ func (x *ProxyStatus) String() string {
 func (*ProxyStatus) ProtoMessage() {}
 
 func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1571,7 @@ func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
 func (*ProxyStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ProxyStatus) GetVersion() string {
@@ -1557,7 +1621,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1633,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1646,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ServerStatus) GetServer() string {
@@ -1695,7 +1759,7 @@ type StateHolding struct {
 
 func (x *StateHolding) Reset() {
 	*x = StateHolding{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1771,7 @@ func (x *StateHolding) String() string {
 func (*StateHolding) ProtoMessage() {}
 
 func (x *StateHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1784,7 @@ func (x *StateHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHolding.ProtoReflect.Descriptor instead.
 func (*StateHolding) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StateHolding) GetDescriptor_() *StateDescriptor {
@@ -1811,7 +1875,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1887,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1900,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainRequest) GetState() *StateRef {
@@ -1887,7 +1951,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +1963,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +1976,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainResponse) GetKeyGroup() uint32 {
@@ -2025,7 +2089,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2101,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2114,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Hop) GetAddress() string {
@@ -2119,7 +2183,7 @@ type KeyGroupCopy struct {
 
 func (x *KeyGroupCopy) Reset() {
 	*x = KeyGroupCopy{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2195,7 @@ func (x *KeyGroupCopy) String() string {
 func (*KeyGroupCopy) ProtoMessage() {}
 
 func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2208,7 @@ func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
 func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *KeyGroupCopy) GetServer() string {
@@ -2270,7 +2334,10 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x121\n" +
 	"\aoptions\x18\x03 \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\"?\n" +
 	"\x0fGetManyResponse\x12,\n" +
-	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"\xa6\x02\n" +
+	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"A\n" +
+	"\fKeyGroupScan\x12\x1b\n" +
+	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\fR\x05after\"\xdd\x02\n" +
 	"\vScanRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x12#\n" +
@@ -2281,7 +2348,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"descending\x12\x14\n" +
 	"\x05limit\x18\x06 \x01(\x04R\x05limit\x121\n" +
 	"\aoptions\x18\a \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\x12\x19\n" +
-	"\btopic_id\x18\b \x01(\tR\atopicId\"m\n" +
+	"\btopic_id\x18\b \x01(\tR\atopicId\x125\n" +
+	"\tkey_group\x18\t \x01(\v2\x18.keyhole.v1.KeyGroupScanR\bkeyGroup\"m\n" +
 	"\fScanResponse\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.keyhole.v1.SourceR\x06source\x12\x19\n" +
 	"\bmap_keys\x18\x02 \x03(\fR\amapKeys\x12\x16\n" +
@@ -2431,7 +2499,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -2445,39 +2513,40 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*GetResponse)(nil),           // 9: keyhole.v1.GetResponse
 	(*GetManyRequest)(nil),        // 10: keyhole.v1.GetManyRequest
 	(*GetManyResponse)(nil),       // 11: keyhole.v1.GetManyResponse
-	(*ScanRequest)(nil),           // 12: keyhole.v1.ScanRequest
-	(*ScanResponse)(nil),          // 13: keyhole.v1.ScanResponse
-	(*LookupRequest)(nil),         // 14: keyhole.v1.LookupRequest
-	(*LookupResponse)(nil),        // 15: keyhole.v1.LookupResponse
-	(*LookupFailure)(nil),         // 16: keyhole.v1.LookupFailure
-	(*ListStatesRequest)(nil),     // 17: keyhole.v1.ListStatesRequest
-	(*ListStatesResponse)(nil),    // 18: keyhole.v1.ListStatesResponse
-	(*DescribeStateRequest)(nil),  // 19: keyhole.v1.DescribeStateRequest
-	(*DescribeStateResponse)(nil), // 20: keyhole.v1.DescribeStateResponse
-	(*StatusRequest)(nil),         // 21: keyhole.v1.StatusRequest
-	(*StatusResponse)(nil),        // 22: keyhole.v1.StatusResponse
-	(*ProxyStatus)(nil),           // 23: keyhole.v1.ProxyStatus
-	(*ServerStatus)(nil),          // 24: keyhole.v1.ServerStatus
-	(*StateHolding)(nil),          // 25: keyhole.v1.StateHolding
-	(*ExplainRequest)(nil),        // 26: keyhole.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 27: keyhole.v1.ExplainResponse
-	(*Hop)(nil),                   // 28: keyhole.v1.Hop
-	(*KeyGroupCopy)(nil),          // 29: keyhole.v1.KeyGroupCopy
-	nil,                           // 30: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 31: keyhole.v1.Source
-	(*Error)(nil),                 // 32: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 33: keyhole.v1.StateDescriptor
+	(*KeyGroupScan)(nil),          // 12: keyhole.v1.KeyGroupScan
+	(*ScanRequest)(nil),           // 13: keyhole.v1.ScanRequest
+	(*ScanResponse)(nil),          // 14: keyhole.v1.ScanResponse
+	(*LookupRequest)(nil),         // 15: keyhole.v1.LookupRequest
+	(*LookupResponse)(nil),        // 16: keyhole.v1.LookupResponse
+	(*LookupFailure)(nil),         // 17: keyhole.v1.LookupFailure
+	(*ListStatesRequest)(nil),     // 18: keyhole.v1.ListStatesRequest
+	(*ListStatesResponse)(nil),    // 19: keyhole.v1.ListStatesResponse
+	(*DescribeStateRequest)(nil),  // 20: keyhole.v1.DescribeStateRequest
+	(*DescribeStateResponse)(nil), // 21: keyhole.v1.DescribeStateResponse
+	(*StatusRequest)(nil),         // 22: keyhole.v1.StatusRequest
+	(*StatusResponse)(nil),        // 23: keyhole.v1.StatusResponse
+	(*ProxyStatus)(nil),           // 24: keyhole.v1.ProxyStatus
+	(*ServerStatus)(nil),          // 25: keyhole.v1.ServerStatus
+	(*StateHolding)(nil),          // 26: keyhole.v1.StateHolding
+	(*ExplainRequest)(nil),        // 27: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 28: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 29: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 30: keyhole.v1.KeyGroupCopy
+	nil,                           // 31: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 32: keyhole.v1.Source
+	(*Error)(nil),                 // 33: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 34: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	30, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	31, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	31, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	32, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -2488,52 +2557,53 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	5,  // 16: keyhole.v1.ScanRequest.from:type_name -> keyhole.v1.Key
 	5,  // 17: keyhole.v1.ScanRequest.to:type_name -> keyhole.v1.Key
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
-	31, // 19: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	3,  // 20: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 21: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 22: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	31, // 23: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	16, // 24: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	32, // 25: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	33, // 26: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
-	3,  // 27: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	33, // 28: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	25, // 29: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	24, // 30: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	23, // 31: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	25, // 32: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	33, // 33: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	31, // 34: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 35: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 36: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 37: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 38: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	32, // 39: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	28, // 40: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	29, // 41: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	32, // 42: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	31, // 43: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	17, // 44: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	19, // 45: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 46: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 47: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	14, // 48: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	12, // 49: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	21, // 50: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	26, // 51: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	18, // 52: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	20, // 53: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 54: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 55: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	15, // 56: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	13, // 57: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	22, // 58: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	27, // 59: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	52, // [52:60] is the sub-list for method output_type
-	44, // [44:52] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
+	32, // 20: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	3,  // 21: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 22: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 23: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
+	32, // 24: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	17, // 25: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	33, // 26: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	34, // 27: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	3,  // 28: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
+	34, // 29: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	26, // 30: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	25, // 31: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	24, // 32: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	26, // 33: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	34, // 34: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	32, // 35: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 36: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 37: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 38: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 39: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	33, // 40: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	29, // 41: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	30, // 42: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	33, // 43: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	32, // 44: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	18, // 45: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	20, // 46: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 47: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 48: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	15, // 49: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 50: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	22, // 51: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	27, // 52: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	19, // 53: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	21, // 54: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 55: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 56: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	16, // 57: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	14, // 58: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	23, // 59: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	28, // 60: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	53, // [53:61] is the sub-list for method output_type
+	45, // [45:53] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -2551,7 +2621,7 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
-	file_keyhole_v1_query_proto_msgTypes[24].OneofWrappers = []any{
+	file_keyhole_v1_query_proto_msgTypes[25].OneofWrappers = []any{
 		(*ExplainResponse_Answer)(nil),
 		(*ExplainResponse_Error)(nil),
 	}
@@ -2561,7 +2631,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,7 +43,8 @@ type QueryClient interface {
 	// Many lookups a message, several messages under way, answered in any order: the transport of the client library and
 	// of the proxy's back side.
 	Lookup(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LookupRequest, LookupResponse], error)
-	// The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer.
+	// The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
+	// one answer.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
 	// What the servers hold and how far they are: `keyhole status`.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
@@ -165,7 +166,8 @@ type QueryServer interface {
 	// Many lookups a message, several messages under way, answered in any order: the transport of the client library and
 	// of the proxy's back side.
 	Lookup(grpc.BidiStreamingServer[LookupRequest, LookupResponse]) error
-	// The entries of one key of a map or list state, in order, all as of one epoch: pages of one answer.
+	// The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
+	// one answer.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
 	// What the servers hold and how far they are: `keyhole status`.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
