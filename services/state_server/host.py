@@ -106,6 +106,11 @@ class QueryHost:
         return not self.alone and not self.lease.expired and self._states.assigned
 
     @property
+    def assigned(self) -> bool:
+        """Whether it owns key groups, or is to, whoever else there is and whether its coordinator lives or not."""
+        return self._states.assigned
+
+    @property
     def states(self) -> list[str]:
         """The states that it has stores of."""
         return sorted(self._states.hosted)

@@ -98,12 +98,18 @@ class Registry:
             raise Draining(f"server {self.server} is shutting down; its successor takes key groups again")
         if self.draining == undo:
             self.draining = not undo
+            _log.info("may be given key groups again" if undo else "drains: key groups are to go to others")
             self.changed()
 
     def end(self) -> None:
         """It is to end: drains for good."""
         self.ending = self.draining = True
         self.changed()
+
+    @property
+    def assigned(self) -> bool:
+        """It owns key groups, or is to: nobody has taken them over, whether anybody could or not."""
+        return any(host.assigned for host in self._hosts.values())
 
     def on_retire(self, callback: Callable[[str, str], None]) -> None:
         """Is called with what is to be retired, by application and query, before anything is done (on a replica)."""

@@ -35,7 +35,7 @@ POLICY = """
 [[allow]]
 who = ["token:reader"]
 verbs = ["read"]
-states = ["weather/readings"]
+states = ["weather/readings", "weather/to-come"]
 
 [[allow]]
 who = ["token:operator"]
@@ -332,6 +332,12 @@ async def test_each_caller_is_shown_what_the_policy_lets_it_see(two: list[FakeSe
         assert (status, detail["may_read"], detail["may_scan"], detail["missing"]) == (200, True, False, "")
         for path in (f"{DETAIL}/{APPLICATION}/other", f"{DETAIL}/nowhere/x"):
             assert (await told("reader", path))[0] == 403
+
+        status, refused = await told("reader", f"{DETAIL}/{APPLICATION}/to-come")
+        assert (status, refused["reason"]) == (404, "UNKNOWN_STATE")
+        _, whole = await told("operator", OVERVIEW)
+        (hidden,) = {of["standing"]["state"] for of in whole["states"]} - {STATE}
+        assert hidden not in str(refused)
 
         _, seen = await told("nobody", OVERVIEW)
         assert (seen["states"], seen["servers"], seen["events"], seen["troubles"]) == ([], [], [], [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client, errors
+from keyhole.client.state_scans import AsyncStateScan
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import ScanPlace
 from keyhole.encoding.storage_key import group_of
@@ -23,7 +25,7 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours, key_of, row, scan_request
 from tests.support.proxies import fake_servers, proxy_of
-from tests.support.refusals import refusal_of
+from tests.support.refusals import refusal_of, told_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -150,6 +152,38 @@ async def test_a_scan_goes_on_behind_its_token_wherever_it_was_left(
         assert found == everything
 
 
+async def test_a_page_that_was_not_given_is_not_behind_the_token(
+    halves: tuple[FakeServer, FakeServer, AsyncClient],
+) -> None:
+    _, _, client = halves
+    everything = await _all(client)
+    scan = client.scan_all(APPLICATION, STATE)
+    assert await scan.more()
+    assert await _all(client, after=scan.token) == everything
+
+    def fails_at(number: int) -> Any:
+        values = itertools.count()
+
+        def typed(row: Any) -> Any:
+            if next(values) == number:
+                raise errors.ValueMismatch("no")
+            return row
+
+        return typed
+
+    async def read(scan: AsyncStateScan, found: list[tuple[Any, Any]]) -> None:
+        while entries := await scan.page():
+            found.extend((entry.key, entry.map_key) for entry in entries)
+
+    for number in (0, 1, 5):
+        scan, found = client.scan_all(APPLICATION, STATE).of_type(fails_at(number)), []
+        with pytest.raises(errors.ValueMismatch):
+            await read(scan, found)
+        assert found + await _all(client, after=scan.token) == everything
+        await read(scan, found)
+        assert found == everything
+
+
 async def test_a_token_is_as_good_for_other_owners_and_for_another_proxy(
     halves: tuple[FakeServer, FakeServer, AsyncClient],
 ) -> None:
@@ -210,6 +244,10 @@ async def test_what_breaks_off_within_a_key_group_says_so_and_goes_on_behind_its
         try:
             assert state.descriptor == hourly()
             assert found + await _all(client, after=scan.token, timeout=PATIENCE_SECONDS) == everything
+            # The scan itself goes on, too: what is left is not taken for nothing.
+            found.extend([(entry.key, entry.map_key) async for entry in scan])
+            assert found == everything
+            assert scan.done
         finally:
             await again.stop()
 
@@ -255,8 +293,12 @@ async def test_what_is_no_token_limit_or_option_is_refused_by_what_to_do(
         client.scan_all(APPLICATION, STATE, start=1)  # type: ignore[call-arg]
     with pytest.raises(errors.UnknownState):
         await client.scan_all(APPLICATION, "no-such-state").page()
-    with pytest.raises(errors.EpochNotReached):
-        await client.scan_all(APPLICATION, STATE, min_epoch=9, timeout=0.2).page()
+    await told_at_deadline(
+        lambda seconds: client.scan_all(APPLICATION, STATE, min_epoch=9, timeout=seconds).page(),
+        0.5,
+        errors.EpochNotReached,
+        "min_epoch asks for 9",
+    )
 
 
 @pytest.mark.parametrize("proxied", [False, True])

@@ -15,7 +15,9 @@ from typing import Any
 
 from aiohttp import web
 
+from keyhole.errors import KeyholeError
 from keyhole.protocol.server_view import StateName
+from keyhole.rpc.authorization import discreet
 from keyhole.security.authentication import Caller
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -116,7 +118,10 @@ class ConsoleRoutes:
         if not caller.may_see(*name):
             raise caller.denied(Verb.READ, *name)
         reports, described = await self._look()
-        self._directory.table(name)  # raises UnknownState and the like, by its words
+        try:
+            self._directory.table(name)
+        except KeyholeError as error:
+            raise discreet(caller, error) from None
         of = described.get(name)
         if of is None:  # it has come since the servers were asked
             of = describe_all({name: self._directory.table(name)}, reports.servers)[name]

@@ -140,7 +140,12 @@ def _of_server(server: pb.ServerStatus) -> Iterator[ShownTrouble]:
         )
     elif server.draining:
         yield ShownTrouble(
-            Severity.NOTE, name, "", "", "It drains: it gives its key groups to others before it ends.", "Nothing."
+            Severity.NOTE,
+            name,
+            "",
+            "",
+            "It drains: its key groups go to others, and it is given none.",
+            "Nothing, if it is about to end. If `keyhole drain` was asked for it, `--undo` ends that.",
         )
 
 

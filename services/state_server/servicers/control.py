@@ -156,7 +156,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         """Gives its key groups to others, or takes some again."""
         if not request.look:
             self._registry.drain(undo=request.undo)
-        return pb.DrainResponse(draining=self._registry.draining, owns=self._registry.owning)
+        return pb.DrainResponse(draining=self._registry.draining, owns=self._registry.assigned)
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""

@@ -236,7 +236,7 @@ def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=seconds_or_none,
         default=60.0,
         metavar="SECONDS",
-        help="until it owns nothing that others could own (%(default)s); 0: not at all",
+        help="until it owns no key group (%(default)s); 0: not at all",
     )
     _add_proxy(drain)
     drain.add_argument(

@@ -34,11 +34,12 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
         print(f"{options.server} takes key groups again; jobs share them evenly within seconds")
     elif left:
         print(
-            f"{options.server} still owns key groups. Others take them over as soon as they have copies, while the job "
-            "runs; `keyhole status --watch` shows it"
+            f"{options.server} still owns key groups: their reads would fail without it. Others take them over as soon "
+            "as they have copies, while the job runs and where there is another server that does not drain; `keyhole "
+            "status --watch` shows it"
         )
     else:
-        print(f"{options.server} owns nothing that others could own; `keyhole drain {options.server} --undo` ends that")
+        print(f"{options.server} owns no key group, and gets none until `keyhole drain {options.server} --undo`")
     return 1 if left and options.wait else 0
 
 

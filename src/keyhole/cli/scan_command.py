@@ -13,7 +13,7 @@ from keyhole import Client, KeyedEntry, StateDescriptor
 from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.value_json import to_json
-from keyhole.errors import KeyMismatch, MalformedRequest
+from keyhole.errors import KeyholeError, KeyMismatch, MalformedRequest, UnavailableError
 from keyhole.model.state_path import state_path
 from keyhole.rpc.scan_requests import check_has_entries
 
@@ -98,16 +98,30 @@ def _scan_all(
         max_staleness=_staleness(bounds),
         min_epoch=bounds.min_epoch,
     ) as found:
-        rows = [_row(entry, with_map_key=bool(descriptor.entry_key), as_json=output.as_json) for entry in found]
+        rows: list[dict[str, Any]] = []
+        broken: KeyholeError | None = None
+        try:
+            for entry in found:
+                rows.append(_row(entry, with_map_key=bool(descriptor.entry_key), as_json=output.as_json))  # noqa: PERF401 - those before an error count
+        except UnavailableError as error:
+            if not rows:
+                raise
+            broken = error
     if output.as_json:
         print(json.dumps({"entries": rows, "next": found.token}, default=str))
-        return
+    else:
+        _show(output, path, descriptor, rows, found.token)
+    if broken is not None:
+        raise broken
+
+
+def _show(
+    output: OutputFormat, path: str, descriptor: StateDescriptor, rows: list[dict[str, Any]], token: str | None
+) -> None:
     names = ", ".join(column.name for column in (*descriptor.scan_key, *descriptor.entry_key))
     output.rows(rows, f"{path}: {len(rows):,} entries by {names}, in no order")
-    if found.token is not None:
-        Console(stderr=True).print(
-            f"there may be more: --after {found.token}", markup=False, highlight=False, soft_wrap=True
-        )
+    if token is not None:
+        Console(stderr=True).print(f"there may be more: --after {token}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _row(entry: KeyedEntry, *, with_map_key: bool, as_json: bool) -> dict[str, Any]:

@@ -207,7 +207,9 @@ class AsyncClient:
         bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
         limit, after = checked_limit(options.get("limit")), options.get("after")
         name = (application, state)
-        return AsyncStateScan(lambda: self._here().scan_all(name, bounds, seconds, limit, after), after)
+        return AsyncStateScan(
+            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place), limit, after
+        )
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Any thread."""

@@ -17,18 +17,22 @@ class AsyncStateScan:
             async for entry in entries:
                 ...
 
-    Each pass is made once: a second loop over it goes on where the first one was left.
+    Each pass is made once: a second loop over it goes on where the first one was left, also where that one ended with
+    an error. Behind an error it asks anew, and what it reads then is as of then.
     """
 
     def __init__(
         self,
-        begin: Callable[[], AsyncGenerator[EntriesRead]],
+        begin: Callable[[str | None, int | None], AsyncGenerator[EntriesRead]],
+        limit: int | None,
         after: str | None,
         typed: Callable[[Any], Any] | None = None,
     ) -> None:
         self._begin = begin
+        self._left = limit
         self._after = after
         self._typed = typed
+        self._closed = False
         self._pages: AsyncGenerator[EntriesRead] | None = None
         self._read: EntriesRead | None = None
         # Of the entries of `_read`.
@@ -62,18 +66,31 @@ class AsyncStateScan:
     async def page(self) -> Sequence[KeyedEntry]:
         """The next entries, as many as have come together; none: there are no more. Raises as AsyncClient.scan_all."""
         await self.more()
-        return list(self.given())
+        before = self._given, self._left
+        try:
+            return list(self.given())
+        except BaseException:
+            # The caller has none of them.
+            self._given, self._left = before
+            raise
 
     async def more(self) -> bool:
         """Waits for entries that can be `given`. False: there are no more. Raises as AsyncClient.scan_all."""
         if self._read is not None and self._given < len(self._read.entries):
             return True
+        if self._closed or self.done or self._left == 0:
+            return False
         if self._pages is None:
-            self._pages = self._begin()
-        async for read in self._pages:
-            self._read, self._given = read, 0
-            if read.entries:
-                return True
+            self._pages = self._begin(self.token, self._left)
+        try:
+            async for read in self._pages:
+                self._read, self._given = read, 0
+                if read.entries:
+                    return True
+        except BaseException:
+            # It gives nothing any more, which must not be taken for the end.
+            self._pages = None
+            raise
         return False
 
     def given(self) -> Iterator[KeyedEntry]:
@@ -83,14 +100,17 @@ class AsyncStateScan:
             if self._typed is not None:
                 entry = entry._replace(value=self._typed(entry.value))
             self._given += 1
+            if self._left is not None:
+                self._left -= 1
             yield entry
 
     def of_type(self, typed: Callable[[Any], Any]) -> AsyncStateScan:
         """The same scan, not begun, with other values: what the function makes of each row."""
-        return AsyncStateScan(self._begin, self._after, typed)
+        return AsyncStateScan(self._begin, self._left, self._after, typed)
 
     async def close(self) -> None:
         """Ends the scan; the server lets go of what it kept for it. Idempotent."""
+        self._closed = True
         if self._pages is not None:
             await self._pages.aclose()
 

@@ -18,7 +18,7 @@ class Drained(NamedTuple):
 
     Attributes:
         draining: It is given nothing, and others are to have what it owns.
-        owns: A job that is alive counts on it for key groups that another server could own.
+        owns: It is the owner of key groups. It stays that while its job doesn't run, or nobody else could take them.
     """
 
     draining: bool

@@ -52,7 +52,7 @@ class DrainResponse(_message.Message):
     OWNS_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     owns: _builtins.bool
-    """A coordinator that is alive counts on it for key groups that others could own. Where nobody else could, it keeps them."""
+    """It is the owner of key groups. It stays that while its job doesn't run, or where nobody else could take them."""
     def __init__(
         self,
         *,

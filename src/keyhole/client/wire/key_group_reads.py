@@ -35,18 +35,22 @@ class EntriesRead(NamedTuple):
     Attributes:
         entries: Of one key group; none once that is read to its end.
         keys: The storage key of each.
+        before: What was read before them.
         behind: What is read then; None: all.
         descriptor: Of the state.
     """
 
     entries: Sequence[KeyedEntry]
     keys: Sequence[bytes]
+    before: ScanPlace
     behind: ScanPlace | None
     descriptor: StateDescriptor
 
     def token(self, given: int) -> str | None:
         """Where a scan goes on once so many of these entries were given; None: all of the state was read."""
         if given < len(self.keys):
+            if not given:
+                return self.before.token(self.descriptor)
             key = self.keys[given - 1]
             return ScanPlace(group_of(key), key).token(self.descriptor)
         return None if self.behind is None else self.behind.token(self.descriptor)
@@ -95,14 +99,14 @@ class KeyGroupReads:
         while place.key_group < key_groups and self._left != 0:
             async with aclosing(self._key_group(place)) as pages:
                 async for entries, keys in pages:
-                    place = ScanPlace(place.key_group, keys[-1])
+                    before, place = place, ScanPlace(place.key_group, keys[-1])
                     if self._left is not None:
                         self._left -= len(entries)
-                    yield EntriesRead(entries, keys, place, descriptor)
+                    yield EntriesRead(entries, keys, before, place, descriptor)
             if self._left == 0:
                 return
-            place = ScanPlace(place.key_group + 1)
-            yield EntriesRead((), (), place if place.key_group < key_groups else None, descriptor)
+            before, place = place, ScanPlace(place.key_group + 1)
+            yield EntriesRead((), (), before, place if place.key_group < key_groups else None, descriptor)
 
     async def _key_group(self, place: ScanPlace) -> AsyncGenerator[tuple[list[KeyedEntry], list[bytes]]]:
         """Entries, and the storage key of each. Until the first page has come it is asked for again."""
