@@ -222,7 +222,7 @@ def watch(options: argparse.Namespace, group: ControlGroup, limit: int) -> None:
 
 
 class Samples:
-    """Of one group."""
+    """The memory of one control group, by what takes it: each `take` is a sample."""
 
     def __init__(self, group: ControlGroup) -> None:
         self._group = group

@@ -27,7 +27,7 @@ COLORS = ("#4c78a8", "#f58518", "#54a24b")
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the file."""
+    """Draws a chart below the other of each measurement, and writes them as one picture."""
     out, *charts = arguments
     mpl.rcParams.update({"svg.hashsalt": "keyhole", "svg.fonttype": "none", "font.size": 9})
     figure, axes = plt.subplots(len(charts), 1, figsize=(8, 2.6 * len(charts)), squeeze=False, constrained_layout=True)

@@ -108,7 +108,7 @@ TO_DO: dict[type[KeyholeError], str] = {
 
 
 def page() -> str:
-    """The whole page."""
+    """docs/errors.md as Markdown: a table for each branch of the tree of errors."""
     parts = [_INTRODUCTION]
     for branch, title in _BRANCHES.items():
         about = " ".join((inspect.getdoc(branch) or "").split())

@@ -73,17 +73,14 @@ class TypedValues(Generic[T]):
 
     def answer(self, of: Answer) -> TypedAnswer[T]:
         """Raises ValueMismatch: the value does not fit the type."""
-        return TypedAnswer(of.found, self._value(of.value) if of.found else None, of.source)
-
-    def value(self, row: Any) -> Any:
-        """Raises ValueMismatch: the value does not fit the type."""
-        return self._value(row)
+        return TypedAnswer(of.found, self.value(of.value) if of.found else None, of.source)
 
     def entries(self, of: Entries) -> TypedEntries[T]:
         """Raises ValueMismatch: a value does not fit the type."""
-        return TypedEntries(tuple(Entry(map_key, self._value(value)) for map_key, value in of.entries), of.source)
+        return TypedEntries(tuple(Entry(map_key, self.value(value)) for map_key, value in of.entries), of.source)
 
-    def _value(self, row: Any) -> Any:
+    def value(self, row: Any) -> Any:
+        """Raises ValueMismatch: the value does not fit the type."""
         if self._convert is None or not isinstance(row, Row):
             return row
         try:

@@ -131,13 +131,7 @@ _STATE_SERVER = (
     *_process(_SERVER, "server"),
     _refused(_SERVER, "server"),
     _gauge(_SERVER, "ready", "", "server", "1: it has key groups, and all of them can be read."),
-    _gauge(
-        _SERVER,
-        "draining",
-        "",
-        "server",
-        "1: it was sent SIGTERM, or asked to drain: others are to have its key groups.",
-    ),
+    _gauge(_SERVER, "draining", "", "server", "1: its key groups are to go to others (SIGTERM, `keyhole drain`)."),
     # What it holds.
     _gauge(_SERVER, "held", "states", "server", "Of how many states it holds key groups."),
     _gauge(_SERVER, "assigned", "key_groups", _COPY, "Key groups that it was given, to own or to follow."),

@@ -122,15 +122,10 @@ class KeyGroupReads:
                         begun = True
                         if page.values:
                             yield await self._decoded(page, place.key_group, deadline)
-            except StaleDescriptor:
+            except StaleDescriptor as error:
                 if begun:
                     raise
-                self._reads().outdated(codec)
-                if (await self._codec(deadline)).descriptor == codec.descriptor:
-                    pause = pause_seconds()
-                    if self._loop.time() + pause >= deadline:
-                        raise
-                    await self._links.pause(self._loop.time() + pause)
+                await self._describe_again(codec, error, deadline)
             except UnavailableError as error:
                 if begun:
                     raise self._broken_off(error) from error.__cause__
@@ -178,16 +173,21 @@ class KeyGroupReads:
             codec = await self._codec(deadline)
             try:
                 entries = [_entry(codec, key, row, source) for key, row in zip(keys, page.values, strict=True)]
-            except (StaleDescriptor, ValueMismatch):
+            except (StaleDescriptor, ValueMismatch) as error:
                 # A row of a schema that was added since the state was described.
-                self._reads().outdated(codec)
-                pause = pause_seconds()
-                if (await self._codec(deadline)).descriptor == codec.descriptor:
-                    if self._loop.time() + pause >= deadline:
-                        raise
-                    await self._links.pause(self._loop.time() + pause)
+                await self._describe_again(codec, error, deadline)
             else:
                 return entries, keys
+
+    async def _describe_again(self, codec: StateCodec, error: KeyholeError, deadline: float) -> None:
+        """What the codec was made of is outdated. Raises the error where nothing newer comes in time."""
+        self._reads().outdated(codec)
+        if (await self._codec(deadline)).descriptor == codec.descriptor:
+            # Who describes it may hear of a schema after its first row.
+            until = self._loop.time() + pause_seconds()
+            if until >= deadline:
+                raise error
+            await self._links.pause(until)
 
     def _broken_off(self, error: KeyholeError) -> KeyholeError:
         name = "/".join(self._name)
