@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from aiohttp import web
 
 from keyhole.errors import KeyholeError
+from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc.authorization import discreet
 from keyhole.security.authentication import Caller
@@ -91,7 +91,7 @@ class ConsoleRoutes:
         return _answer(
             {
                 **self._head(reports),
-                "version": _version(),
+                "version": version(),
                 "grpc_port": self._grpc_port(),
                 "administers": administers,
                 "states": [self._state_json(of.standing, reports) for of in seen.values()],
@@ -216,13 +216,6 @@ def _server_json(server: pb.ServerStatus, administers: bool) -> dict[str, Any]:
 
 def _moment(ms: int) -> str | None:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat() if ms else None
-
-
-def _version() -> str:
-    try:
-        return version("keyhole-spark")
-    except PackageNotFoundError:  # run from its sources, without an install
-        return ""
 
 
 def _answer(body: dict[str, Any]) -> web.Response:
