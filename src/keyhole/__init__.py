@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.model.predicates import Predicate, field
 from keyhole.model.read import Answer, Entries, Entry, KeyedEntry, Source, Stale
 from keyhole.model.state import StateDescriptor
 from keyhole.security.credentials import Credentials
@@ -28,11 +29,13 @@ __all__ = [
     "Entry",
     "KeyedEntry",
     "KeyholeError",
+    "Predicate",
     "ServerStatus",
     "Source",
     "Stale",
     "StateDescriptor",
     "StateHolding",
+    "field",
 ]
 
 _FROM_CLIENT = frozenset({"AsyncClient", "Client", "ServerStatus", "StateHolding"})

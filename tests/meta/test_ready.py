@@ -30,6 +30,7 @@ PARAMETERS = {
         },
     ),
     "keyhole.encoding.earlier_rows": ("kind", set()),  # of a scalar, which is stored as a built-in type
+    "keyhole.encoding.row_fields": ("kind", set()),  # likewise, or made ready where it is made
     "keyhole.protocol.receipts": ("cls", {"PartitionReceipt"}),
     "keyhole.client.typed_values": ("to", set()),  # a reader's own, made ready when the handle is made
 }

@@ -30,7 +30,7 @@ def upgrades(
         kinds: Of the newest schema's fields.
     """
     found: dict[type[Row], Upgrade] = {}
-    for before, places in _origins(earlier, schema):
+    for before, places in origins(earlier, schema):
         # Of what is dropped later it does not matter what it is.
         kept = {place: kind.stored for place, kind in zip(places, kinds, strict=True) if isinstance(place, int)}
         fields = [(field.name, kept.get(at, Any)) for at, field in enumerate(before.fields)]
@@ -38,7 +38,7 @@ def upgrades(
     return found
 
 
-def _origins(earlier: Sequence[ValueSchema], newest: ValueSchema) -> list[tuple[ValueSchema, tuple[Origin, ...]]]:
+def origins(earlier: Sequence[ValueSchema], newest: ValueSchema) -> list[tuple[ValueSchema, tuple[Origin, ...]]]:
     """Returns each earlier schema, and where each field of the newest one is in its rows."""
     found: list[tuple[ValueSchema, tuple[Origin, ...]]] = []
     after, places = newest, tuple[Origin, ...](range(len(newest.fields)))

@@ -1,0 +1,63 @@
+"""Reads the columns of many storage keys, fast: as numbers, where a reader gets dates and times of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keyhole.encoding.key_values import BYTES
+from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.model.state import KeyColumn, KeyType
+
+ReadKey = Callable[[bytes], Sequence[Any]]
+"""Storage key -> its columns: str, bytes, bool, and of all others int (days of a date, microseconds of a timestamp)."""
+
+_Take = Callable[[bytes, int], tuple[Any, int]]
+
+
+def key_reader(columns: Sequence[KeyColumn], count: int | None = None) -> ReadKey:
+    """Makes what reads the first columns of storage keys that have these, of the key and then of the map key.
+
+    It may raise any ValueError or IndexError of what is no such key: stores have none.
+
+    Args:
+        count: How many; None: all.
+    """
+    if len(columns) == 1:
+        one = _take(columns[0].type)
+        return lambda key: one(key, GROUP_BYTES)[:1]
+    takes = [_take(column.type) for column in columns[:count]]
+
+    def read(key: bytes) -> Sequence[Any]:
+        at, found = GROUP_BYTES, []
+        for take in takes:
+            value, at = take(key, at)
+            found.append(value)
+        return found
+
+    return read
+
+
+def _take(kind: KeyType) -> _Take:
+    """Reads one column: from where it begins to its value, and to where the next one does."""
+    if kind is KeyType.STRING:
+        return _string
+    if kind is KeyType.BINARY:
+        return _binary
+    if kind is KeyType.BOOLEAN:
+        return lambda data, at: (data[at] == 1, at + 1)
+    width = BYTES[kind]
+    bias, from_bytes = 1 << 8 * width - 1, int.from_bytes
+    return lambda data, at: (from_bytes(data[at : at + width], "big") - bias, at + width)
+
+
+def _binary(data: bytes, at: int) -> tuple[bytes, int]:
+    # The first two zeros are the end: a zero of the value has an FF behind it.
+    end = data.index(b"\0\0", at)
+    raw = data[at:end]
+    return raw.replace(b"\0\xff", b"\0") if b"\0" in raw else raw, end + 2
+
+
+def _string(data: bytes, at: int) -> tuple[str, int]:
+    raw, end = _binary(data, at)
+    return raw.decode(), end

@@ -1,0 +1,161 @@
+"""Predicates as the messages of keyhole.v1, and back. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+
+from keyhole.encoding.value_types import days_of, micros_of
+from keyhole.errors import MalformedRequest
+from keyhole.model.predicates import (
+    And,
+    ComparedBy,
+    Comparison,
+    FieldPath,
+    FieldPlace,
+    IsNull,
+    Not,
+    OneOf,
+    Or,
+    Predicate,
+    PredicateValue,
+    checked,
+)
+from keyhole.v1 import predicate_pb2 as pb
+
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OPERATORS = {of: pb.ComparisonOperator.Value(f"COMPARISON_OPERATOR_{of.name}") for of in ComparedBy}
+_OPERATORS_BACK = {number: of for of, number in _OPERATORS.items()}
+_PLACES = {of: pb.FieldPlace.Value(f"FIELD_PLACE_{of.name}") for of in FieldPlace}
+_PLACES_BACK = {number: of for of, number in _PLACES.items()}
+_WHOLE = range(-(1 << 63), 1 << 63)
+_MOST_DIGITS = 100
+
+
+def predicate_to_proto(predicate: Predicate) -> pb.Predicate:
+    """The predicate as a message.
+
+    Raises:
+        MalformedRequest: It is too large, or a value of it has no place in one.
+    """
+    return _to_proto(checked(predicate))
+
+
+def predicate_from_proto(message: pb.Predicate) -> Predicate:
+    """The predicate of a message. Whether it fits a state, predicate_binding.bound says.
+
+    Raises:
+        MalformedRequest: It is none, is too large, or is of a kind that is not known here.
+    """
+    return checked(_from_proto(message))
+
+
+def field_to_proto(path: FieldPath) -> pb.FieldPath:
+    """The field's name as a message."""
+    return pb.FieldPath(names=(path.name, *path.inner), place=_PLACES[path.place])
+
+
+def field_from_proto(message: pb.FieldPath) -> FieldPath:
+    """The field that a message names. Raises MalformedRequest: It names none."""
+    if not message.names or message.place not in _PLACES_BACK:
+        raise MalformedRequest("a field has no name, or a place that is not known here")
+    return FieldPath(message.names[0], tuple(message.names[1:]), _PLACES_BACK[message.place])
+
+
+def _to_proto(predicate: Predicate) -> pb.Predicate:
+    match predicate:
+        case And(parts):
+            return pb.Predicate(all=pb.Predicates(parts=map(_to_proto, parts)))
+        case Or(parts):
+            return pb.Predicate(any=pb.Predicates(parts=map(_to_proto, parts)))
+        case Not(part):
+            return pb.Predicate(negated=_to_proto(part))
+        case IsNull(path):
+            return pb.Predicate(is_null=field_to_proto(path))
+        case OneOf(path, values):
+            listed = pb.OneOf(field=field_to_proto(path), values=[_value_to_proto(path, value) for value in values])
+            return pb.Predicate(one_of=listed)
+        case Comparison(path, operator, value):
+            compared = pb.Comparison(
+                field=field_to_proto(path), operator=_OPERATORS[operator], value=_value_to_proto(path, value)
+            )
+            return pb.Predicate(comparison=compared)
+    raise MalformedRequest(f"a {type(predicate).__name__} is no predicate of Keyhole's")
+
+
+def _from_proto(message: pb.Predicate) -> Predicate:
+    match message.WhichOneof("kind"):
+        case "all":
+            return And(tuple(map(_from_proto, message.all.parts)))
+        case "any":
+            return Or(tuple(map(_from_proto, message.any.parts)))
+        case "negated":
+            return Not(_from_proto(message.negated))
+        case "is_null":
+            return IsNull(field_from_proto(message.is_null))
+        case "one_of":
+            path = field_from_proto(message.one_of.field)
+            return OneOf(path, tuple(_value_from_proto(path, value) for value in message.one_of.values))
+        case "comparison":
+            path, operator = field_from_proto(message.comparison.field), message.comparison.operator
+            if operator in _OPERATORS_BACK:
+                return Comparison(path, _OPERATORS_BACK[operator], _value_from_proto(path, message.comparison.value))
+    raise MalformedRequest("a predicate, or its operator, is empty, or of a kind that is not known here")
+
+
+def _value_to_proto(path: FieldPath, value: PredicateValue) -> pb.PredicateValue:
+    match value:
+        case bool():
+            return pb.PredicateValue(boolean=value)
+        case str():
+            try:
+                return pb.PredicateValue(string=value)
+            except UnicodeEncodeError:  # a half of a surrogate pair; not as the cause, which holds the value
+                pass
+            raise MalformedRequest(f"field {str(path)!r} is compared with a text that is not Unicode")
+        case bytes():
+            return pb.PredicateValue(binary=value)
+        case int() if value in _WHOLE:
+            return pb.PredicateValue(integer=value)
+        case int() | Decimal():
+            return pb.PredicateValue(decimal=_digits(path, value))
+        case float():
+            return pb.PredicateValue(floating=value)
+        case datetime() if value.utcoffset() is None:
+            return pb.PredicateValue(timestamp_ntz_micros=micros_of(value.replace(tzinfo=UTC)))
+        case datetime():
+            return pb.PredicateValue(timestamp_micros=micros_of(value))
+        case _:
+            return pb.PredicateValue(date_days=days_of(value))
+
+
+def _value_from_proto(path: FieldPath, message: pb.PredicateValue) -> PredicateValue:
+    which = message.WhichOneof("value")
+    try:
+        match which:
+            case "date_days":
+                return date.fromordinal(message.date_days + _EPOCH_DAY)
+            case "timestamp_micros":
+                return _EPOCH + timedelta(microseconds=message.timestamp_micros)
+            case "timestamp_ntz_micros":
+                return (_EPOCH + timedelta(microseconds=message.timestamp_ntz_micros)).replace(tzinfo=None)
+            case "decimal":
+                if len(message.decimal) <= _MOST_DIGITS and message.decimal.lstrip("-").replace(".", "", 1).isdigit():
+                    return Decimal(message.decimal)
+            case str():
+                value: PredicateValue = getattr(message, which)
+                return value
+    except (ValueError, OverflowError, InvalidOperation):
+        pass
+    raise MalformedRequest(f"field {str(path)!r} is compared with a value that is missing or out of range ({which})")
+
+
+def _digits(path: FieldPath, value: int | Decimal) -> str:
+    number = Decimal(value)
+    spelled = format(number, "f") if number.is_finite() and abs(number.adjusted()) < _MOST_DIGITS else ""
+    if not spelled or len(spelled) > _MOST_DIGITS:
+        raise MalformedRequest(
+            f"field {str(path)!r} is compared with a number that is not finite, or has more than {_MOST_DIGITS} digits"
+        )
+    return spelled
