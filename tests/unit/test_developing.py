@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
 
 from keyhole.cli.main import main
-from keyhole.errors import InvalidConfiguration
+from keyhole.errors import InvalidConfiguration, MachineError
 from keyhole.local.java import Java
+from keyhole.local.spark_home import other_spark
 from keyhole.local.stack_ports import StackPorts
+from keyhole.up import developing
 from keyhole.up.developing import job_environ
-from keyhole.up.home import Recorded
+from keyhole.up.home import Home, Recorded
 from keyhole.up.job_file import JobFile, Settling
-from keyhole.up.job_run import FirstAnswers, SeenState, advice, last_line, line_in, sentence
+from keyhole.up.job_run import FirstAnswers, JobRun, SeenState, advice, last_line, line_in, sentence
 
 TRACE = """\
 26/11/27 12:00:00 WARN NativeCodeLoader: Unable to load native-hadoop library
@@ -73,6 +77,93 @@ def test_what_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidConfiguration, match="is a folder: name the file"):
         JobFile(tmp_path)
+
+
+def test_what_is_watched_and_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = tmp_path / "job.py"
+    job.touch()
+    assert main(["dev", str(job), "--watch", str(tmp_path / "none.py")]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'none.py'} is not there: --watch takes a file that the job reads" in said
+    assert "keyhole new" not in said
+
+
+@pytest.fixture
+def ready_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has all that is fetched."""
+    monkeypatch.setattr(developing, "find_java", lambda environ: Java(Path("/jdk/bin/java"), 17))
+    monkeypatch.setattr(developing, "fetch_jars", lambda *_: ((), ()))
+
+
+def test_a_second_one_in_a_folder_is_refused_and_told_which_one_is_there(
+    tmp_path: Path, ready_machine: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, home = tmp_path / "job.py", Home(tmp_path / ".keyhole")
+    job.touch()
+    home.make()
+    with home.developed(tmp_path / "first.py"):
+        home.logs.joinpath("job.log").write_text("of the first")
+        for more in ([], ["--fresh"]):
+            assert main(["dev", str(job), *more]) == 1
+            said = capsys.readouterr().err
+            assert f"`keyhole dev {tmp_path / 'first.py'}` (process {os.getpid()}) runs in {home.path}" in said
+            assert "a folder of its own by --dir" in said
+        assert home.logs.joinpath("job.log").read_text() == "of the first"
+    with home.developed(job), pytest.raises(MachineError, match=r"job\.py"), home.developed(job):
+        raise AssertionError
+    # A folder that was deleted meanwhile, and made anew, is another one.
+    with home.developed(job):
+        home.remove()
+        home.make()
+        with home.developed(job):
+            assert home.there
+
+
+def test_another_spark_is_refused_before_anything_starts(
+    tmp_path: Path, ready_machine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, spark = tmp_path / "job.py", tmp_path / "spark"
+    job.touch()
+    (spark / "jars").mkdir(parents=True)
+    for named, says in (
+        (spark, "has no bin/spark-submit"),
+        (spark, "has Spark 3.5, and this Python has"),
+        ("", "empty"),
+    ):
+        monkeypatch.setenv("SPARK_HOME", str(named))
+        assert main(["dev", str(job)]) == 1
+        said = capsys.readouterr().err
+        assert says in said
+        assert "unset SPARK_HOME" in said
+        (spark / "bin").mkdir(exist_ok=True)
+        (spark / "bin" / "spark-submit").touch()
+        (spark / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"job.py", "spark"}
+    pyspark = Path(str(importlib.util.find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[union-attr,index]
+    assert other_spark({"SPARK_HOME": str(pyspark)}) == ""
+    assert other_spark({}) == ""
+
+
+def test_a_run_reads_what_its_job_prints_once(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    run = JobRun(["/bin/sleep", "1000"], tmp_path, log, tmp_path / "a" / "tmp", os.environ, {}, contextlib.nullcontext)
+    try:
+        assert run.step() == "its process starts"
+        with log.open("a") as said:
+            said.write("WARN Using Spark's default log")
+            said.flush()
+            assert run.step() == "its process starts; its last line: WARN Using Spark's default log"
+            said.write("4j profile\nSetting default log level\n")
+            said.flush()
+            assert run.step().startswith("Spark's JVM is up, its session starts; its last line: Setting")
+            # What was read is not read again, so that it may be gone.
+            os.pwrite(said.fileno(), b" " * 60, 0)
+            said.write("ResolveWriteToStream\n")
+            said.flush()
+            assert run.step().startswith("its queries have started")
+    finally:
+        run.stop()
+    assert not (tmp_path / "a" / "tmp").exists()
 
 
 def test_a_failure_is_one_sentence_with_the_line_of_the_job() -> None:

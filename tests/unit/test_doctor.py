@@ -152,6 +152,23 @@ def test_the_python_of_spark_s_workers_must_have_keyhole(tmp_path: Path) -> None
         assert says in found.says
 
 
+def test_without_a_word_spark_takes_the_first_python3(tmp_path: Path) -> None:
+    python3 = tmp_path / "python3"
+    python3.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'keyhole'\" >&2\nexit 1\n")
+    python3.chmod(0o755)
+    # The driver's own does not count.
+    (found,) = machine._workers({"PYSPARK_DRIVER_PYTHON": sys.executable, "PATH": str(tmp_path)})
+    assert (found.level, f"{python3} can't import keyhole" in found.says) == (Level.WARNING, True)
+    (found,) = machine._workers({"PYSPARK_PYTHON": "", "PATH": str(tmp_path)})
+    assert (found.level, found.says) == (Level.FAULT, "PYSPARK_PYTHON, which is empty, is not there")
+
+
+def test_another_spark_is_a_fault(tmp_path: Path) -> None:
+    found = [one for one in machine.machine_findings({"SPARK_HOME": str(tmp_path)}) if one.about == "SPARK_HOME"]
+    assert [one.level for one in found] == [Level.FAULT]
+    assert "unset SPARK_HOME" in found[0].todo
+
+
 def test_where_no_jobs_can_run_java_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert levels(machine.machine_findings({"JAVA_HOME": "/none"})) == [(Level.OK, "Python"), (Level.SKIPPED, "jobs")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -21,7 +22,7 @@ from keyhole.errors import JavaMissing, MachineError
 from keyhole.local.stack_ports import StackPorts
 from keyhole.up import bringing_up
 from keyhole.up.bringing_up import UpOptions, follow, moved, ports_wanted, up
-from keyhole.up.exports import exports, hint, running, variables
+from keyhole.up.exports import exports, hint, proxy_here, running, variables
 from keyhole.up.home import Home, Recorded
 from keyhole.up.known_process import KnownProcess, process_of
 from keyhole.up.supervisor import Told, end_leftovers
@@ -298,6 +299,28 @@ def test_the_shell_reads_what_is_exported(home: Home) -> None:
     assert given["KEYHOLE_HTTP"] == "http://127.0.0.1:7402"
     lines = exports(given, "fish").splitlines()
     assert [shlex.split(line.removesuffix(";"))[:3] for line in lines] == [["set", "-gx", name] for name in given]
+
+
+def test_checkpoints_go_where_the_states_go(home: Home) -> None:
+    kept, gone = recorded(home), recorded(home, ephemeral=True, data="/tmp/keyhole-1")
+    assert variables(kept, "")["KEYHOLE_CHECKPOINTS"] == str(home.path / "checkpoints")
+    assert variables(gone, "")["KEYHOLE_CHECKPOINTS"] == "/tmp/keyhole-1/checkpoints"
+    home.remove()
+    home.path.joinpath("checkpoints", "totals").mkdir(parents=True)
+    home.make()
+    assert home.there
+
+
+def test_a_reader_follows_a_port_that_moved(
+    home: Home, supervisor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home.path.parent)
+    assert proxy_here({}) == "127.0.0.1:7400"
+    recorded(home, process_of(supervisor.pid), ports=dataclasses.replace(PORTS, proxy=40123))
+    assert proxy_here({}) == "127.0.0.1:40123"
+    assert proxy_here({"KEYHOLE_PROXY": "far:7400"}) == "far:7400"
+    home.remove()
+    assert proxy_here({}) == "127.0.0.1:7400"
 
 
 def test_where_nothing_runs_nothing_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

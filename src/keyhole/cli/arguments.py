@@ -15,9 +15,7 @@ from keyhole.cli.project_arguments import add_new
 from keyhole.cli.up_arguments import add_up
 from keyhole.config import DEFAULT_PROXY_PORT, PROXY_VARIABLE
 from keyhole.demo.jobs import job_names
-from keyhole.errors import MachineError
-from keyhole.up.exports import running
-from keyhole.up.home import DEFAULT_DIRECTORY, Home
+from keyhole.up.exports import proxy_here
 
 _AS_LISTED = "as `keyhole states` lists them"
 
@@ -137,22 +135,11 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_proxy(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--proxy",
-        default=os.environ.get(PROXY_VARIABLE) or _proxy_here() or f"127.0.0.1:{DEFAULT_PROXY_PORT}",
+        default=proxy_here(os.environ),
         metavar="HOST:PORT,...",
         help=f"the client proxies to ask; default: {PROXY_VARIABLE}, that of `keyhole up` in this folder, or "
         f"127.0.0.1:{DEFAULT_PROXY_PORT}",
     )
-
-
-@functools.cache
-def _proxy_here() -> str:
-    """That of what `keyhole up` has started in this folder, if it runs: its port may be another one than usual."""
-    if not DEFAULT_DIRECTORY.is_dir():
-        return ""
-    try:
-        return running(Home(DEFAULT_DIRECTORY)).proxy
-    except MachineError:
-        return ""
 
 
 def _add_servers(command: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ _STEPS = (
     ("ResolveWriteToStream", "its queries have started, their first batches begin"),
 )
 _FIRST = "its process starts"
+_LONGEST = max(len(mark) for mark, _ in _STEPS)
 
 
 def step(said: str, batches: BatchLogs) -> str:
@@ -30,4 +31,25 @@ def step(said: str, batches: BatchLogs) -> str:
         return f"its first batch runs: {records:,} records"
     if batch >= 0:
         return f"its batch {batch} runs" if batch else "its first batch runs"
-    return next((what for mark, what in reversed(_STEPS) if mark in said), _FIRST)
+    return StartSteps().take(said)
+
+
+class StartSteps:
+    """The same by what is printed alone, piece by piece, so that no piece is read twice."""
+
+    def __init__(self) -> None:
+        self._step = _FIRST
+        self._later = list(_STEPS)
+        self._end = ""
+
+    def take(self, said: str) -> str:
+        """How far it is. `said`: what was printed since the last time."""
+        if self._later:
+            whole = self._end + said
+            for number, (mark, what) in reversed(list(enumerate(self._later))):
+                if mark in whole:
+                    self._step, self._later = what, self._later[number + 1 :]
+                    break
+            # A mark may come in two pieces.
+            self._end = whole[-_LONGEST:]
+        return self._step

@@ -17,6 +17,7 @@ from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.jars import JarSet
 from keyhole.local.java import Java, find_java
+from keyhole.local.spark_home import other_spark
 from keyhole.terminal.commands import keyhole_command
 from keyhole.up.bringing_up import UpOptions, ensure_up
 from keyhole.up.exports import running, variables
@@ -57,7 +58,8 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
         The exit code: 0; 130 where it was broken off before all had started.
 
     Raises:
-        KeyholeError: There is no such file, the machine lacks something, or what serves states has ended.
+        KeyholeError: There is no such file, the machine lacks something, another one works at a job in this folder, or
+            what serves states has ended.
     """
     began = time.monotonic()
     file = JobFile(path, options.watch)
@@ -65,23 +67,30 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
     try:
         with StopSignals() as signals:
             java = find_java(environ)
+            if why := other_spark(environ):
+                raise MachineError(f"{why}: unset SPARK_HOME, so that the job runs on PySpark's own Spark")
             (_, connector) = fetch_jars(console, environ, JarSet.KAFKA, JarSet.SPARK_KAFKA)
-            if options.fresh and home.there:
-                down(home, console, delete=True)
-            try:
-                started = ensure_up(home, UpOptions(topics=options.topics), environ, console)
-                recorded = running(home)
-                _say(console, _told(home, recorded, started=started))
-                settings = job_environ(environ, recorded, java, connector)
-                with Client(recorded.proxy, timeout=_ASK_SECONDS) as client:
-                    work = _Work(file, home, recorded, settings, client, signals, console, began)
-                    with signals.gently():
-                        work.run()
-            finally:
-                # The end is short, and a second signal must not leave things behind.
-                signals.ignore()
-                if started and not options.keep and home.runs():
-                    down(home, console, delete=False)
+            if options.fresh and home.file.parent.exists():
+                home.make()
+                with home.developed(path):
+                    down(home, console, delete=True)
+            home.make()
+            # Its own: the one from before went with the folder.
+            with home.developed(path):
+                try:
+                    started = ensure_up(home, UpOptions(topics=options.topics), environ, console)
+                    recorded = running(home)
+                    _say(console, _told(home, recorded, started=started))
+                    settings = job_environ(environ, recorded, java, connector)
+                    with Client(recorded.proxy, timeout=_ASK_SECONDS) as client:
+                        work = _Work(file, home, recorded, settings, client, signals, console, began)
+                        with signals.gently():
+                            work.run()
+                finally:
+                    # The end is short, and a second signal must not leave things behind.
+                    signals.ignore()
+                    if started and not options.keep and home.runs():
+                        down(home, console, delete=False)
     except KeyboardInterrupt:
         _say(console, "broken off")
         return _BROKEN_OFF
@@ -94,8 +103,8 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
 def job_environ(
     environ: Mapping[str, str], recorded: Recorded, java: Java, connector: Sequence[Path]
 ) -> dict[str, str]:
-    """The environment of the job's process: where all is, this Python for Spark's workers, and Spark's connector for
-    Kafka, as `spark-submit` takes it.
+    """The environment of the job's process: where all is, its checkpoints too; this Python for Spark's workers; and
+    Spark's connector for Kafka, as `spark-submit` takes it.
     """
     jars = f"--jars {','.join(map(str, connector))}"
     return {
@@ -218,6 +227,7 @@ class _Work:
             self._say(f"{path} can be read, {since}: {seen.entries:,} entries at epoch {seen.epoch}")
             proxy = "" if self._recorded.proxy == _USUAL_PROXY else f" --proxy {self._recorded.proxy}"
             self._say(f"  {keyhole_command(self._environ)} get {path} KEY{proxy}")
+            self._say(f"  curl {self._recorded.http}/v1/{path}/KEY")
 
     def _show(self, line: ProgressLine) -> None:
         run, name = self._run, self._file.path.name

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from keyhole.config import PROXY_VARIABLE
+from keyhole.config import DEFAULT_PROXY_PORT, PROXY_VARIABLE
 from keyhole.errors import MachineError
-from keyhole.up.home import Home, Recorded
+from keyhole.local.stack_ports import HOST
+from keyhole.up.home import DEFAULT_DIRECTORY, Home, Recorded
 
 SHELLS = ("sh", "fish")
 _HERE = ("127.", "localhost")
@@ -25,8 +26,24 @@ def variables(recorded: Recorded, python: str) -> Mapping[str, str]:
         "KEYHOLE_JOB_PROXY": recorded.proxy,
         PROXY_VARIABLE: recorded.proxy,
         "KEYHOLE_HTTP": recorded.http,
+        "KEYHOLE_CHECKPOINTS": str(recorded.checkpoints),
         "PYSPARK_PYTHON": python,
     }
+
+
+def proxy_here(environ: Mapping[str, str]) -> str:
+    """host:port of the client proxy to ask from here: KEYHOLE_PROXY; else that of what `keyhole up` or `keyhole dev`
+    has started in this folder, if it runs, whose port may be another one than usual; else the usual one here.
+    """
+    if named := environ.get(PROXY_VARIABLE):
+        return named
+    usual = f"{HOST}:{DEFAULT_PROXY_PORT}"
+    if not DEFAULT_DIRECTORY.is_dir():
+        return usual
+    try:
+        return running(Home(DEFAULT_DIRECTORY)).proxy
+    except MachineError:
+        return usual
 
 
 def exports(given: Mapping[str, str], shell: str) -> str:

@@ -18,6 +18,8 @@ from keyhole.local.stack_ports import HOST, StackPorts
 from keyhole.up.known_process import KnownProcess
 
 DEFAULT_DIRECTORY = Path(".keyhole")
+CHECKPOINTS = "checkpoints"
+"""The folder of the checkpoints, in that of all else."""
 _VERSION = 1
 _BLOCK_BYTES = 512
 
@@ -43,6 +45,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     children: dict[str, KnownProcess] = {}
     serves: bool = False
     failure: str = ""
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for the checkpoints of jobs: it goes where the states go."""
+        data = Path(self.data)
+        return (data if self.ephemeral else data.parent) / CHECKPOINTS
 
     @property
     def servers(self) -> str:
@@ -86,6 +94,7 @@ class Home:
         self.file = whole / "stack.json"
         self._running = whole / "running.lock"
         self._starting = whole / "starting.lock"
+        self._developing = whole / "developing.lock"
 
     @property
     def there(self) -> bool:
@@ -100,7 +109,8 @@ class Home:
         """
         folder = self.file.parent
         try:
-            if not self.there and folder.is_dir() and any(folder.iterdir()):
+            # A job that ran without `keyhole up` may have left its checkpoints there.
+            if not self.there and folder.is_dir() and any(entry.name != CHECKPOINTS for entry in folder.iterdir()):
                 raise MachineError(f"{self.path} has other things in it: choose a new folder by --dir", path=self.path)
             folder.mkdir(parents=True, exist_ok=True)
             self._starting.touch()
@@ -176,6 +186,40 @@ class Home:
             MachineError: Another one is.
         """
         with self._lock(self._starting, "another `keyhole up` or `keyhole down` is under way in"):
+            yield
+
+    @contextlib.contextmanager
+    def developed(self, job: Path) -> Iterator[None]:
+        """For `keyhole dev`: while it is inside, the job's log and temporary files are nobody else's.
+
+        Args:
+            job: Its file, for the message to others.
+
+        Raises:
+            MachineError: Another one is inside; the message names it.
+        """
+        try:
+            lock = self._developing.open("a+")
+        except OSError as error:
+            raise self._not_writable(error) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(self._developing.stat(), os.fstat(lock.fileno())):
+                    raise BlockingIOError
+            except (BlockingIOError, FileNotFoundError):
+                lock.seek(0)
+                pid, _, other = lock.read().partition(" ")
+                who = f"`keyhole dev {other}` (process {pid})" if other else "another `keyhole dev`"
+                raise MachineError(
+                    f"{who} runs in {self.path}: end it first, or give this one a folder of its own by --dir",
+                    path=self.path,
+                ) from None
+            except OSError as error:
+                raise self._not_writable(error) from error
+            lock.truncate(0)
+            lock.write(f"{os.getpid()} {job}")
+            lock.flush()
             yield
 
     def bytes(self) -> int:

@@ -35,7 +35,7 @@ class JobFile:
         more: Watched beside it.
 
     Raises:
-        InvalidConfiguration: There is no such file.
+        InvalidConfiguration: One of them is not there, or is no file.
     """
 
     def __init__(self, path: Path, more: Sequence[Path] = ()) -> None:
@@ -44,7 +44,10 @@ class JobFile:
         for file in self._all:
             if not file.is_file():
                 what = "is a folder" if file.is_dir() else "is not there"
-                raise InvalidConfiguration(f"{file} {what}: name the file of a job. `keyhole new DIR` makes one")
+                wanted = "name the file of a job. `keyhole new DIR` makes one"
+                if file is not path:
+                    wanted = "--watch takes a file that the job reads, by its path from here"
+                raise InvalidConfiguration(f"{file} {what}: {wanted}")
 
     def stamp(self) -> Stamp:
         """What is cheap to look at, and other after each change."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keyhole.client.server_status import ServerStatus
-from keyhole.demo.batch_logs import BatchLogs
-from keyhole.demo.starting import step
+from keyhole.demo.starting import StartSteps
 from keyhole.local.failures import root_cause
 from keyhole.local.processes import Child
 from keyhole.model.read import Role
@@ -110,9 +109,11 @@ class JobRun:
         if log.exists():
             log.replace(log.with_suffix(".log.1"))
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        scratch.mkdir(parents=True, exist_ok=True)
         with uninterrupted():
             self._child = Child("the job", command, log, {**environ, "TMPDIR": str(scratch)}, directory)
+        self._steps = StartSteps()
+        self._read_bytes = self._child.log_start_bytes
 
     @property
     def seconds(self) -> float:
@@ -131,11 +132,13 @@ class JobRun:
 
     def step(self) -> str:
         """How far its start is, and what it has said last, for a person."""
-        said = self._child.output()
-        last = last_line(said)
         # What its checkpoint says of its first batch is not looked for: who knows where it is.
-        nowhere = self._scratch / "none"
-        return step(said, BatchLogs(nowhere, nowhere)) + (f"; its last line: {last}" if last else "")
+        with self.log.open("rb") as log:
+            log.seek(self._read_bytes)
+            said = log.read()
+        self._read_bytes += len(said)
+        last = self.last_line()
+        return self._steps.take(said.decode(errors="replace")) + (f"; its last line: {last}" if last else "")
 
     def last_line(self) -> str:
         """What it has said last."""
@@ -179,7 +182,7 @@ def advice(cause: str) -> str:
     if _OF_THE_CHECKPOINT.search(cause):
         return (
             ". Where what was computed before does not matter, begin anew with --fresh: it deletes the states, and the "
-            "checkpoints in the same folder"
+            "checkpoints in the same folder, which KEYHOLE_CHECKPOINTS names; one that is elsewhere delete yourself"
         )
     return ""
 

@@ -15,11 +15,13 @@ from keyhole.cli.doctor.diagnosis import Diagnosis, fault, ok, skipped, warning
 from keyhole.errors import JavaMissing, KeyholeError
 from keyhole.installing import with_extra
 from keyhole.local.java import find_java
+from keyhole.local.spark_home import other_spark
 
 _SPARK = "4.2."
 _PYTHONS = ((3, 11), (3, 13))
 _TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 1.0
+_SPARKS_OWN = "python3"
 _ASKED_OF_A_WORKER = "import sys, keyhole; print('%d.%d' % sys.version_info[:2])"
 
 
@@ -43,6 +45,8 @@ def machine_findings(environ: Mapping[str, str]) -> Iterator[Diagnosis]:
         yield ok("PySpark", spark)
     else:
         yield fault("PySpark", f"it is {spark}, and Keyhole needs {_SPARK}x", f"install {with_extra('spark')}")
+    if why := other_spark(environ):
+        yield fault("SPARK_HOME", why, "unset SPARK_HOME: jobs then run on PySpark's own Spark")
     yield from _workers(environ)
     try:
         java = find_java(environ)
@@ -53,12 +57,14 @@ def machine_findings(environ: Mapping[str, str]) -> Iterator[Diagnosis]:
 
 
 def _workers(environ: Mapping[str, str]) -> Iterator[Diagnosis]:
-    python = environ.get("PYSPARK_PYTHON") or environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable
+    named = environ.get("PYSPARK_PYTHON")
+    # As Spark has it. Sessions of keyhole.spark.session take the driver's Python, whatever this is.
+    python, wrong = (_SPARKS_OWN, warning) if named is None else (named, fault)
     about = "Python of Spark's workers"
     todo = f"export PYSPARK_PYTHON={sys.executable}, which has Keyhole"
     found = shutil.which(python, path=environ.get("PATH", ""))
     if found is None:
-        yield fault(about, f"{python} is not there", todo)
+        yield wrong(about, f"{python or 'PYSPARK_PYTHON, which is empty,'} is not there", todo)
         return
     try:
         done = subprocess.run(
@@ -71,14 +77,14 @@ def _workers(environ: Mapping[str, str]) -> Iterator[Diagnosis]:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield fault(about, f"{found} can't be run: {error}", todo)
+        yield wrong(about, f"{found} can't be run: {error}", todo)
         return
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        yield fault(about, f"{found} can't import keyhole: {lines[-1] if lines else 'it says nothing'}", todo)
+        yield wrong(about, f"{found} can't import keyhole: {lines[-1] if lines else 'it says nothing'}", todo)
     elif done.stdout.strip() != here:
-        yield fault(about, f"{found} is Python {done.stdout.strip()}, and the driver's is {here}", todo)
+        yield wrong(about, f"{found} is Python {done.stdout.strip()}, and the driver's is {here}", todo)
     else:
         yield ok(about, f"{found} has Keyhole")
 
