@@ -55,6 +55,10 @@ def test_the_command_takes_the_words_and_makes_the_state_of_them() -> None:
         ({"reduce": [], "value": ["amount:double"], "mapKey": ["day:date"]}, StateKind.MAP),
         ({"reduce": [], "value": ["amount:double"], "maxLength": 10}, StateKind.LIST),
         ({"reduce": ["amount:decimal(9,2)=sum"], "format": "debezium"}, StateKind.REDUCING),
+        (
+            {"reduce": ["orders=count", "spent=sum:amount:decimal(9,2)", "at:timestamp=max", "last=max_by(at):amount"]},
+            StateKind.REDUCING,
+        ),
         ({"format": "avro", "registry": "http://registry:8081"}, StateKind.REDUCING),
         ({"format": "protobuf", "registry": "http://registry:8081"}, StateKind.REDUCING),
     ],
@@ -178,6 +182,8 @@ def test_how_its_schema_registry_is_spoken_to_is_in_a_secret() -> None:
         (feed(state="totals"), "/feeds/0/state"),
         (feed(key=[]), "/feeds/0/key"),
         (feed(reduce=["amount"]), "/feeds/0/reduce/0"),
+        (feed(reduce=["spent=sum:"]), "/feeds/0/reduce/0"),
+        (feed(reduce=["spent:double=sum:amount"]), "/feeds/0/reduce/0"),
         (
             feed() | {"stateServers.enabled": True, "discovery": {"kind": "static", "servers": ["a:7410"]}},
             "stateServers.enabled makes state servers that have no fixed addresses",

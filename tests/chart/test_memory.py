@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from tests.support.chart import JOB, KAFKA, SMALL, refused, render, spark_conf
 
 EXECUTORS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
-    # limit, heap and RocksDB in MiB: what docs/kubernetes.md says, by hand. Python 320 for a core, the JVM's 480.
+    # limit, heap and RocksDB in MiB: what docs/kubernetes.md says, by hand. Python 320 for a core, the JVM's 480;
+    # for four, 896 and 624.
     ({}, (2048, 2048 - 320 - 128 - 480 - 102, 128)),
     ({"memoryLimit": "1536Mi"}, (1536, 1536 - 320 - 96 - 480 - 76, 96)),
-    ({"memoryLimit": "4Gi", "cores": 4}, (4096, 4096 - 896 - 256 - 480 - 204, 256)),
-    ({"memoryLimit": "16Gi", "cores": 4}, (16384, 16384 - 896 - 1024 - 480 - 819, 1024)),
+    ({"memoryLimit": "4Gi", "cores": 4}, (4096, 4096 - 896 - 256 - 624 - 204, 256)),
+    ({"memoryLimit": "16Gi", "cores": 4}, (16384, 16384 - 896 - 1024 - 624 - 819, 1024)),
     ({"memoryLimit": "3Gi", "pythonMemory": "1Gi", "rocksdbMemory": "64Mi"}, (3072, 3072 - 1024 - 64 - 480 - 153, 64)),
     # In other units than MiB: rounded down.
     ({"memoryLimit": "2G"}, (1907, 1907 - 320 - 119 - 480 - 95, 119)),
@@ -44,7 +46,9 @@ def test_heap_overhead_and_rocksdb_are_made_of_the_limit(
     assert conf["spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"] == str(rocksdb)
     assert conf["spark.network.maxRemoteBlockSizeFetchToMem"] == "32m"
     bounds = dict(re.findall(r"-XX:(Max\w+Size|Reserved\w+Size)=(\d+)m", conf["spark.executor.extraJavaOptions"]))
-    assert bounds == {"MaxMetaspaceSize": "192", "ReservedCodeCacheSize": "96", "MaxDirectMemorySize": "64"}
+    # Each task fetches up to 48 MiB at once, of blocks of 32 at most.
+    direct = str(16 + 48 * executors.get("cores", 1))
+    assert bounds == {"MaxMetaspaceSize": "192", "ReservedCodeCacheSize": "96", "MaxDirectMemorySize": direct}
 
 
 def test_the_small_profile_has_a_heap_that_spark_starts_with() -> None:
@@ -131,7 +135,49 @@ def test_what_can_t_run_is_refused_by_name(values: dict[str, Any], told: str) ->
     assert told in refused(values)
 
 
-def test_the_limit_that_a_refusal_names_is_enough() -> None:
-    told = re.search(r"Raise the limit by (\d+)Mi", refused(_job(executors={"memoryLimit": "1Gi"})))
+def _with_limits(executors: dict[str, Any], limits: Iterable[int]) -> list[dict[str, Any]]:
+    """A job for each of these limits, in MiB."""
+    return [JOB | {"name": f"j{limit}", "executors": executors | {"memoryLimit": f"{limit}Mi"}} for limit in limits]
+
+
+@pytest.mark.parametrize(
+    ("limit", "executors"),
+    # What is divided is not always rounded as the bounds are.
+    [(1024, {}), (16, {"cores": 2}), (1024, {"cores": 7}), (300, {"rocksdbMemory": "70Mi"}), (900, {"cores": 3})],
+    ids=str,
+)
+def test_the_limit_that_a_refusal_names_is_enough_and_so_is_each_above_it(
+    limit: int, executors: dict[str, Any]
+) -> None:
+    told = re.search(r"Raise the limit by (\d+)Mi", refused(KAFKA | {"jobs": _with_limits(executors, [limit])}))
     assert told is not None
-    assert render(_job(executors={"memoryLimit": f"{1024 + int(told[1])}Mi"}))
+    enough = limit + int(told[1])
+    assert render(KAFKA | {"jobs": _with_limits(executors, range(enough, enough + 25))})
+    assert "Raise the limit" in refused(KAFKA | {"jobs": _with_limits(executors, [enough - 3])})
+
+
+@pytest.mark.parametrize(
+    ("former", "told"),
+    [
+        ({"memory": "1g", "memoryOverhead": "512m"}, "memory (1g) and memoryOverhead (512m)"),
+        ({"memory": "700m"}, "memory (700m)"),
+        ({"memoryOverhead": "512m"}, "memoryOverhead (512m)"),
+    ],
+    ids=str,
+)
+def test_the_values_of_an_earlier_chart_are_refused_with_what_takes_their_place(
+    former: dict[str, str], told: str
+) -> None:
+    # What --reuse-values makes of a release of the earlier chart has no memoryLimit.
+    reused = KAFKA | {"jobs": [JOB], "jobDefaults": {"executors": former | {"memoryLimit": None}}}
+    for values in (_job(executors=former), reused):
+        said = refused(values)
+        assert f"jobs[temperature-monitor].executors has {told} of an earlier chart" in said
+        assert "set executors.memoryLimit" in said
+        assert "give --reset-then-reuse-values" in said
+        named = re.search(r"(\d+)Mi has a heap of (\d+) MiB", said)
+        assert named is not None
+        heap = _mebibytes(spark_conf(render(_job(executors={"memoryLimit": f"{named[1]}Mi"})))["spark.executor.memory"])
+        assert 0 <= heap - int(named[2]) <= 2
+        assert int(named[2]) == {"1g": 1024, "700m": 700}.get(former.get("memory", "1g"))
+    assert render(_job(executors=dict.fromkeys(former)))

@@ -1,6 +1,7 @@
 {{/* A job with everything that it did not say itself, as YAML. dict root, given */}}
 {{- define "keyhole.job" -}}
 {{- $job := mergeOverwrite (deepCopy .root.Values.jobDefaults) (deepCopy .given) -}}
+{{- include "keyhole.validate.formerMemory" (dict "path" (printf "jobs[%s]" $job.name) "executors" $job.executors) -}}
 {{- $_ := set $job "application" ($job.application | default $job.name) -}}
 {{- $_ := set $job "module" ($job.module | default (printf "jobs.%s" ($job.name | replace "-" "_"))) -}}
 {{- $_ := set $job "settingsPrefix" ($job.settingsPrefix | default (printf "KEYHOLE_%s_" (last (splitList "." $job.module) | upper))) -}}
@@ -75,7 +76,7 @@ spark.executor.memory: {{ int64 $memory.heap }}m
 spark.executor.memoryOverhead: {{ sub (int64 $memory.limit) (int64 $memory.heap) }}m
 spark.executor.extraJavaOptions: {{ include "keyhole.executorJavaOptions" (dict "memory" $memory "given" (get $job.sparkConf "spark.executor.extraJavaOptions" | default "")) }}
 # A block that is larger comes to disk. Spark's default, 200m, is more than the direct memory, with which no executor starts.
-spark.network.maxRemoteBlockSizeFetchToMem: {{ div (int64 $memory.direct) 2 }}m
+spark.network.maxRemoteBlockSizeFetchToMem: 32m
 # All of RocksDB's caches and write buffers of an executor together: without it each has some of its own.
 spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage: "true"
 spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB: {{ int64 $memory.rocksdb | quote }}

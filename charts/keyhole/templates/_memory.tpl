@@ -38,12 +38,46 @@ and its collector has none, and is `rest`. The heap gets what is left. Of execut
 {{- with .rocksdbMemory -}}
 {{- $rocksdb = include "keyhole.mebibytes" . | int64 -}}
 {{- end -}}
-{{- $parts := dict "python" $python "rocksdb" $rocksdb "metaspace" 192 "codeCache" 96 "direct" 64 "rest" 128 "free" (div $limit 20) -}}
+{{- /* Each task has spark.reducer.maxSizeInFlight, 48m, of blocks on their way to it. */}}
+{{- $direct := add 16 (mul 48 $cores) -}}
+{{- $parts := dict "python" $python "rocksdb" $rocksdb "metaspace" 192 "codeCache" 96 "direct" $direct "rest" 128 "free" (div $limit 20) -}}
 {{- $heap := $limit -}}
 {{- range $parts -}}
 {{- $heap = sub $heap . -}}
 {{- end -}}
 {{ merge (dict "limit" $limit "heap" $heap) $parts | toYaml }}
+{{- end }}
+
+{{/* From which limit on, in MiB, the heap has so much: dict executors (values), heap (MiB). Parts that grow with the limit
+are taken as if nothing of them were rounded down, so that each higher limit is enough, too. */}}
+{{- define "keyhole.limitOfHeap" -}}
+{{- $memory := include "keyhole.executorMemory" .executors | fromYaml -}}
+{{- $fixed := add (int64 .heap) (int64 $memory.python) (int64 $memory.metaspace) (int64 $memory.codeCache) (int64 $memory.direct) (int64 $memory.rest) -}}
+{{- if .executors.rocksdbMemory -}}
+{{- div (add (mul 20 (add $fixed (int64 $memory.rocksdb))) 18) 19 -}}
+{{- else -}}
+{{- max (div (add (mul 20 (add $fixed 64)) 18) 19) (div (add (mul 80 $fixed) 70) 71) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Refuses what an earlier chart had in place of memoryLimit. dict path, executors */}}
+{{- define "keyhole.validate.formerMemory" -}}
+{{- $given := list -}}
+{{- range $name := list "memory" "memoryOverhead" -}}
+{{- if get $.executors $name -}}
+{{- $given = append $given (printf "%s (%s)" $name (include "keyhole.text" (get $.executors $name))) -}}
+{{- end -}}
+{{- end -}}
+{{- if $given -}}
+{{- $heap := 1024 -}}
+{{- with include "keyhole.text" (.executors.memory | default "") -}}
+{{- if regexMatch "^[0-9]+[kmgt]$" . -}}
+{{- $heap = include "keyhole.sparkMebibytes" . -}}
+{{- end -}}
+{{- end -}}
+{{- $limit := include "keyhole.limitOfHeap" (dict "executors" .executors "heap" $heap) -}}
+{{- fail (printf "%s.executors has %s of an earlier chart: take that out, and set executors.memoryLimit, the limit of Spark's container, of which the heap is what the other parts leave (docs/kubernetes.md). %sMi has a heap of %v MiB. With --reuse-values the earlier chart's defaults come back: give --reset-then-reuse-values" .path (join " and " $given) $limit $heap) -}}
+{{- end -}}
 {{- end }}
 
 {{/* Options of an executor's JVM: the bounds, before those of the job. A second collector beside the first would be an
@@ -101,7 +135,7 @@ error. dict memory, given */}}
 {{- end -}}
 {{- $memory := include "keyhole.executorMemory" $job.executors | fromYaml -}}
 {{- if lt (int64 $memory.heap) 512 -}}
-{{- fail (printf "%s.executors.memoryLimit is %s, of which %d MiB are left for the heap, and Spark needs 512: Python has %d MiB of it, RocksDB %d, the rest of the JVM %d. Raise the limit by %dMi or more, or take fewer cores" $path (include "keyhole.text" $job.executors.memoryLimit) (int64 $memory.heap) (int64 $memory.python) (int64 $memory.rocksdb) (add $memory.metaspace $memory.codeCache $memory.direct $memory.rest) (add 1 (div (mul 9 (sub 512 (int64 $memory.heap))) 8))) -}}
+{{- fail (printf "%s.executors.memoryLimit is %s, of which %d MiB are left for the heap, and Spark needs 512: Python has %d MiB of it, RocksDB %d, the rest of the JVM %d. Raise the limit by %dMi or more, or take fewer cores" $path (include "keyhole.text" $job.executors.memoryLimit) (int64 $memory.heap) (int64 $memory.python) (int64 $memory.rocksdb) (add $memory.metaspace $memory.codeCache $memory.direct $memory.rest) (sub (include "keyhole.limitOfHeap" (dict "executors" $job.executors "heap" 512) | int64) (int64 $memory.limit))) -}}
 {{- end -}}
 {{- end }}
 

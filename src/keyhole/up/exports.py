@@ -32,8 +32,8 @@ def variables(recorded: Recorded, python: str) -> Mapping[str, str]:
 
 
 def proxy_here(environ: Mapping[str, str]) -> str:
-    """host:port of the client proxy to ask from here: KEYHOLE_PROXY; else that of what `keyhole up` or `keyhole dev`
-    has started in this folder, if it runs, whose port may be another one than usual; else the usual one here.
+    """host:port of the client proxy to ask from here. KEYHOLE_PROXY names it; else it is that of what `keyhole up` or
+    `keyhole dev` has started in this folder. Where nothing runs, it is the usual one on this machine.
     """
     if named := environ.get(PROXY_VARIABLE):
         return named
