@@ -169,9 +169,8 @@ class Registry:
             NotReady: It is still forgetting the query.
             Fenced, StageLost: It has forgotten the query, and the run or the grant is of before. See LastRun.
         """
-        if self.draining:
-            why = "is shutting down" if self.ending else "was asked to drain, and takes nothing until that is undone"
-            raise Draining(f"server {self.server} {why}")
+        if self.ending:  # one that was asked to drain is given something only where all drain
+            raise Draining(f"server {self.server} is shutting down")
         if self.replica:
             raise Unsupported(
                 f"server {self.server} is a replica: it follows, and owns nothing. Take it off the job's list"
@@ -200,6 +199,7 @@ class Registry:
             incarnation=self.incarnation,
             started_ms=self._started_ms,
             draining=self.draining,
+            goes_on=not self.ending,
             holdings=self.holdings(sizes=True),
             max_key_bytes=self._max_key_bytes,
             replica=self.replica,

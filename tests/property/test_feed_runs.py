@@ -159,7 +159,11 @@ class FeedRuns(RuleBasedStateMachine):
 
     @rule(server=SERVERS)
     def a_server_is_told_to_end(self, server: str) -> None:
-        self.world.servers[server].drain()
+        self.world.servers[server].end()
+
+    @rule(server=SERVERS, undo=st.booleans())
+    def a_server_is_asked_to_drain(self, server: str, undo: bool) -> None:
+        self.world.servers[server].drain(undo=undo)
 
     @rule()
     def copies_catch_up(self) -> None:
@@ -196,6 +200,7 @@ class FeedRuns(RuleBasedStateMachine):
     def all_is_well_and_each_row_counts_once(self) -> None:
         for server in self.world.servers.values():
             server.start()
+            server.drain(undo=True)
         if self.run is not None:
             self.run.close()
         self.run = begun(self.world, self.standbys)

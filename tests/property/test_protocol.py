@@ -145,8 +145,10 @@ class Protocol(RuleBasedStateMachine):
         happens = {
             "it dies": server.die,
             "it loses its store": lambda: server.die(lose_store=True),
-            "it is told to end": server.drain,
-            "it has nothing to do any more": lambda: server.die() if server.drained else None,
+            "it is told to end": server.end,
+            "it has nothing to do any more": lambda: server.die() if server.may_end else None,
+            "it is asked to drain": server.drain,
+            "it is asked to drain no more": lambda: server.drain(undo=True),
             "its copies catch up": server.follow,
             "it forgets the query": server.forget,
         }
@@ -156,6 +158,7 @@ class Protocol(RuleBasedStateMachine):
     def servers_start(self) -> None:
         for server in self.world.servers.values():
             server.start()
+            server.drain(undo=True)
 
     @rule(dies=st.booleans())
     def the_driver_is_gone(self, dies: bool) -> None:

@@ -48,12 +48,15 @@ class Observation:
 
     Attributes:
         live: Incarnations by server.
+        draining: Those that were asked to, and go on.
+        ending: Those that drain because they are about to end.
         warm: Whose copies have caught up.
         breaks_off_after: None: the change comes to its end.
     """
 
     live: dict[str, int]
     draining: frozenset[str] = frozenset()
+    ending: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
     warm: frozenset[str] = frozenset()
     new_run: bool = False
@@ -61,7 +64,11 @@ class Observation:
 
     def seen(self) -> dict[str, Sighting]:
         return {
-            name: Sighting(target(name, str(incarnation)), draining=name in self.draining)
+            name: Sighting(
+                target(name, str(incarnation)),
+                draining=name in self.draining | self.ending,
+                ending=name in self.ending,
+            )
             for name, incarnation in self.live.items()
         }
 
@@ -71,6 +78,7 @@ observations = st.builds(
     Observation,
     live=lives,
     draining=st.frozensets(servers, max_size=2),
+    ending=st.frozensets(servers, max_size=1),
     broken=st.frozensets(servers, max_size=2),
     warm=st.frozensets(servers),
     new_run=st.integers(0, 5).map(lambda n: n == 0),
@@ -209,7 +217,7 @@ class Plant:
 
     def settle(self, last: Observation) -> int:
         """Nothing more happens but that copies get warm. Returns the number of changes it took."""
-        everybody = Observation(last.live, last.draining, warm=frozenset(last.live))
+        everybody = Observation(last.live, last.draining, last.ending, warm=frozenset(last.live))
         changes = 0
         while self.observe(everybody) is not None:
             changes += 1
@@ -237,7 +245,12 @@ class Plant:
             assert follows[state, group] == min(NEEDS[state].standbys, len(able) - 1), "copies too many, or too few"
 
 
-finals = st.builds(Observation, live=lives, draining=st.frozensets(servers, max_size=2))
+finals = st.builds(
+    Observation,
+    live=lives,
+    draining=st.frozensets(servers, max_size=2),
+    ending=st.frozensets(servers, max_size=1),
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -260,7 +273,7 @@ def test_planned_changes_move_only_what_balance_and_draining_ask_for(before: Obs
     """From one settled fleet to another in which all of the first still answer."""
     plant = Plant()
     plant.settle(before)
-    after = Observation({**after.live, **before.live}, after.draining)
+    after = Observation({**after.live, **before.live}, after.draining, after.ending)
     owners = {state: owners_of(plant.membership.assignment, state) for state in NEEDS}
     plant.settle(after)
     able = takers(after.seen())

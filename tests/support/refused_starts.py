@@ -222,14 +222,14 @@ def _kafka_is_down(world: World) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _draining(world: World) -> Iterator[None]:
+def _ending(world: World) -> Iterator[None]:
     for server in world.servers.values():
-        server._registry.draining = True
+        server.end()
     try:
         yield
     finally:
         for server in world.servers.values():
-            server._registry.draining = False
+            server.unend()
 
 
 def _of_another_version() -> KeyholeError:
@@ -362,6 +362,6 @@ REFUSALS = [
         "no state server answers",
         describe=lambda: ServerLost("does not speak TLS"),
     ),
-    Refusal("servers that are all shutting down", EpochFailed, "a, b are shutting down", _draining),
+    Refusal("servers that are all shutting down", EpochFailed, "a, b are shutting down", _ending),
     Refusal("no Kafka", KafkaUnreachable, "down", _kafka_is_down),
 ]

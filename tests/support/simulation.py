@@ -28,7 +28,7 @@ from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.server_link import ServerLink, ServerShare
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost
+from keyhole.errors import ConflictError, Draining, KeyholeError, RequestError, ServerLost
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
@@ -77,6 +77,7 @@ class Fault(enum.Enum):
     LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED = enum.auto()
     KAFKA_IS_DOWN = enum.auto()
     SERVER_IS_TOLD_TO_END = enum.auto()
+    SERVER_IS_TOLD_TO_DRAIN = enum.auto()
     SERVER_FORGETS_THE_QUERY = enum.auto()
     COPIES_CATCH_UP = enum.auto()
     OLD_DRIVERS_WAKE = enum.auto()
@@ -157,7 +158,7 @@ class SimulatedServer:
     def start(self) -> None:
         """And connects it again. Idempotent."""
         self.cut_off = False
-        if self.servicer is not None and self._registry.draining:
+        if self.servicer is not None and self._registry.ending:
             self.die()  # it was told to
         if self.servicer is not None:
             return
@@ -210,10 +211,20 @@ class SimulatedServer:
             for host in self._registry.hosts.values():
                 watch.check_at_rest(host)
 
-    def drain(self) -> None:
+    def end(self) -> None:
         """As SIGTERM does. Idempotent."""
         if self.servicer is not None:
-            self._registry.draining = True
+            self._registry.end()
+
+    def unend(self) -> None:
+        """As if it had not been told to end."""
+        self._registry.ending = self._registry.draining = False
+
+    def drain(self, *, undo: bool = False) -> None:
+        """As `keyhole drain` does; where it is to end, nothing comes of it. Idempotent."""
+        if self.servicer is not None:
+            with contextlib.suppress(Draining):
+                self._registry.drain(undo=undo)
 
     def forget(self) -> None:
         """It retires what it has, as the run itself might ask it to. Nothing is under way when it is called."""
@@ -222,9 +233,9 @@ class SimulatedServer:
                 self._loop.run_until_complete(self._registry.retire(application, query, host.fence.run))
 
     @property
-    def drained(self) -> bool:
+    def may_end(self) -> bool:
         """It was told to end, and nobody would miss it."""
-        return self.servicer is not None and self._registry.draining and not self._registry.owning
+        return self.servicer is not None and self._registry.ending and not self._registry.owning
 
     def die(self, *, lose_store: bool = False) -> None:
         """Idempotent. Nothing is under way when it is called."""
@@ -432,7 +443,7 @@ class World:
             observer=_Observer(self),
             fleet=fleet or SimulatedFleet(self),
             heartbeat_seconds=1e6,
-            patience=Patience(lost=0.0, draining=0.0),
+            patience=Patience(lost=0.0, ending=0.0),
         )
 
     def _stage(self, order: StageOrder, partition: int, rows: Rows) -> PartitionReceipt:
@@ -492,6 +503,8 @@ class World:
         if fault is Fault.COPIES_CATCH_UP:
             self.follow()
         if fault is Fault.SERVER_IS_TOLD_TO_END:
+            to.end()
+        if fault is Fault.SERVER_IS_TOLD_TO_DRAIN:
             to.drain()
         if fault is Fault.SERVER_FORGETS_THE_QUERY:
             to.forget()

@@ -126,6 +126,15 @@ def test_an_idle_query_is_restored_and_its_answers_confirmed_before_its_first_ba
     assert after.complete.told_ms == world.clock.now_ms()  # those who follow the control topic hear of it, too
 
 
+def test_an_idle_query_is_restored_on_servers_that_all_drain_and_go_on(world: World) -> None:
+    all_is_lost(world)
+    for server in world.servers.values():
+        server.drain()
+    with contextlib.closing(caretaker_of(world)) as caretaker:
+        assert stepped(world, caretaker)
+        assert confirmed(world) == [2.0] * KEY_GROUPS
+
+
 def test_the_first_batch_takes_the_query_over_and_is_the_next_epoch_once(world: World) -> None:
     all_is_lost(world)
     with contextlib.closing(caretaker_of(world)) as caretaker:

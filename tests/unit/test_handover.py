@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from keyhole.coordinator.waiting import await_server
 from keyhole.errors import NotOwner, NotReady
 from keyhole.protocol.control import QueryControl, read_control
 from keyhole.protocol.membership import owners_of
 from keyhole.testing.changelog import MemoryChangelog
-from tests.support.simulation import Fault, Letter, World
+from tests.support.simulation import Fault, Letter, SimulatedFleet, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
@@ -141,12 +142,12 @@ def recorded_owners(world: World) -> dict[int, str]:
 def test_a_server_that_is_told_to_end_gives_everything_away_while_every_key_can_be_read(world: World) -> None:
     world.run_epoch(0, rows(1.0))
     world.settle()
-    world.servers["a"].drain()
-    assert not world.servers["a"].drained
+    world.servers["a"].end()
+    assert not world.servers["a"].may_end
     world.after_each = lambda: every_key_can_be_read(world, 1.0)
     world.settle()
     assert owned(world, "a") == ()
-    assert world.servers["a"].drained
+    assert world.servers["a"].may_end
     world.servers["a"].die()
     every_key_can_be_read(world, 1.0)
     world.after_each = lambda: None
@@ -155,7 +156,7 @@ def test_a_server_that_is_told_to_end_gives_everything_away_while_every_key_can_
 
 def test_a_server_that_is_told_to_end_goes_on_taking_epochs_until_it_is_relieved(world: World) -> None:
     world.run_epoch(0, rows(1.0))
-    world.servers["a"].drain()
+    world.servers["a"].end()
     assert world.run_epoch(1, rows(2.0)).rounds == 1
     assert world.run_epoch(2, rows(3.0)).rounds == 1
 
@@ -163,10 +164,48 @@ def test_a_server_that_is_told_to_end_goes_on_taking_epochs_until_it_is_relieved
 def test_the_last_server_that_is_told_to_end_is_kept_by_nobody(world: World) -> None:
     world.servers["b"].die()
     world.run_epoch(0, rows(1.0))
-    world.servers["a"].drain()
-    assert not world.servers["a"].drained
+    world.servers["a"].end()
+    assert not world.servers["a"].may_end
     world.settle()
-    assert world.servers["a"].drained
+    assert world.servers["a"].may_end
+
+
+def test_a_server_that_is_told_to_end_is_relieved_by_one_that_drains_and_goes_on_where_there_is_no_other(
+    world: World,
+) -> None:
+    world.run_epoch(0, rows(1.0))
+    world.settle()
+    world.servers["b"].drain()
+    world.servers["a"].end()
+    world.beat()  # with a warm standby, it has handed over by then
+    assert not (world.servers["a"].may_end and owned(world, "a"))
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)
+    world.settle()
+    assert (owned(world, "a"), len(owned(world, "b"))) == ((), KEY_GROUPS)
+    assert world.servers["a"].may_end
+    world.servers["c"].start()
+    world.settle()
+    assert len(owned(world, "c")) == KEY_GROUPS
+
+
+def test_where_all_servers_drain_and_go_on_a_job_begins_on_them(world: World) -> None:
+    world.run_epoch(0, rows(1.0))
+    for name in "ab":
+        world.servers[name].drain()
+    assert world.run_epoch(1, rows(2.0)).rounds == 1
+    world.driver_dies()
+    for name in "ab":
+        world.servers[name].die()
+        world.servers[name].start()
+        world.servers[name].drain()
+    assert await_server(world.config, "main", SimulatedFleet(world), world.clock) is False
+    assert world.run_epoch(2, rows(3.0)).epoch == 3
+    assert {*owned(world, "a"), *owned(world, "b")} == set(range(KEY_GROUPS))
+    world.follow()
+    every_key_can_be_read(world, 3.0)
+    world.servers["a"].drain(undo=True)
+    world.settle()
+    assert owned(world, "b") == ()
 
 
 def test_a_lost_servers_key_groups_go_to_their_warm_standbys(standing_by: World) -> None:
@@ -183,12 +222,12 @@ def test_a_lost_servers_key_groups_go_to_their_warm_standbys(standing_by: World)
 
 def test_a_handover_that_breaks_off_after_release_is_undone_under_another_version(standing_by: World) -> None:
     world = standing_by
-    world.servers["a"].drain()
+    world.servers["a"].end()
     before = owned(world, "a")
     version = control(world).assignment
     world.faults_at["a", "Release"] = Fault.ANSWER_IS_LOST
     world.beat(seconds=-1.0)
-    world.servers["a"]._registry.draining = False
+    world.servers["a"].unend()
     for name in "bc":
         world.servers[name].die()
     assert world.run_epoch(1, rows(2.0)).epoch == 2
@@ -202,10 +241,10 @@ def test_a_handover_that_breaks_off_after_release_is_undone_under_another_versio
 
 def test_what_was_released_unheard_is_owned_again_before_the_next_epoch(standing_by: World) -> None:
     world = standing_by
-    world.servers["a"].drain()
+    world.servers["a"].end()
     world.faults_at["a", "Release"] = Fault.ANSWER_IS_LOST
     world.beat(seconds=-1.0)
-    world.servers["a"]._registry.draining = False
+    world.servers["a"].unend()
     world.beat()
     every_key_can_be_read(world, 1.0)
     # Nobody has to be staged to again because it owns less than the assignment says.

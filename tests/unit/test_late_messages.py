@@ -169,10 +169,10 @@ def test_a_late_release_does_not_take_what_was_given_back() -> None:
     with contextlib.closing(world):
         world.run_epoch(0, rows(1.0))
         world.settle()
-        world.servers["a"].drain()
+        world.servers["a"].end()
         world.faults_at["a", "Release"] = Fault.MESSAGE_IS_LATE
         world.beat(seconds=-1.0)
-        world.servers["a"]._registry.draining = False
+        world.servers["a"].unend()
         for name in "bc":
             world.servers[name].die()
         world.run_epoch(1, rows(2.0))

@@ -15,6 +15,7 @@ from keyhole.protocol.membership import (
     groups_of,
     standbys_of,
     takers,
+    takers_of_runs,
 )
 from keyhole.protocol.plan import AssignmentChange, Needs, plan_change
 from tests.support.states import target
@@ -257,11 +258,25 @@ def test_who_can_be_given_key_groups() -> None:
     seen = {
         "a": Sighting(target("a")),
         "b": Sighting(target("b"), draining=True),
+        "e": Sighting(target("e"), draining=True, ending=True),
         "r": Sighting(target("r"), replica=True),
     }
     assert takers(seen) == ("a",)
+    assert takers({name: seen[name] for name in "ber"}) == ("b",)
+    assert takers({name: seen[name] for name in "er"}) == ("e",)
     assert takers({name: seen[name] for name in "br"}) == ("b",)
     assert takers({"r": seen["r"]}) == ()
+
+
+def test_whom_a_run_can_begin_with() -> None:
+    seen = {
+        "b": Sighting(target("b"), draining=True),
+        "e": Sighting(target("e"), draining=True, ending=True),
+        "r": Sighting(target("r"), replica=True),
+    }
+    assert takers_of_runs(seen) == [target("b")]
+    assert takers_of_runs({name: seen[name] for name in "er"}) == []
+    assert takers_of_runs({**seen, "a": Sighting(target("a"))}) == [target("a")]
 
 
 def test_groups_by_server_are_read_from_the_record() -> None:

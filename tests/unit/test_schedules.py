@@ -226,16 +226,34 @@ def test_a_server_that_drains_while_a_batch_runs_hands_over_before_its_tasks_end
     world.run_epoch(0, ONE)
 
     def it_drains_and_heartbeats_come() -> None:
-        world.servers["a"].drain()
+        world.servers["a"].end()
         for _ in range(2):  # b's copy is asked for; it is warm, and takes over
             world.beats_meanwhile()
             world.follow()
-        assert world.servers["a"].drained
+        assert world.servers["a"].may_end
         assert shown_by_owners(world, "b") == {"b": [row(1.0)] * KEY_GROUPS}
 
     world.meanwhile["b", "Stage"] = it_drains_and_heartbeats_come
     assert world.run_epoch(1, ONE).rounds == 2
     assert sums(world) == [2.0] * KEY_GROUPS
+
+
+def test_a_server_that_drains_and_goes_on_hands_over_after_the_batch_which_is_staged_once(world: World) -> None:
+    world.run_epoch(0, ONE)
+
+    def it_drains_and_heartbeats_come() -> None:
+        world.servers["a"].drain()
+        for _ in range(3):
+            world.clock.advance(60)
+            world.beats_meanwhile()
+            world.follow()
+
+    world.meanwhile["b", "Stage"] = it_drains_and_heartbeats_come
+    assert world.run_epoch(1, ONE).rounds == 1
+    world.settle()
+    assert shown_by_owners(world, "b") == {"b": [row(2.0)] * KEY_GROUPS}
+    assert world.coordinator is not None
+    assert world.coordinator.owned_by("a", "counts") == ()
 
 
 def test_a_batch_that_fails_because_servers_changed_is_run_again_and_one_that_fails_else_is_not(world: World) -> None:
@@ -265,12 +283,12 @@ def test_a_server_that_drains_while_a_batch_runs_stays_while_another_one_is_miss
     world.run_epoch(0, ONE)
 
     def one_drains_and_the_other_is_not_heard_once() -> None:
-        world.servers["a"].drain()
+        world.servers["a"].end()
         world.servers["b"].cut_off = True
         world.beats_meanwhile(1)
         world.servers["b"].cut_off = False
         world.beats_meanwhile(1)
-        assert not world.servers["a"].drained
+        assert not world.servers["a"].may_end
         assert [len(groups) for groups in shown_by_owners(world).values()] == [KEY_GROUPS / 2] * 2
 
     world.meanwhile["b", "Stage"] = one_drains_and_the_other_is_not_heard_once
@@ -378,7 +396,7 @@ def test_a_commit_that_arrives_after_a_planned_handover_changes_nothing(warm: Wo
     """Nobody was fenced. Also a server that has only gained key groups refuses it: complete mode would empty those."""
     world = warm
     commit = an_epoch_that_a_refuses_while_its_commit_to_b_is_under_way(world)
-    world.servers[gives].drain()
+    world.servers[gives].end()
     world.beat()
     assert world.coordinator is not None
     assert world.coordinator.owned_by(gives, "counts") == ()
@@ -405,7 +423,7 @@ def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(warm
             world.call(commit)
         refused.append(error)
 
-    world.servers["b"].drain()
+    world.servers["b"].end()
     world.meanwhile[next_told, "Assign"] = it_arrives
     world.beat()
     assert refused

@@ -25,20 +25,24 @@ MEMBERSHIP = Membership(
 )
 
 
-def sightings(gone: str = "", draining: str = "", restarted: str = "") -> dict[str, Sighting]:
+def sightings(gone: str = "", ending: str = "", drained: str = "", restarted: str = "") -> dict[str, Sighting]:
     return {
-        name: Sighting(target(name, 2 if name in restarted.split() else 1), draining=name in draining.split())
+        name: Sighting(
+            target(name, 2 if name in restarted.split() else 1),
+            draining=name in (*ending.split(), *drained.split()),
+            ending=name in ending.split(),
+        )
         for name in NAMES
         if name not in gone.split()
     }
 
 
-LOST, DRAINING = sightings(gone="a"), sightings(draining="b")
+LOST, ENDING = sightings(gone="a"), sightings(ending="b")
 
 
 def beats(*heard: tuple[Collection[str], dict[str, Sighting]], seconds: float) -> list[list[str] | None]:
     """What is said at heartbeats that are so many seconds apart."""
-    urgency = Urgency(Patience(lost=3.0, draining=5.0))
+    urgency = Urgency(Patience(lost=3.0, ending=5.0))
     said = [urgency.of(MEMBERSHIP, unconfirmed, seen, n * seconds) for n, (unconfirmed, seen) in enumerate(heard)]
     return [names if names is None else sorted(names) for names in said]
 
@@ -66,23 +70,28 @@ def test_not_one_that_is_slow_to_confirm_and_still_there() -> None:
 def test_not_a_server_that_owns_nothing() -> None:
     lost = ["follower"], sightings(gone="follower")
     assert beats(lost, lost, lost, seconds=10) == [None, [], []]
-    drains = [], sightings(draining="follower")
-    assert beats(drains, drains, drains, seconds=10) == [[], [], []]
+    ends = [], sightings(ending="follower")
+    assert beats(ends, ends, ends, seconds=10) == [[], [], []]
 
 
-def test_an_owner_that_drains_once_the_batch_has_had_its_time() -> None:
-    drains = [], DRAINING
-    assert beats(drains, drains, drains, drains, seconds=2) == [[], [], [], ["b"]]
+def test_an_owner_that_is_to_end_once_the_batch_has_had_its_time() -> None:
+    ends = [], ENDING
+    assert beats(ends, ends, ends, ends, seconds=2) == [[], [], [], ["b"]]
 
 
-def test_its_time_begins_anew_where_it_was_not_draining_any_more() -> None:
-    drains, stays = ([], DRAINING), ([], sightings())
-    assert beats(drains, stays, drains, seconds=6) == [[], [], []]
+def test_not_one_that_drains_and_goes_on_however_long_the_batch_is() -> None:
+    drains = [], sightings(drained="b")
+    assert beats(drains, drains, drains, seconds=3600) == [[], [], []]
+
+
+def test_its_time_begins_anew_where_it_was_not_to_end_any_more() -> None:
+    ends, stays = ([], ENDING), ([], sightings())
+    assert beats(ends, stays, ends, seconds=6) == [[], [], []]
 
 
 def test_nobody_while_another_may_be_lost_whom_a_change_would_replace_as_well() -> None:
-    drains, and_a_is_missed = ([], DRAINING), (["a"], sightings(gone="a", draining="b"))
-    assert beats(drains, drains, and_a_is_missed, drains, seconds=6) == [[], ["b"], None, ["b"]]
-    assert beats(drains, and_a_is_missed, and_a_is_missed, seconds=6) == [[], None, ["a", "b"]]
-    and_the_follower = [], sightings(gone="follower", draining="b")
-    assert beats(drains, and_the_follower, seconds=6) == [[], None]
+    ends, and_a_is_missed = ([], ENDING), (["a"], sightings(gone="a", ending="b"))
+    assert beats(ends, ends, and_a_is_missed, ends, seconds=6) == [[], ["b"], None, ["b"]]
+    assert beats(ends, and_a_is_missed, and_a_is_missed, seconds=6) == [[], None, ["a", "b"]]
+    and_the_follower = [], sightings(gone="follower", ending="b")
+    assert beats(ends, and_the_follower, seconds=6) == [[], None]

@@ -175,7 +175,7 @@ def _troubles(copy: KeyGroupCopy) -> Iterator[str]:
     elif not copy.ready:
         yield f"it restores: {copy.restored_records:,} of {copy.records_to_restore:,} records"
     if copy.draining:
-        yield "it drains: it gives its key groups to others, and ends"
+        yield "it drains: its key groups go to others"
     if copy.silent:
         yield "it has kept silent lately"
 

@@ -34,7 +34,7 @@ from keyhole.errors import (
 )
 from keyhole.protocol.caretaking import LastSeen, start_without_batch
 from keyhole.protocol.control import QueryControl
-from keyhole.protocol.membership import Membership
+from keyhole.protocol.membership import Membership, takers_of_runs
 from keyhole.protocol.start import Start
 
 _log = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class Caretaker:
     def _unheard(self) -> bool:
         """There are servers to give the query to, and none has, or may have, heard of a run within its lease."""
         seen = self._fleet.observe()
-        able = [of.target for of in seen.values() if not (of.draining or of.replica)]
+        able = takers_of_runs(seen)
         refusals = self._fleet.refusing(self._config.application, able) if able else self._fleet.refused.values()
         # Of servers of another version nobody knows what they have heard, also where there are others.
         for refusal in (*self._fleet.mismatched.values(), *refusals):

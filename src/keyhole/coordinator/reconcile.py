@@ -91,7 +91,7 @@ class Reconciler:
         # Of two looks: one that was missed once could still take over, and a server that hears that it is alone may end
         # at once.
         sightings = (*self._seen_before.items(), *self._seen.items())
-        able = {name for name, sighting in sightings if not (sighting.draining or sighting.replica)}
+        able = {name for name, sighting in sightings if sighting.takes_runs}
         warm = self._calls.confirm(run, membership, complete, able)
         self._told = membership.assignment.version, warm
         return [name for name in membership.members if name not in warm]

@@ -62,7 +62,7 @@ class ServerCalls:
         """Renews the members' leases. Returns those that confirm it, and which of their copies are warm. Any thread.
 
         Args:
-            able: The servers that could take over from one that drains.
+            able: The servers that could take over from one that is about to end.
         """
         version = membership.assignment.version
         calls = {}

@@ -69,7 +69,8 @@ class ServerLink:
         status = self._call(lambda: self._stub.Describe(request, timeout=_ASK_SECONDS)).status
         check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)
-        return Sighting(target, draining=status.draining, replica=status.replica)
+        ending = status.draining and not status.goes_on
+        return Sighting(target, draining=status.draining, ending=ending, replica=status.replica)
 
     def confirms(self, application: str, query: str) -> bool:
         """Whether it owns key groups of the query, and has heard of its coordinator within its lease.

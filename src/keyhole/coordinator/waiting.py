@@ -9,7 +9,7 @@ from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Fleet
 from keyhole.errors import EpochFailed, KeyholeError, NoServer
-from keyhole.protocol.membership import Sighting
+from keyhole.protocol.membership import Sighting, takers_of_runs
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def await_server(config: JobConfig, query: str, fleet: Fleet, clock: Clock) -> b
     waited = False
     while True:
         seen = fleet.observe()
-        able = [of.target for of in seen.values() if not (of.draining or of.replica)]
+        able = takers_of_runs(seen)
         for refusal in fleet.refusing(config.application, able) if able else fleet.refused.values():
             raise refusal
         if able:

@@ -16,17 +16,35 @@ Held = Mapping[str, frozenset[int]]
 
 @dataclass(frozen=True)
 class Sighting:
-    """A server that answers now. `replica`: it follows by itself, and is never given anything."""
+    """A server that answers now.
+
+    Attributes:
+        draining: Its key groups are to go to others.
+        ending: It drains because it is about to end. Who drains else was asked to, goes on, and has all the time.
+        replica: It follows by itself, and is never given anything.
+    """
 
     target: Target
     draining: bool = False
+    ending: bool = False
     replica: bool = False
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether it lets a run begin that it has not heard of, and could be given key groups: if need be, draining."""
+        return not (self.ending or self.replica)
 
 
 def takers(seen: Mapping[str, Sighting]) -> tuple[str, ...]:
-    """Who can be given key groups: those that don't drain; where all do, they go on together until they end."""
+    """Who can be given key groups: those that don't drain; where all do, those that go on; else all, to their end."""
     servers = sorted(name for name, sighting in seen.items() if not sighting.replica)
-    return tuple(name for name in servers if not seen[name].draining) or tuple(servers)
+    staying = tuple(name for name in servers if not seen[name].draining)
+    return staying or tuple(name for name in servers if not seen[name].ending) or tuple(servers)
+
+
+def takers_of_runs(seen: Mapping[str, Sighting]) -> list[Target]:
+    """Whom a run can begin with: those that can be given key groups, and are not about to end."""
+    return [seen[name].target for name in takers(seen) if seen[name].takes_runs]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Which owners must be replaced at once, though a batch is under way whose rows must then be staged again. Pure.
 
 A batch may take minutes. Without this, the key groups of a server that is lost meanwhile would have no owner until its
-tasks have ended, and one that drains would end before anybody takes over.
+tasks have ended, and one that is about to end would do so before anybody takes over. One that drains and goes on has
+the time: it gives its key groups away between two batches.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ class Patience:
 
     Attributes:
         lost: With a server that does not answer. As long as a lease: then its answers are unconfirmed anyway.
-        draining: With one that drains.
+        ending: With one that is about to end.
     """
 
     lost: float = 3.0
-    draining: float = 5.0
+    ending: float = 5.0
 
 
 class Urgency:
@@ -31,7 +32,7 @@ class Urgency:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._lost: dict[str, float] = {}
-        self._draining: dict[str, float] = {}
+        self._ending: dict[str, float] = {}
 
     def of(
         self,
@@ -56,14 +57,14 @@ class Urgency:
             for name in membership.members
             if name not in seen or (name in unconfirmed and seen[name].target != membership.members[name].target)
         }
-        draining = {name for name in owners if name in seen and seen[name].draining}
+        ending = {name for name in owners if name in seen and seen[name].ending}
         before = self._lost.keys()
         self._lost = _since(self._lost, lost, now_monotonic)
-        self._draining = _since(self._draining, draining, now_monotonic)
+        self._ending = _since(self._ending, ending, now_monotonic)
         certain = {name for name in lost & before if now_monotonic - self._lost[name] >= self._patience.lost}
         if lost - certain:
             return None
-        late = {name for name, since in self._draining.items() if now_monotonic - since >= self._patience.draining}
+        late = {name for name, since in self._ending.items() if now_monotonic - since >= self._patience.ending}
         return frozenset((certain & owners) | late)
 
 

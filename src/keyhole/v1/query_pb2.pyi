@@ -770,6 +770,7 @@ class ServerStatus(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    GOES_ON_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -787,6 +788,8 @@ class ServerStatus(_message.Message):
     """Its clock as it answered: milliseconds since 1970, UTC; 0: it does not say."""
     version: _builtins.str
     """Of its Keyhole; empty: it does not say."""
+    goes_on: _builtins.bool
+    """It is not about to end: where it drains, it was asked to (StateServer.Drain). False: it may end, or does not say."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]: ...
     def __init__(
@@ -804,10 +807,11 @@ class ServerStatus(_message.Message):
         protocol_version: _builtins.int = ...,
         now_ms: _builtins.int = ...,
         version: _builtins.str = ...,
+        goes_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "goes_on", b"goes_on", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

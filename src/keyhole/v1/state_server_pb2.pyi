@@ -703,7 +703,7 @@ class ConfirmResponse(_message.Message):
     WARM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     draining: _builtins.bool
-    """It was sent SIGTERM, and waits for its key groups to be taken over."""
+    """It waits for its key groups to be taken over."""
     @_builtins.property
     def warm(self) -> _containers.RepeatedCompositeFieldContainer[Global___WarmKeyGroups]:
         """The standby copies that have caught up: they could take over at once."""

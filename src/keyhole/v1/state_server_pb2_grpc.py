@@ -174,8 +174,8 @@ class StateServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
-        Forgotten with the process.
+        """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
+        end, and is given nothing while another server takes key groups. Forgotten with the process.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -59,8 +59,8 @@ class StateServerStub:
     all that was committed.
     """
     Drain: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.DrainRequest, _state_server_pb2.DrainResponse]
-    """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
-    Forgotten with the process.
+    """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
+    end, and is given nothing while another server takes key groups. Forgotten with the process.
     """
     Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
     """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
@@ -96,8 +96,8 @@ class StateServerAsyncStub(StateServerStub):
     all that was committed.
     """
     Drain: _aio.UnaryUnaryMultiCallable[_state_server_pb2.DrainRequest, _state_server_pb2.DrainResponse]  # type: ignore[assignment]
-    """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
-    Forgotten with the process.
+    """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
+    end, and is given nothing while another server takes key groups. Forgotten with the process.
     """
     Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
     """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
@@ -196,8 +196,8 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         request: _state_server_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.DrainResponse, _abc.Awaitable[_state_server_pb2.DrainResponse]]:
-        """Its key groups go to others, as before its end (SIGTERM); but it goes on, owns nothing in the end, and is given nothing.
-        Forgotten with the process.
+        """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
+        end, and is given nothing while another server takes key groups. Forgotten with the process.
         """
 
     @_abc_1.abstractmethod

@@ -15,6 +15,46 @@ _CARETAKER = "src/keyhole/coordinator/caretaker.py"
 
 PROTOCOL = (
     Breakage(
+        "a server that drains and goes on costs a batch that runs its rounds",
+        "protocol",
+        "src/keyhole/protocol/replacement.py",
+        "if name in seen and seen[name].ending}",
+        "if name in seen and seen[name].draining}",
+        ("test_urgency.py", "test_schedules.py::test_a_server_that_drains_and_goes_on_hands_over_after_the_batch"),
+    ),
+    Breakage(
+        "a coordinator takes a server that was asked to drain for one that is about to end",
+        "protocol",
+        "src/keyhole/coordinator/server_link.py",
+        "        ending = status.draining and not status.goes_on\n",
+        "        ending = status.draining\n",
+        ("test_schedules.py::test_a_server_that_drains_and_goes_on_hands_over_after_the_batch",),
+    ),
+    Breakage(
+        "a server that was asked to drain takes no run where all drain",
+        "protocol",
+        "services/state_server/registry.py",
+        "        if self.ending:  # one",
+        "        if self.draining:  # one",
+        ("test_handover.py::test_where_all_servers_drain_and_go_on_a_job_begins_on_them",),
+    ),
+    Breakage(
+        "a query without a batch finds nobody where all servers drain and go on",
+        "protocol",
+        "src/keyhole/protocol/membership.py",
+        "for name in takers(seen) if seen[name].takes_runs]",
+        "for name in takers(seen) if not (seen[name].draining or seen[name].replica)]",
+        ("test_caretaker.py::test_an_idle_query_is_restored_on_servers_that_all_drain_and_go_on",),
+    ),
+    Breakage(
+        "a server that is about to end is given key groups though another one goes on",
+        "protocol",
+        "src/keyhole/protocol/membership.py",
+        "    return staying or tuple(name for name in servers if not seen[name].ending) or tuple(servers)\n",
+        "    return staying or tuple(servers)\n",
+        ("test_plan.py::test_who_can_be_given_key_groups",),
+    ),
+    Breakage(
         "a query is taken without a batch from a run that is busy",
         "protocol",
         _CARETAKER,

@@ -50,8 +50,8 @@ def server_findings(asked: ProxyAnswer) -> Iterator[Diagnosis]:
         elif server.draining:
             yield warning(
                 about,
-                "it drains: it gives its key groups to others, and ends",
-                "wait, and see that they have taken over",
+                "it drains: its key groups go to others",
+                "wait, and see that they have taken over; where `keyhole drain` was asked for it, `--undo` ends that",
             )
         else:
             kind = "replica" if server.replica else "owner"

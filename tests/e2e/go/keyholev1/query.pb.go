@@ -1614,7 +1614,9 @@ type ServerStatus struct {
 	// Its clock as it answered: milliseconds since 1970, UTC; 0: it does not say.
 	NowMs int64 `protobuf:"varint,11,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
 	// Of its Keyhole; empty: it does not say.
-	Version       string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
+	// It is not about to end: where it drains, it was asked to (StateServer.Drain). False: it may end, or does not say.
+	GoesOn        bool `protobuf:"varint,13,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1731,6 +1733,13 @@ func (x *ServerStatus) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *ServerStatus) GetGoesOn() bool {
+	if x != nil {
+		return x.GoesOn
+	}
+	return false
 }
 
 // What one server holds of one state in one role (source.role); a server that is owner of some key groups and standby
@@ -2392,7 +2401,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vProxyStatus\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12)\n" +
 	"\x10protocol_version\x18\x02 \x01(\rR\x0fprotocolVersion\x12\x15\n" +
-	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\x8f\x03\n" +
+	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\xa8\x03\n" +
 	"\fServerStatus\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -2407,7 +2416,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x10protocol_version\x18\n" +
 	" \x01(\rR\x0fprotocolVersion\x12\x15\n" +
 	"\x06now_ms\x18\v \x01(\x03R\x05nowMs\x12\x18\n" +
-	"\aversion\x18\f \x01(\tR\aversion\"\x94\x03\n" +
+	"\aversion\x18\f \x01(\tR\aversion\x12\x17\n" +
+	"\agoes_on\x18\r \x01(\bR\x06goesOn\"\x94\x03\n" +
 	"\fStateHolding\x12;\n" +
 	"\n" +
 	"descriptor\x18\x01 \x01(\v2\x1b.keyhole.v1.StateDescriptorR\n" +
