@@ -52,6 +52,8 @@ class Directory:
         # Their last holder has let go of them: they aren't away, but gone, once nobody else names them.
         self._let_go: set[StateName] = set()
         self._expected = expected
+        # Of those, the ones whose states are all gone: they were there, and are not merely late.
+        self._retired: set[str] = set()
         self._discovered = False
         self.silent_calls = 0
         self.events = RouteEvents()
@@ -151,7 +153,7 @@ class Directory:
         unheard = f" (not asked: {reasons})" if reasons else ""
         applications = ", ".join(sorted({known for known, _ in self._tables})) or "none yet"
         states = ", ".join(sorted(known for owner, known in self._tables if owner == application))
-        if not states and application in self._expected and not any(gone == application for gone, _ in self._let_go):
+        if not states and application in self._expected - self._retired:
             return NoServer(
                 f"no state server has heard of application {application} yet: its job or feed has not come so far, or "
                 f"has never run{unheard}",
@@ -190,13 +192,16 @@ class Directory:
         self._let_go -= {name for view in views.values() for name in view.held}
         now_ms = self.clock.now_ms()
         self.events.note_servers(now_ms, self._views, views)
+        # Who is gone gave key groups up under its name, too.
+        names = {address: view.server or address for address, view in (self._views | views).items()}
         self._views = views
         remembered = {name: of for name, of in self._remembered.items() if name not in self._let_go}
         before, self._tables = self._tables, build(views.values(), remembered)
         self._remembered = {name: table.descriptor for name, table in self._tables.items()}
         self._let_go &= self._tables.keys()
         change = diff(before, self._tables)
-        names = {address: view.server or address for address, view in views.items()}
+        self._retired |= self._expected & {application for application, _ in change.removed}
+        self._retired -= {application for application, _ in self._tables}
         self.events.note_routes(now_ms, change, before, self._tables, names, moves=self.settled.is_set())
         for name in change.removed:
             self._codecs.pop(name, None)

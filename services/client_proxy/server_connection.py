@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -67,11 +67,12 @@ class ServerConnection:
         """What the server says of itself now; `unreachable` says why it doesn't."""
         known = self.view or ServerView(self.address)
         try:
-            response: state_server_pb2.DescribeResponse = await self._stub.Describe(
-                state_server_pb2.DescribeRequest(), timeout=timeout_seconds
-            )
-        except grpc.RpcError as error:
-            reason = known.lost or status.from_rpc_error(error, self.address).message
+            with self._calling():
+                response: state_server_pb2.DescribeResponse = await self._stub.Describe(
+                    state_server_pb2.DescribeRequest(), timeout=timeout_seconds
+                )
+        except KeyholeError as error:
+            reason = known.lost or error.message
             return query_pb2.ServerStatus(server=known.server, address=self.address, unreachable=reason)
         told = response.status
         try:
@@ -83,10 +84,11 @@ class ServerConnection:
     async def figures(self, timeout_seconds: float) -> stats_pb2.ReadStatsResponse | None:
         """What it counts of itself; None: it doesn't tell, or not in time."""
         try:
-            told: stats_pb2.ReadStatsResponse = await self._stats.Read(
-                stats_pb2.ReadStatsRequest(), timeout=timeout_seconds
-            )
-        except grpc.RpcError:
+            with self._calling():
+                told: stats_pb2.ReadStatsResponse = await self._stats.Read(
+                    stats_pb2.ReadStatsRequest(), timeout=timeout_seconds
+                )
+        except KeyholeError:
             return None
         return told
 
@@ -100,11 +102,22 @@ class ServerConnection:
             NoServer: It is no longer among the discovered ones.
             KeyholeError: What it refuses with.
         """
-        call = self._query.Scan(request, timeout=timeout_seconds)
+        with self._calling():
+            call = self._query.Scan(request, timeout=timeout_seconds)
+            try:
+                async for page in call:
+                    self._heard()
+                    yield page
+            finally:
+                call.cancel()
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Around a call: its failure as a KeyholeError, also where it fails because the channel was closed meanwhile."""
+        if self._gone is not None:
+            raise self._gone
         try:
-            async for page in call:
-                self._heard()
-                yield page
+            yield
         except grpc.RpcError as error:
             raise status.from_rpc_error(error, self.address) from error
         except asyncio.CancelledError:
@@ -113,8 +126,6 @@ class ServerConnection:
             if self._gone is not None and (task is None or not task.cancelling()):
                 raise self._gone from None
             raise
-        finally:
-            call.cancel()
 
     def suspect(self) -> None:
         """It has been silent for too long. Any answer of its, or a probe that is answered in time, clears it."""

@@ -183,6 +183,31 @@ def test_with_tokens_each_sees_what_the_policy_allows(stack: ConsoleStack, page:
     assert page.run("return sessionStorage.length") == 0
 
 
+def test_what_is_shown_is_told_to_be_old_where_only_a_states_page_or_the_key_groups_can_not_be_asked_for(
+    stack: ConsoleStack, page: Browser
+) -> None:
+    for path, shown in ((SENSORS, "celsius"), ("#/key-groups", "by status")):
+        page.open(stack.url + path)
+        page.shows(shown, "main")
+        page.comes_true(lambda: page.all(".cell"))
+        assert page.all(".problem") == []
+        page.run(
+            """window.asking = window.fetch;
+            window.fetch = (path, how) => /states|key-groups/.test(path)
+                ? Promise.resolve(new Response('{"detail": "it has too much to do"}', { status: 503 }))
+                : window.asking(path, how);"""
+        )
+        page.shows("it has too much to do", ".outdated")
+        page.shows("Shown is what was said at", ".outdated")
+        assert page.all(".loaded.stale .cell")
+        page.shows("live", ".live")  # the overview is
+        page.run("window.fetch = window.asking")
+        page.comes_true(lambda: page.all(".outdated") == [])
+        assert page.all(".loaded .cell")
+        assert page.all(".stale") == []
+    page.complaints()
+
+
 def test_servers_and_proxy_that_die_are_told_of_and_it_recovers_by_itself(stack: ConsoleStack, page: Browser) -> None:
     """The writer goes on, and gives the key groups of a dead server to the other one; so it may be short."""
     page.open(stack.url + SENSORS)

@@ -17,12 +17,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole import AsyncClient, errors
+from keyhole.clock import SystemClock
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy
 from keyhole.model.state import KeyType
 from keyhole.rpc.channels import aio_channel, sync_channel
 from keyhole.testing.fake_server import FakeServer
+from services.client_proxy.server_connection import ServerConnection
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.refusals import longer_and_longer, told_at_deadline
@@ -211,6 +213,26 @@ async def test_an_application_that_is_to_be_there_is_not_unknown_before_its_job_
             while isinstance(await told(client), errors.NoServer):  # noqa: ASYNC110 - as a user would
                 await asyncio.sleep(0.01)
         assert isinstance(await told(client), errors.UnknownState)
+
+
+async def test_a_server_that_leaves_the_discovery_while_it_is_asked_of_itself_is_told_of_as_unreachable() -> None:
+    """Closing its channel cancels the calls: nobody's own task was cancelled."""
+    begun = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
+        address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        link = ServerConnection(address, lambda: None, 1.0, SystemClock())
+        asked = asyncio.gather(link.describe(LONG_SECONDS), link.figures(LONG_SECONDS))
+        await begun.wait()
+        await link.close()
+        for described, figures in (await asked, (await link.describe(1.0), await link.figures(1.0))):
+            assert "no longer among the discovered ones" in described.unreachable
+            assert (described.address, figures) == (address, None)
 
 
 async def told(client: AsyncClient) -> errors.KeyholeError | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
+from keyhole.errors import NoServer, UnknownApplication
 from keyhole.model.read import Role
 from keyhole.protocol.routing import build, diff
 from keyhole.protocol.server_view import Holding, ServerView
+from keyhole.testing.clock import ManualClock
+from services.client_proxy.directory import Directory
 from services.client_proxy.route_events import Move, RouteEvents
 from tests.support.readings import APPLICATION, STATE, descriptor
 
@@ -89,3 +94,49 @@ def test_only_the_last_events_are_kept() -> None:
     kept = list(followed.events)
     assert len(kept) == 200
     assert [event.number for event in kept] == list(range(101, 301))
+
+
+class _Nowhere:
+    """A discovery that is not asked."""
+
+    def addresses(self) -> Any:
+        raise NotImplementedError
+
+
+def _directory(*expected: str) -> tuple[Directory, Any]:
+    """A directory whose links are what the second one is given: views."""
+    directory = Directory(_Nowhere(), 1.0, ManualClock(), expected=frozenset(expected))  # type: ignore[arg-type]
+
+    def see(*views: ServerView) -> None:
+        directory._links = {of.address: SimpleNamespace(address=of.address, view=of, reached=True) for of in views}  # type: ignore[misc]
+        directory._changed()
+
+    return directory, see
+
+
+def test_an_application_that_was_retired_is_unknown_though_it_is_to_be_there_until_it_comes_again() -> None:
+    directory, see = _directory(APPLICATION)
+    see(view("a", incarnation="1"))
+    with pytest.raises(NoServer, match="heard of application"):
+        directory.table((APPLICATION, STATE))
+    see(view("a", range(8), incarnation="1"))
+    assert directory.table((APPLICATION, STATE))
+    for _ in range(2):  # and stays so
+        see(view("a", incarnation="1"))
+        with pytest.raises(UnknownApplication):
+            directory.table((APPLICATION, STATE))
+    see(view("a", range(8), incarnation="1"))
+    assert directory.table((APPLICATION, STATE))
+    # One that was restarted has retired nothing.
+    see(view("a", incarnation="2"))
+    assert directory.table((APPLICATION, STATE))
+
+
+def test_key_groups_of_a_server_that_is_gone_went_from_its_name() -> None:
+    directory, see = _directory()
+    see(view("a"), view("b", range(8)))
+    directory.settled.set()
+    see(view("a"))
+    told = {event.kind: event for event in directory.events}
+    assert told["server_gone"].server == "server-b"
+    assert told["key_groups_moved"].moves == (Move(8, "server-b", ""),)

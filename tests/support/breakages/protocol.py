@@ -20,7 +20,7 @@ PROTOCOL = (
         "src/keyhole/protocol/replacement.py",
         "if name in seen and seen[name].ending}",
         "if name in seen and seen[name].draining}",
-        ("test_urgency.py", "test_schedules.py::test_a_server_that_drains_and_goes_on_hands_over_after_the_batch"),
+        ("test_urgency.py::test_not_one_that_drains_and_goes_on_however_long_the_batch_is",),
     ),
     Breakage(
         "a coordinator takes a server that was asked to drain for one that is about to end",
@@ -28,7 +28,7 @@ PROTOCOL = (
         "src/keyhole/coordinator/server_link.py",
         "        ending = status.draining and not status.goes_on\n",
         "        ending = status.draining\n",
-        ("test_schedules.py::test_a_server_that_drains_and_goes_on_hands_over_after_the_batch",),
+        ("test_schedules.py::test_a_server_that_drains_and_goes_on_hands_over_after_the_batch_which_is_staged_once",),
     ),
     Breakage(
         "a server that was asked to drain takes no run where all drain",

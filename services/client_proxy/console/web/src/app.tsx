@@ -68,13 +68,13 @@ function skip(event: Event): void {
 function Page({ route, overview }: { route: Route; overview: Polled<Overview> }) {
   switch (route.page) {
     case "overview":
-      return <Loaded polled={overview}>{(data) => <OverviewPage data={data} />}</Loaded>;
+      return <Loaded polled={overview} headTells>{(data) => <OverviewPage data={data} />}</Loaded>;
     case "key-groups":
       return <KeyGroupsPage />;
     case "servers":
-      return <Loaded polled={overview}>{(data) => <ServersPage data={data} />}</Loaded>;
+      return <Loaded polled={overview} headTells>{(data) => <ServersPage data={data} />}</Loaded>;
     case "events":
-      return <Loaded polled={overview}>{(data) => <EventsPage events={data.events} administers={data.administers} />}</Loaded>;
+      return <Loaded polled={overview} headTells>{(data) => <EventsPage events={data.events} administers={data.administers} />}</Loaded>;
     case "state":
       return <StatePage key={JSON.stringify(route)} application={route.application} state={route.state} />;
     case "unknown":

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useRef, useState } from "preact/hooks";
 import type { Polled } from "./poll";
 import { useNow } from "./clock";
-import { duration, moment, whole } from "./format";
+import { clock, duration, moment, whole } from "./format";
 import { stateHref } from "./route";
 import type { Severity, Standing, Status, Trouble } from "./types";
 
@@ -125,9 +125,43 @@ export function Troubles({ of, none }: { of: Trouble[]; none?: ComponentChildren
   );
 }
 
-/** Data, or why there are none yet. */
-export function Loaded<T>({ polled, children }: { polled: Polled<T>; children: (data: T) => ComponentChildren }) {
-  if (polled.data !== null) return <>{children(polled.data)}</>;
+/** That what is shown is old, how old, and why there is nothing newer. */
+export function Outdated({ polled }: { polled: Polled<unknown> }) {
+  useNow(); // the age goes on
+  if (polled.error === null || polled.data === null) return null;
+  return (
+    <div class="problem outdated" role="alert">
+      <Icon of="bad" />
+      <div>
+        <p>{polled.error.message}</p>
+        <p class="todo">
+          Shown is what was said at {clock(polled.at)}, {duration(Date.now() - polled.at)} ago. It is asked again by itself.
+        </p>
+      </div>
+    </div>
+  );
+}
+
+/** Data, or why there are none yet. `headTells`: the page's head says where they are old. */
+export function Loaded<T>({
+  polled,
+  children,
+  headTells = false,
+}: {
+  polled: Polled<T>;
+  children: (data: T) => ComponentChildren;
+  headTells?: boolean;
+}) {
+  if (polled.data !== null) {
+    if (headTells) return <>{children(polled.data)}</>;
+    // One place for both: else what somebody has typed is gone with an error.
+    return (
+      <>
+        <Outdated polled={polled} />
+        <div class={polled.error === null ? "loaded" : "loaded stale"}>{children(polled.data)}</div>
+      </>
+    );
+  }
   if (polled.error === null) return <p class="muted loading">Loading…</p>;
   if (polled.error.kind === "away" || polled.error.kind === "unauthenticated") return null; // the page's head says it
   return (

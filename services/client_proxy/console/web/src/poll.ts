@@ -9,6 +9,9 @@ const MAX_SECONDS = 15;
 export interface Polled<T> {
   /** The last answer, also while newer ones fail. */
   data: T | null;
+  /** When the data came, by Date.now(). */
+  at: number;
+  /** Why the newest question has no answer. Data is of before, then. */
   error: ApiError | null;
   /** When it is asked again after an error, by Date.now(). */
   nextAt: number;
@@ -78,19 +81,21 @@ class Loop {
   }
 }
 
+const NOTHING = { data: null, at: 0, error: null, nextAt: 0 };
+
 export function usePoll<T>(path: string | null, seconds: (data: T) => number, body?: () => unknown): Polled<T> {
-  const [polled, setPolled] = useState<Omit<Polled<T>, "again">>({ data: null, error: null, nextAt: 0 });
+  const [polled, setPolled] = useState<Omit<Polled<T>, "again">>(NOTHING);
   const loop = useRef<Loop | null>(null);
   const asked = useRef(body);
   asked.current = body;
   useEffect(() => {
-    setPolled({ data: null, error: null, nextAt: 0 });
+    setPolled(NOTHING);
     if (path === null) return undefined;
     const made = new Loop(
       async (signal) => {
         const given = asked.current?.();
         const data = await ask<T>(path, given === undefined ? { signal } : { signal, body: given });
-        if (!signal.aborted) setPolled({ data, error: null, nextAt: 0 });
+        if (!signal.aborted) setPolled({ data, at: Date.now(), error: null, nextAt: 0 });
         return seconds(data);
       },
       (error, nextAt) => setPolled((before) => ({ ...before, error, nextAt })),

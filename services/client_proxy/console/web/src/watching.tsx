@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { statePath } from "./api";
 import { Chart, LINES } from "./chart";
 import { clock } from "./format";
+import { Outdated } from "./parts";
 import { usePoll } from "./poll";
 import { Exact, type Answer, type Descriptor, type Json } from "./types";
 import { Value } from "./value";
@@ -79,11 +80,12 @@ export function Watching({
           </label>
         ) : null}
       </div>
-      {polled.error && polled.error.kind !== "away" ? (
+      {polled.error && polled.data === null && polled.error.kind !== "away" ? (
         <p class="level bad" role="alert">
           {polled.error.message}
         </p>
       ) : null}
+      <Outdated polled={polled} />
       {fields.length ? (
         <Chart times={[...times]} lines={lines} label={`${field} of the watched keys over time`} point={setPointed} />
       ) : (
