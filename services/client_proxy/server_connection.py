@@ -113,7 +113,7 @@ class ServerConnection:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Around a call: its failure as a KeyholeError, also where it fails because the channel was closed meanwhile."""
+        """Around a call: its failure as a KeyholeError, also where the channel is closed meanwhile."""
         if self._gone is not None:
             raise self._gone
         try:
