@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import time
 from typing import Any
 
 import pytest
 
 from keyhole import AsyncClient
 from keyhole.cli.main import main
+from keyhole.cli.top.looks import SILENT, ClusterLooks
+from keyhole.config import CliConfig, load
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row
 from tests.support.state_servers import state_server
@@ -49,6 +53,18 @@ async def test_top_and_watch_show_rates_and_a_server_that_is_lost(capsys: pytest
             (watched,) = await rounds("status", "--watch", "--count", "1")
             assert (watched["error"], watched["servers"][0]["unreachable"]) == (None, None)
             assert watched["holdings"][0]["state"] == PATH
+
+            # Two that take connections and say nothing: a proxy, and a server.
+            with socket.create_server(("127.0.0.1", 0)) as deaf:
+                mute = f"127.0.0.1:{deaf.getsockname()[1]}"
+                looks = ClusterLooks([mute, proxy.address], load(CliConfig, {}).credentials, LONG_SECONDS, 0.5)
+                with looks:
+                    began = time.monotonic()
+                    seen_now = await asyncio.to_thread(looks.look)
+                    assert time.monotonic() - began < LONG_SECONDS
+                    assert [one.server for one in seen_now.servers] == ["a"]
+                    assert seen_now.silent[mute] == SILENT
+                    assert (seen_now.error, len(seen_now.states)) == (None, 1)
 
             await server.server.stop()
             (lost,) = await rounds("top", "--count", "1")

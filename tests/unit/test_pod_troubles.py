@@ -19,7 +19,7 @@ from keyhole.discovery.kubernetes.api import PodSource
 from keyhole.discovery.kubernetes.pod_troubles import ContainerEnds, EndCause, WaitingPod, container_ends, waiting_pod
 from keyhole.discovery.kubernetes.pods import NotOfKubernetes
 from keyhole.discovery.parse import Pods
-from keyhole.errors import InvalidConfiguration, MachineError
+from keyhole.errors import InvalidConfiguration, MachineError, ServerLost
 from tests.support.kubernetes_api import KubernetesApi, kubernetes_api
 from tests.support.waiting import until
 
@@ -142,8 +142,20 @@ def test_the_command_line_lists_what_waits_and_what_has_ended(
     assert json.loads(capsys.readouterr().out) == {**found, "servers": []}
     reads.status(cast(Client, Nobody()), reads.OutputFormat(as_json=False), {**found, "waiting_pods": []})
     told = capsys.readouterr().out
-    assert "waiting pods: none" in told
+    assert "waiting pods: none\n" in told
     assert "killed for memory (OOMKilled), its limit is 2Gi" in told
+
+    class Away:
+        def status(self) -> list[ServerStatus]:
+            raise ServerLost("proxy:7400 can't be reached")
+
+    for as_json in (True, False):
+        with pytest.raises(ServerLost):
+            reads.status(cast(Client, Away()), reads.OutputFormat(as_json=as_json), found)
+        said = capsys.readouterr().out
+        assert "killed for memory (OOMKilled), its limit is 2Gi" in said
+        if as_json:
+            assert json.loads(said) == {**found, "servers": None, "error": "proxy:7400 can't be reached"}
     api.fail("list", 403, 'pods is forbidden: User "u" cannot list')
     with pytest.raises(InvalidConfiguration, match="may not list the resource pods"):
         pod_troubles(SELECTOR, "other", api.connect)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from keyhole.cli.top.looks import ClusterLook
+from keyhole.cli.top.looks import SILENT, ClusterLook
 from keyhole.cli.top.overview import Overview
 from keyhole.cli.top.screen import lines_of, screen_of
 from keyhole.errors import ServerLost
@@ -73,6 +73,24 @@ def test_servers_that_go_away_and_states_with_something_wrong_are_shown_as_such(
     lines = lines_of(overview, "proxy:7400")
     assert "proxy proxy:7400: proxy:7400 can't be reached" in lines[0]
     assert "state shop/totals: 2 key groups can't be read" in lines[-1]
+
+
+def test_who_tells_no_figures_is_named_and_late_ones_count_by_their_own_time() -> None:
+    overview = Overview()
+    overview.take(look(10, server("a", 0, 1), server("b", 2, 3), a=figures(100, 0)))
+    # What b was asked for in the round before came a second before this one.
+    late = look(12, server("a", 0, 1), server("b", 2, 3), a=figures(300, 0), b=figures(0, 0))
+    overview.take(late._replace(figured_at={"b:1": 11.0}, silent={"proxy:7400": SILENT}))
+    assert [row["is"] for row in overview.servers()] == ["ok", "ok"]
+    assert lines_of(overview, "other:7400,proxy:7400")[0].endswith("proxy proxy:7400: does not answer here")
+    now = look(14, server("a", 0, 1), server("b", 2, 3, draining=True), b=figures(30, 0))
+    overview.take(now._replace(silent={"a:1": SILENT}))
+    assert [row["rows_per_second"] for row in overview.servers()] == [None, 10]
+    assert [row["is"] for row in overview.servers()] == ["ok; does not answer here", "draining"]
+    assert overview.silent() == {"a:1": SILENT}
+    # Between are four seconds.
+    overview.take(look(16, server("a", 0, 1), server("b", 2, 3), a=figures(700, 0)))
+    assert [row["rows_per_second"] for row in overview.servers()] == [100, None]
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 5), (40, 12), (60, 24), (200, 60)])

@@ -44,12 +44,15 @@ def _pods(options: argparse.Namespace) -> Mapping[str, list[dict[str, Any]]] | N
 def read(options: argparse.Namespace) -> int:
     """Runs the one that `options.read` names. Raises KeyholeError."""
     require(f"keyhole {options.read}", "cli", TO_READ)
+    from keyhole import Client
     from keyhole.cli import reads
     from keyhole.cli.patience import PatientClient
 
     output = reads.OutputFormat(as_json=options.format == "json")
     pods = _pods(options) if options.read == "status" else None
-    with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
+    # What draws the whole terminal says by itself that nobody answers.
+    kind = Client if options.read == "status" and options.watch else PatientClient
+    with kind(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
         if options.read == "states":
             reads.states(client, output)
         elif options.read == "describe":

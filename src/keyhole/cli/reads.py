@@ -18,7 +18,7 @@ from keyhole.client.bounds import StalePolicy
 from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.encoding.key_text import parse_key
 from keyhole.encoding.value_json import to_json
-from keyhole.errors import KeyMismatch, UnknownApplication, UnknownState
+from keyhole.errors import KeyholeError, KeyMismatch, UnknownApplication, UnknownState
 from keyhole.model.state_path import state_path
 from keyhole.terminal import tables
 
@@ -168,12 +168,21 @@ def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Map
 
     Args:
         pods: Troubles of pods, by their kind, which are shown first: where nothing runs yet, no proxy answers. As JSON
-            they and the servers are one object. None: nobody asked for them.
+            they and the servers are one object; where no proxy answers, `servers` is null in it, and `error` says why.
+            None: nobody asked for them.
+
+    Raises:
+        KeyholeError: No proxy answers; the pods were told.
     """
     if pods is not None and not output.as_json:
         for kind, rows in pods.items():
-            output.rows(rows, kind.replace("_", " ") if rows else f"{kind.replace('_', ' ')}: none")
-    servers = client.status()
+            output.rows(rows, kind.replace("_", " "))
+    try:
+        servers = client.status()
+    except KeyholeError as error:
+        if pods is not None and output.as_json:
+            print(json.dumps({**pods, "servers": None, "error": error.message}, default=str))
+        raise
     if output.as_json:
         rows = [server_row(s) | {"holdings": [holding_row(h) for h in s.holdings]} for s in servers]
         print(json.dumps(rows if pods is None else {**pods, "servers": rows}, default=str))

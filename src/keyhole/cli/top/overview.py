@@ -31,7 +31,8 @@ class Overview:
         self.error = ""
         self.silent_seconds = 0.0
         self._look: ClusterLook | None = None
-        self._before: ClusterLook | None = None
+        # By address, the figures of a round before, with when they came.
+        self._before: dict[str, tuple[stats_pb2.ReadStatsResponse, float]] = {}
         # All servers that were ever seen, by address, with when last.
         self._seen: dict[str, tuple[pb.ServerStatus, float]] = {}
         self._at = 0.0
@@ -44,8 +45,16 @@ class Overview:
             self.silent_seconds = look.at - self._look.at if self._look is not None else 0.0
             return
         self.error, self.silent_seconds = "", 0.0
-        self._before, self._look = self._look, look
+        if (last := self._look) is not None:
+            self._before |= {
+                address: (of, last.figured_at.get(address, last.at)) for address, of in last.figures.items()
+            }
+        self._look = look
         self._seen.update({server.address: (server, look.at) for server in look.servers})
+
+    def silent(self) -> dict[str, str]:
+        """By address, why one that was asked in this round has told no figures: a proxy, or a server."""
+        return dict(self._look.silent) if self._look is not None and not self.error else {}
 
     def servers(self) -> list[dict[str, Any]]:
         """A row for each server that there is or was, by name; in the order of importance of their columns."""
@@ -110,9 +119,9 @@ class Overview:
             return f"gone for {gone_seconds:.0f} s: the proxy knows it no more"
         if server.unreachable:
             return f"unreachable: {server.unreachable}"
-        if server.draining:
-            return "draining"
-        return "replica" if server.replica else "ok"
+        how = "draining" if server.draining else "replica" if server.replica else "ok"
+        why = self._look.silent.get(server.address) if self._look is not None else None
+        return f"{how}; {why}" if why else how
 
     def _state_rate(self, name: _State, metric: str, instead: str = "") -> float | None:
         """Of all that tell it together; of `instead` where nobody does. None: not known."""
@@ -124,14 +133,15 @@ class Overview:
         return sum(known) if known else None
 
     def _rate(self, address: str, metric: str, name: _State | None = None) -> float | None:
-        if self._look is None or self._before is None:
+        if self._look is None or address not in self._before:
             return None
-        now, before = (_value(look.figures.get(address), metric, name) for look in (self._look, self._before))
+        figures, before_at = self._before[address]
+        now, before = (_value(of, metric, name) for of in (self._look.figures.get(address), figures))
         if now is None or before is None:
             return None
         # It has started again: what it has counted since.
         grown = now - before if now >= before else now
-        return grown / max(0.001, self._look.at - self._before.at)
+        return grown / max(0.001, self._look.figured_at.get(address, self._look.at) - before_at)
 
     def _gauge(self, address: str, metric: str) -> float | None:
         return None if self._look is None else _value(self._look.figures.get(address), metric, None)

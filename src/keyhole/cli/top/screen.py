@@ -20,6 +20,7 @@ from keyhole.terminal.rounds import Rounds, show_rounds
 from keyhole.terminal.written_out import written_out
 
 _LEAST_ROWS = 4
+_DRAWN_SECONDS = 0.5
 # The lines that are no rows: the first one, and titles and blanks of two tables.
 _AROUND = 6
 
@@ -31,15 +32,17 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
 
     def say() -> None:
         if output.as_json:
-            told = {"time": _now(), "error": overview.error or None}
+            told = {"time": _now(), "error": overview.error or None, "silent": overview.silent()}
             print(json.dumps(told | {"servers": overview.servers(), "states": overview.states()}), flush=True)
             return
         for line in lines_of(overview, ",".join(targets)):
             print(line, flush=True)
 
-    with stopped_by_signals(), ClusterLooks(targets, credentials, options.timeout) as looks:
-        # Into a file or a program goes JSON line by line, also where it is a terminal.
-        on = Console(file=console.file, force_terminal=False) if output.as_json else console
+    # Into a file or a program goes JSON line by line, also where it is a terminal.
+    on = Console(file=console.file, force_terminal=False) if output.as_json else console
+    # Somebody who looks is shown at once what is known; of lines that stay, each has what comes until the next one.
+    patience = _DRAWN_SECONDS if on.is_terminal else max(_DRAWN_SECONDS, options.interval)
+    with stopped_by_signals(), ClusterLooks(targets, credentials, options.timeout, patience) as looks:
         show_rounds(
             on,
             Rounds(options.interval, options.count),
@@ -69,6 +72,8 @@ def lines_of(overview: Overview, proxy: str) -> list[str]:
     """A line for each server and state, for `grep` and the like; each begins with the time."""
     at = _now()
     lines = [f"{at} proxy {proxy}: {written_out(overview.error)}"] if overview.error else []
+    silent = overview.silent()
+    lines += [f"{at} proxy {address}: {silent[address]}" for address in proxy.split(",") if address in silent]
     for kind, rows in (("server", overview.servers()), ("state", overview.states())):
         for row in rows:
             rest = " ".join(
@@ -94,10 +99,16 @@ def _first_line(overview: Overview, proxy: str) -> Text:
 
     return Text(
         f"{_now()}  {proxy}: servers: {len(servers)}, states: {len(states)}, {total('rows_per_second')} rows/s, "
-        f"{total('reads_per_second')} reads/s. Ctrl-C ends it",
+        f"{total('reads_per_second')} reads/s.{_silent(overview, proxy)} Ctrl-C ends it",
         no_wrap=True,
         overflow="ellipsis",
     )
+
+
+def _silent(overview: Overview, proxy: str) -> str:
+    """The proxies that tell no figures; servers have a row each."""
+    silent = overview.silent()
+    return "".join(f" {address} {silent[address]}." for address in proxy.split(",") if address in silent)
 
 
 def _now() -> str:
