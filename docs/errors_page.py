@@ -56,6 +56,8 @@ TO_DO: dict[type[KeyholeError], str] = {
     "[clients](clients.md).",
     errors.TooLarge: "Ask for fewer keys at once, or store smaller values; the facts have the limit "
     "([large values](clients.md#large-values)).",
+    errors.EpochGone: "Read a newer epoch: the fact `oldest` names the first one that is kept. Make a new snapshot, or "
+    "give the state a larger `keep_epochs` ([reads](reads.md#of-one-epoch)).",
     errors.Unsupported: "Use what the message names instead; after an upgrade of one side, upgrade the other.",
     errors.Unauthenticated: "Bring a valid token or certificate ([security](security.md)); get a new one where it has "
     "expired.",

@@ -4,7 +4,7 @@
     ├── RequestError          the request is wrong: sending it again can't help
     │   ├── UnknownApplication, UnknownState
     │   ├── KeyMismatch, NullKey, KeyTooLong, ValueMismatch, DuplicateKey
-    │   ├── MalformedRequest, Unsupported, TooLarge
+    │   ├── MalformedRequest, Unsupported, TooLarge, EpochGone
     │   ├── Unauthenticated, PermissionDenied
     │   └── InvalidConfiguration
     ├── ConflictError         the application contradicts what is stored: a person must choose
@@ -120,6 +120,12 @@ class TooLarge(RequestError):
     """A value, or all that one call asks for, is larger than a message may be; the facts have the limit."""
 
     reason, code = "TOO_LARGE", "OUT_OF_RANGE"
+
+
+class EpochGone(RequestError):
+    """The epoch that the caller asks for is no longer kept. The fact `oldest` names the first one that is."""
+
+    reason, code = "EPOCH_GONE", "OUT_OF_RANGE"
 
 
 class Unsupported(RequestError):

@@ -28,6 +28,8 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 
+TWO_BOUNDS = pb.ReadOptions(as_of_epoch=1, min_epoch=1)
+
 
 class Backend(Protocol):
     """The server at the back, and what the tests do to it."""
@@ -39,7 +41,7 @@ class Backend(Protocol):
         """The state of tests/support/readings.py, with sensor-0 to sensor-99, at epoch 1."""
 
     async def advance(self) -> None:
-        """To epoch 2."""
+        """To the next epoch, from which on sensor-0 has 0.5."""
 
     async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
         """The state is made anew, with another descriptor and one key."""
@@ -59,7 +61,8 @@ class Fake:
         self._state = self._server.host(descriptor(), rows(100))
 
     async def advance(self) -> None:
-        self._state.epoch = 2
+        self._state.commit()
+        self._state.put("sensor-0", row(0.5))
 
     async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
         self._server.host(renewed).put(key, stored)
@@ -80,7 +83,7 @@ class Real:
         await self._server.commit(rows(100))
 
     async def advance(self) -> None:
-        await self._server.commit({"sensor-0": row(0.0)})
+        await self._server.commit({"sensor-0": row(0.5)})
 
     async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
         await self._server.own(renewed)
@@ -93,6 +96,7 @@ class Served:
 
     stub: Any
     backend: Backend
+    behind_a_proxy: bool
 
     async def lookup(self, *requests: pb.LookupRequest) -> list[pb.LookupResponse]:
         """One stream; the responses by frame number."""
@@ -114,7 +118,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
         if request.param.endswith("proxy"):
             address = (await stack.enter_async_context(proxy_of(address))).address
         channel = await stack.enter_async_context(channels.aio_channel(address))
-        yield Served(query_pb2_grpc.QueryStub(channel), backend)
+        yield Served(query_pb2_grpc.QueryStub(channel), backend, request.param.endswith("proxy"))
 
 
 def key(name: str) -> pb.Key:
@@ -262,13 +266,46 @@ async def test_an_epoch_that_is_not_reached_is_refused_with_the_one_that_is(serv
     assert answer.source.epoch == 2
 
 
-@pytest.mark.parametrize("consistency", [pb.CONSISTENCY_LATEST, pb.CONSISTENCY_SNAPSHOT])
-async def test_consistency_levels_of_later_versions_are_refused_and_not_weakened(
-    served: Served, consistency: pb.Consistency
-) -> None:
-    options = pb.ReadOptions(consistency=consistency)  # type: ignore[arg-type]
+async def test_an_epoch_that_is_kept_is_read_by_its_number_by_every_call(served: Served) -> None:
+    asked = key("sensor-0")
+
+    async def found(as_of: int) -> list[tuple[bytes, int]]:
+        options = pb.ReadOptions(as_of_epoch=as_of)
+        (many,) = (await served.stub.GetMany(pb.GetManyRequest(state=REF, keys=[asked], options=options))).answers
+        frame = pb.LookupRequest(frame=1, state=REF, keys=[asked], options=options, timeout_ms=5000)
+        (looked_up,) = await served.lookup(frame)
+        if looked_up.failures:
+            raise status.from_proto(looked_up.failures[0].error)
+        return [(many.value, many.source.epoch), (looked_up.values[0], looked_up.sources[0].epoch)]
+
+    await served.backend.advance()
+    assert await found(1) == [(row(0.0), 1)] * 2
+    assert await found(2) == [(row(0.5), 2)] * 2
+    for _ in range(2):
+        await served.backend.advance()
+    for call in (served.stub.Get, served.stub.GetMany):
+        wanted: Any = {"key": asked} if call == served.stub.Get else {"keys": [asked]}
+        kind = pb.GetRequest if call == served.stub.Get else pb.GetManyRequest
+        error = await refusal(call(kind(state=REF, options=pb.ReadOptions(as_of_epoch=1), **wanted)))
+        assert (type(error), error.facts["oldest"]) == (errors.EpochGone, "2")
+    error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=asked, options=TWO_BOUNDS)))
+    assert isinstance(error, errors.MalformedRequest)
+
+
+async def test_consistency_levels_of_later_versions_are_refused_and_not_weakened(served: Served) -> None:
+    options = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST)
     error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options)))
     assert isinstance(error, errors.Unsupported)
+
+
+async def test_one_epoch_for_all_keys_is_what_a_proxy_sees_to_and_a_server_does_not_pretend_to(served: Served) -> None:
+    """A server knows of no other's epoch."""
+    options = pb.ReadOptions(consistency=pb.CONSISTENCY_SNAPSHOT)
+    asked = served.stub.GetMany(pb.GetManyRequest(state=REF, keys=[key("sensor-1")], options=options))
+    if served.behind_a_proxy:
+        assert [answer.source.epoch for answer in (await asked).answers] == [1]
+    else:
+        assert isinstance(await refusal(asked), errors.Unsupported)
 
 
 async def test_status_tells_each_server_and_what_it_holds(served: Served) -> None:

@@ -17,7 +17,7 @@ from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
 # has its owner, and then until standbys and proxies have noticed.
 _AFTERMATH_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
-_BOUNDS = frozenset({"EPOCH_NOT_REACHED", "TOO_STALE"})
+_BOUNDS = frozenset({"EPOCH_NOT_REACHED", "EPOCH_GONE", "TOO_STALE"})
 
 # Of reads that may be answered by a standby, while one fault leaves a copy of every key group within reach.
 LEAST_ANSWERED = 0.9
@@ -28,8 +28,8 @@ class Availability:
     """Of some reads. A gap: from the first failed read to the next answer, of one reader.
 
     Attributes:
-        refused: Reads that asked for what no copy had: an epoch that is not committed everywhere yet, or something
-            fresher. Not among those that failed.
+        refused: Reads that asked for what no copy had: an epoch that is not committed everywhere yet or is no longer
+            kept, or something fresher. Not among those that failed.
         reasons: Failed reads by reason.
     """
 

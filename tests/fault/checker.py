@@ -101,6 +101,16 @@ def _min_epoch_is_kept(context: Context) -> Iterator[str]:
                 yield f"{_told(read, key, row)} by {claim}, asked for {read.asked.min_epoch}"
 
 
+def _an_epoch_that_is_asked_for_is_that_epoch(context: Context) -> Iterator[str]:
+    """By its number, or as one for all that is asked for."""
+    for read in context.reads:
+        told = {claim.epoch for claim in read.claims}
+        if read.asked.as_of_epoch and told != {read.asked.as_of_epoch}:
+            yield f"reader {read.reader} at {read.began:.3f} asked for {read.asked.as_of_epoch} and got {sorted(told)}"
+        if read.asked.snapshot and len(told) > 1:
+            yield f"reader {read.reader} at {read.began:.3f} asked for one epoch and got {sorted(told)}"
+
+
 def _never_stale_means_the_confirmed_owner(context: Context) -> Iterator[str]:
     for read in context.reads:
         if read.asked.stale != "never":
@@ -147,6 +157,7 @@ def _taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
     """Answers of an owner that are older than what an owner of no later assignment had told before.
 
     An owner that is cut off may answer on with what it has: only its own version, and later ones, must not go back.
+    Who asks for an epoch by its number, or for one that all have, may ask for the past.
 
     Args:
         rows_too: Only those where the answer is taken back as well: that epoch has another one. An owner speaks for the
@@ -155,7 +166,8 @@ def _taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
     """
     told: dict[tuple[str, str], dict[tuple[int, int], int]] = {}
     under_way: list[tuple[float, int, Read]] = []
-    for number, read in enumerate(sorted(context.reads, key=lambda read: read.began)):
+    of_the_last = [read for read in context.reads if not (read.asked.as_of_epoch or read.asked.snapshot)]
+    for number, read in enumerate(sorted(of_the_last, key=lambda read: read.began)):
         while under_way and under_way[0][0] < read.began:
             _, _, before = heapq.heappop(under_way)
             for key, claim in zip(before.keys, before.claims, strict=True):
@@ -287,6 +299,7 @@ RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _every_answer_has_the_row_of_its_epoch,
     _no_answer_is_told_before_its_epoch_was_being_committed,
     _min_epoch_is_kept,
+    _an_epoch_that_is_asked_for_is_that_epoch,
     _never_stale_means_the_confirmed_owner,
     _max_staleness_is_kept,
     _as_of_is_true,

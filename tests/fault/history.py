@@ -31,11 +31,17 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
-    """The options of a read. `stale` and `max_staleness_ms` as in keyhole.v1.ReadOptions."""
+    """The options of a read. `stale`, `max_staleness_ms` and `as_of_epoch` as in keyhole.v1.ReadOptions.
+
+    Attributes:
+        snapshot: Several keys are asked for as of one epoch, whichever that is.
+    """
 
     min_epoch: int
     stale: str = "when_needed"
     max_staleness_ms: int = 0
+    as_of_epoch: int = 0
+    snapshot: bool = False
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):

@@ -10,6 +10,7 @@ from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.kafka.transactions import PartitionAppend
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
+from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, TtlClock
 from keyhole.stores.base import Advance, Batch
 from services.state_server.read.copies import Scanned, Show
@@ -72,6 +73,16 @@ def show_uncommitted() -> None:
 
     StagedAttempt.add = remembering  # type: ignore[method-assign]
     Table.lookup = showing  # type: ignore[method-assign]
+
+
+def pass_epochs_over() -> None:
+    """Which epoch a reader asks for is passed over: it gets the last one."""
+    lookup = Table.lookup
+
+    def last(self: Table, keys: Sequence[bytes], bounds: ReadBounds, *of: Any, **more: Any) -> CopyAnswers:
+        return lookup(self, keys, bounds._replace(as_of=0), *of, **more)
+
+    Table.lookup = last  # type: ignore[method-assign, assignment]
 
 
 def tear_scans() -> None:
@@ -212,6 +223,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
     "uncommitted answer": show_uncommitted,
+    "epoch passed over": pass_epochs_over,
     "torn scan": tear_scans,
     "lost element": lose_elements,
     "aggregate merged twice": merge_twice,

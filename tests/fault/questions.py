@@ -55,10 +55,13 @@ def _scan(draw: random.Random, state: str) -> ScanOf:
 
 def get_many(application: str, state: str, keys: Sequence[str | EntryOf], asked: Asked) -> query_pb2.GetManyRequest:
     """Gets of keys, or of entries."""
+    options = _options(asked)
+    if asked.snapshot:
+        options.consistency = query_pb2.CONSISTENCY_SNAPSHOT
     return query_pb2.GetManyRequest(
         state=query_pb2.StateRef(application=application, state=state),
         keys=[_key_of(state, key) if isinstance(key, str) else _key(key.key, key.map_key) for key in keys],
-        options=_options(asked),
+        options=options,
     )
 
 
@@ -91,7 +94,10 @@ def _key(*values: int | str | None) -> query_pb2.Key:
 
 def _options(asked: Asked) -> query_pb2.ReadOptions:
     return query_pb2.ReadOptions(
-        min_epoch=asked.min_epoch, stale=_STALE[asked.stale], max_staleness_ms=asked.max_staleness_ms
+        min_epoch=asked.min_epoch,
+        stale=_STALE[asked.stale],
+        max_staleness_ms=asked.max_staleness_ms,
+        as_of_epoch=asked.as_of_epoch,
     )
 
 

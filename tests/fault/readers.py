@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from keyhole.errors import EpochGone
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
@@ -26,12 +27,25 @@ Note = Callable[[Read | FailedRead], None]
 
 @dataclass(frozen=True)
 class Temper:
-    """What a reader asks for. `monotonic`: it passes the highest epoch that it has seen."""
+    """What a reader asks for.
+
+    Attributes:
+        monotonic: It passes the highest epoch that it has seen.
+        earlier: It asks for the one before that, by its number.
+        snapshot: It wants all that it asks for as of one epoch.
+    """
 
     name: str
     stale: str = "when_needed"
     monotonic: bool = False
     max_staleness_ms: int = 0
+    earlier: bool = False
+    snapshot: bool = False
+
+    def asked(self, seen: int) -> Asked:
+        """What goes with the next request, when this is the highest epoch that it has seen."""
+        as_of = max(0, seen - 1) if self.earlier else 0
+        return Asked(seen if self.monotonic else 0, self.stale, self.max_staleness_ms, as_of, self.snapshot)
 
 
 TEMPERS = (
@@ -43,6 +57,8 @@ TEMPERS = (
     Temper("never-monotonic", "never", monotonic=True),
     Temper("bounded", max_staleness_ms=3000),
     Temper("always-bounded", "always", max_staleness_ms=1500),
+    Temper("earlier", earlier=True),
+    Temper("snapshot", snapshot=True),
 )
 
 
@@ -85,11 +101,13 @@ class Readers:
         seen = dict.fromkeys(self._states, 0)
         while not self._closed.is_set():
             state = draw.choice(self._states)
-            asked = Asked(seen[state] if temper.monotonic else 0, temper.stale, temper.max_staleness_ms)
-            event = await self._ask(stub, temper.name, state, drawn(draw, state), asked)
+            event = await self._ask(stub, temper.name, state, drawn(draw, state), temper.asked(seen[state]))
             if isinstance(event, Read):
                 # All states are fed by one query, or else by queries that are each at an epoch of their own.
-                seen[state] = max(seen[state], *(claim.epoch for claim in event.claims))
+                lacks = [claim.epoch + (claim.lag_epochs if temper.earlier else 0) for claim in event.claims]
+                seen[state] = max(seen[state], *lacks)
+            elif event.reason == EpochGone.reason:
+                seen[state] = 0  # begins again with the last one
             self._note(event)
             await asyncio.sleep(draw.uniform(0.0, self._pause_seconds))
 

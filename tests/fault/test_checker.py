@@ -45,6 +45,14 @@ FOLLOWED = msgspec.structs.replace(OWNED, server="b", role=STANDBY)
 KEY = next(key for key in names() if RECOUNT.answer(SUMS, key, 19) != RECOUNT.answer(SUMS, key, 20))
 
 
+def two_keys(first: int, second: int, asked: Asked) -> Read:
+    """Right answers of two epochs, in one request."""
+    one, other = read(first, at(second) + 0.1), read(second)
+    return msgspec.structs.replace(
+        other, asked=asked, keys=one.keys + other.keys, rows=one.rows + other.rows, claims=one.claims + other.claims
+    )
+
+
 def entries(key: str, epoch: int) -> dict[Any, Any]:
     return {entry[0]: entry for entry in RECOUNT.answer(SPANS, ScanOf(key), epoch) or ()}  # type: ignore[index]
 
@@ -182,6 +190,14 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
     "an epoch that never was": (
         "no_answer_is_told_before_its_epoch_was_being_committed",
         lambda: [read(EPOCHS + 1, at(EPOCHS) + 1)],
+    ),
+    "another epoch than asked for": (
+        "an_epoch_that_is_asked_for_is_that_epoch",
+        lambda: [read(20, asked=Asked(0, as_of_epoch=19))],
+    ),
+    "two epochs in one snapshot": (
+        "an_epoch_that_is_asked_for_is_that_epoch",
+        lambda: [two_keys(19, 20, Asked(0, snapshot=True))],
     ),
     "an older epoch than asked for": ("min_epoch_is_kept", lambda: [read(20, asked=Asked(21))]),
     "a standby for a reader who wants none": (

@@ -46,6 +46,7 @@ SEED = 11
 SEED_OF_SPARK = 6
 ROWS = "every_answer_has_the_row_of_its_epoch"
 END = "the_end_equals_the_recount"
+EPOCHS = "an_epoch_that_is_asked_for_is_that_epoch"
 SUBTASKS = "a_batch_that_is_run_again_has_the_subtasks_that_it_had_before"
 FAULTS = [Fault(8.0 + 3 * number, Kind.KILL, (f"server-{number}",), 1.0) for number in range(3)]
 
@@ -95,8 +96,10 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
-    history = run_episode(plan(",".join(OF_KINDS), SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
+    plants = ",".join((*OF_KINDS, "epoch passed over"))
+    history = run_episode(plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
     assert {state for state in ALL if wrong_rows(history, state)} == set().union(*OF_KINDS.values()), check(history)
+    assert check(history, {EPOCHS}).violated[EPOCHS]
 
 
 @pytest.mark.timeout(1500)
@@ -137,7 +140,7 @@ def wrong_rows(history: History, state: str) -> int:
 @pytest.mark.core
 def test_every_plant_is_tried_here_or_by_its_name() -> None:
     """`python -m tests.fault --plant "dropped marker"`: of all states, and seen by the same rule as those of each."""
-    assert set(PLANTS) == {"dropped marker", "forgotten subtask", *OF_KINDS}
+    assert set(PLANTS) == {"dropped marker", "epoch passed over", "forgotten subtask", *OF_KINDS}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

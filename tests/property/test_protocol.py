@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
-from keyhole.errors import EpochNotReached, KeyholeError, NotOwner, NotReady
+from keyhole.errors import EpochGone, EpochNotReached, KeyholeError, NotOwner, NotReady
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.v1 import state_pb2
@@ -233,15 +233,25 @@ class Protocol(RuleBasedStateMachine):
                     assert changed >= before, "the owner went back behind an epoch that was seen"
                     self.seen[group] = best[:2], changed
 
+    @invariant()
+    def an_epoch_that_is_read_by_its_number_is_that_epoch(self) -> None:
+        """On every copy, however it came to its key groups: so keys of several of them are never of two epochs."""
+        for epoch in range(max(1, self.done - 2), len(self.history)):
+            for group, names in KEYS.items():
+                for source, rows in self.answers(names, as_of=epoch):
+                    found = {name: value for name, value in zip(names, rows, strict=True) if value is not None}
+                    assert source.epoch == epoch
+                    assert found == self.of(epoch, group), f"asked for epoch {epoch}, and got another"
+
     def answers(
-        self, names: Sequence[bytes], min_epoch: int = 0
+        self, names: Sequence[bytes], min_epoch: int = 0, as_of: int = 0
     ) -> list[tuple[state_pb2.Source, Sequence[bytes | None]]]:
         """What every copy that can be read says of keys of one key group."""
         found = []
         for server in self.world.servers.values():
             for table in server.tables.values():
-                with contextlib.suppress(NotOwner, NotReady, EpochNotReached):
-                    answers = table.lookup(names, ReadBounds(min_epoch))
+                with contextlib.suppress(NotOwner, NotReady, EpochNotReached, EpochGone):
+                    answers = table.lookup(names, ReadBounds(min_epoch, as_of=as_of))
                     (source,) = answers.sources
                     found.append((source, answers.rows))
         return found

@@ -53,11 +53,15 @@ async def test_an_option_that_there_is_not_is_refused_by_name_with_those_that_th
         server.host(descriptor(), rows(1))
         async with AsyncClient(server.address) as client:
             for reads in (client, client.session()):
-                with pytest.raises(TypeError, match=r"'max_age'.* stale, max_staleness, min_epoch, timeout$"):
+                with pytest.raises(TypeError, match=r"'max_age'.* stale, max_staleness, min_epoch, as_of, timeout$"):
                     reads.get(APPLICATION, STATE, "sensor-0", max_age=5)  # type: ignore[call-arg]
-                with pytest.raises(TypeError, match=r"'limit'.* stale, max_staleness, min_epoch, timeout$"):
+                with pytest.raises(
+                    TypeError, match=r"'limit'.* stale, max_staleness, min_epoch, as_of, timeout, consistency$"
+                ):
                     await reads.get_many(APPLICATION, STATE, [], limit=5)  # type: ignore[call-arg]
-                with pytest.raises(TypeError, match=r"'from'.* min_epoch, timeout, start, stop, descending, limit$"):
+                with pytest.raises(
+                    TypeError, match=r"'from'.* min_epoch, as_of, timeout, start, stop, descending, limit$"
+                ):
                     await reads.scan(APPLICATION, STATE, "sensor-0", **{"from": 5})  # type: ignore[arg-type]
 
         def read() -> None:

@@ -12,18 +12,25 @@ KEY_GROUPS = 16
 
 
 def descriptor(
-    state: str = STATE, *, application: str = APPLICATION, topic_id: str = "topic-1", key: KeyType = KeyType.STRING
+    state: str = STATE,
+    *,
+    application: str = APPLICATION,
+    topic_id: str = "topic-1",
+    key: KeyType = KeyType.STRING,
+    query: str = "main",
+    updates_topic_id: str = "",
 ) -> StateDescriptor:
     """`key` is the type of the only key column, named sensor."""
     return StateDescriptor(
         application=application,
         state=state,
-        query="main",
+        query=query,
         kind=StateKind.VALUE,
         key_groups=KEY_GROUPS,
         key=(KeyColumn("sensor", key),),
         value=ValueSchema(1, (ValueField("celsius", "double"), ValueField("count", "bigint"))),
         topic_id=topic_id,
+        updates_topic_id=updates_topic_id,
     )
 
 

@@ -173,6 +173,10 @@ class RunningServer:
         self._changelog(descriptor.application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
         await self._speaker.take(descriptor, owned=key_groups or range(descriptor.key_groups))
 
+    async def share(self, descriptor: StateDescriptor, key_groups: Sequence[int]) -> None:
+        """These key groups of a state of which another server of the same Kafka owns the others."""
+        await self._speaker.take(descriptor, owned=key_groups)
+
     async def evolve(self, descriptor: StateDescriptor) -> None:
         """The same state under another descriptor, all key groups."""
         await self._speaker.take(descriptor, owned=range(descriptor.key_groups))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from keyhole.client.one_epoch import of_one_epoch, one_query
 from keyhole.client.wire.segments import Answers
 from keyhole.errors import KeyholeError, StaleDescriptor
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain, answer_too_large, check_answer, cut_to_frame, of_key
@@ -66,15 +67,39 @@ class ClientReads:
         return answers._replace(values=values, failures=failures)
 
     async def many(self, request: pb.GetManyRequest, deadline: float, most_bytes: int) -> list[pb.Answer]:
-        """The answers to Get and GetMany.
+        """The answers to Get and GetMany; with the consistency SNAPSHOT all of one epoch.
 
         Args:
             most_bytes: The values of all keys together may take.
 
         Raises:
             TooLarge: One of them, or all together, take more.
+            Unsupported: SNAPSHOT, of a state that is fed by updates.
             KeyholeError: A key can't be answered.
         """
+        if request.options.consistency != pb.CONSISTENCY_SNAPSHOT:
+            return await self._committed(request, deadline, most_bytes)
+        name = request.state.application, request.state.state
+        await self._directory.known(name, deadline)
+        one_query([self._directory.table(name).descriptor])
+
+        async def read(which: Sequence[int], as_of: int, min_epoch: int) -> list[pb.Answer]:
+            again = pb.GetManyRequest(state=request.state, options=request.options)
+            again.keys.extend(request.keys[index] for index in which)
+            again.options.consistency = pb.CONSISTENCY_COMMITTED
+            if as_of:
+                again.options.max_staleness_ms = again.options.min_epoch = 0
+                again.options.min_epochs.clear()
+                again.options.as_of_epoch = as_of
+            elif min_epoch:
+                again.options.min_epoch = max(min_epoch, again.options.min_epoch)
+            return await self._committed(again, deadline, most_bytes)
+
+        answers = await of_one_epoch(read, lambda answer: answer.source.epoch, len(request.keys))
+        check_answer("/".join(name), [answer.value for answer in answers], len(answers), most_bytes)
+        return answers
+
+    async def _committed(self, request: pb.GetManyRequest, deadline: float, most_bytes: int) -> list[pb.Answer]:
         name, count = (request.state.application, request.state.state), len(request.keys)
         try:
             lookup = lookup_of_keys(request)

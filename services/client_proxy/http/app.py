@@ -157,7 +157,7 @@ class HttpReads:
     async def _batch(self, request: web.Request) -> web.Response:
         caller, name = self.caller_of(request), _name(request)
         caller.check(Verb.READ, *name)
-        asked = http_requests.parameters(request.query.items())
+        asked = http_requests.parameters(request.query.items(), many=True)
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 body = await request.read()

@@ -22,7 +22,7 @@ from services.client_proxy.http.openapi_shapes import (
 
 _Json = dict[str, Any]
 
-_READ = ("stale", "max_staleness", "min_epoch", "timeout", "integers")
+_READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending")
 _STATES = (DAILY_DESCRIPTOR, RULES_DESCRIPTOR, TOTALS_DESCRIPTOR)
 
@@ -159,7 +159,7 @@ def _batch() -> _Json:
         "batchGet",
         "values",
         "The values of several keys, in their order; one that can't be answered fails the request",
-        ("application", "state", *_READ),
+        ("application", "state", "consistency", *_READ),
         _answered("An answer for each key.", "Answers", answers),
         {
             "values": {"application": "shop", "state": "totals"},

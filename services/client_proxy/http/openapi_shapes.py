@@ -232,6 +232,18 @@ PARAMETERS: _Json = {
             {"type": "integer", "minimum": 0, "maximum": _EPOCH_BOUND, "default": 0},
         ),
         _parameter(
+            "consistency",
+            "query",
+            "snapshot: all keys of the request are read as of one and the same epoch, whichever servers have them.",
+            {"type": "string", "enum": ["committed", "snapshot"], "default": "committed"},
+        ),
+        _parameter(
+            "as_of",
+            "query",
+            "The answer is as of this very epoch, which servers keep for a while; without min_epoch and max_staleness.",
+            {"type": "integer", "minimum": 1, "maximum": _EPOCH_BOUND},
+        ),
+        _parameter(
             "timeout",
             "query",
             "How many seconds the answer may take; where it is not given, the proxy's setting.",

@@ -23,10 +23,12 @@ from keyhole.v1 import query_pb2 as pb
 MOST_SECONDS = 300.0
 DEFAULT_ENTRIES, MOST_ENTRIES = 1_000, 10_000
 
-_READ = ("stale", "max_staleness", "min_epoch", "timeout", "integers")
+_READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending")
 _AFTER = "after"
 _MAP_KEY = "map_key"
+_CONSISTENCY = "consistency"
+_CONSISTENCIES = {"committed": pb.CONSISTENCY_COMMITTED, "snapshot": pb.CONSISTENCY_SNAPSHOT}
 _MOST_NUMBER = (1 << 63) - 1
 
 
@@ -51,17 +53,21 @@ class Parameters(NamedTuple):
         return any(name in self.others for name in _SCAN)
 
 
-def parameters(pairs: Iterable[tuple[str, str]], *, one_key: bool = False, all_keys: bool = False) -> Parameters:
+def parameters(
+    pairs: Iterable[tuple[str, str]], *, one_key: bool = False, all_keys: bool = False, many: bool = False
+) -> Parameters:
     """Reads them.
 
     Args:
         one_key: Those of a scan, or of a look-up of one entry, are known too.
         all_keys: Those of a scan, and the place where it goes on, are known too.
+        many: Those of a read of many keys are known too.
 
     Raises:
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
-    known = (*_READ, *_SCAN, _MAP_KEY) if one_key else (*_READ, *_SCAN, _AFTER) if all_keys else _READ
+    own = (*_SCAN, _MAP_KEY) if one_key else (*_SCAN, _AFTER) if all_keys else (_CONSISTENCY,) if many else ()
+    known = (*_READ, *own)
     given: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
@@ -75,10 +81,15 @@ def parameters(pairs: Iterable[tuple[str, str]], *, one_key: bool = False, all_k
         given.get("stale", Stale.WHEN_NEEDED),  # type: ignore[arg-type]  # checked there
         None if staleness is None else timedelta(seconds=staleness),
         _whole(given, "min_epoch", 0),
+        _whole(given, "as_of", 0),
     )
     options = pb.ReadOptions(format=pb.VALUE_FORMAT_JSON)
     if (wanted := bounds_to_proto(bounds)) is not None:
         options.MergeFrom(wanted)
+    consistency = given.get(_CONSISTENCY, "committed")
+    if consistency not in _CONSISTENCIES:
+        raise MalformedRequest(f"the query parameter consistency is neither {' nor '.join(_CONSISTENCIES)}")
+    options.consistency = _CONSISTENCIES[consistency]
     integers = given.get("integers", "number")
     if integers not in ("number", "text"):
         raise MalformedRequest("the query parameter integers is neither number nor text")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyhole.encoding.storage_key import GROUP_BYTES
-from keyhole.errors import KeyholeError, UnavailableError
+from keyhole.errors import EpochGone, KeyholeError, UnavailableError
 from keyhole.model.read import ReadBounds
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.v1 import state_pb2
@@ -37,7 +37,7 @@ def lookup_apart(table: Table, keys: Sequence[bytes], bounds: ReadBounds) -> Cop
             continue
         try:
             part = table.lookup([keys[index] for index in indexes], bounds, room)
-        except UnavailableError as error:
+        except (UnavailableError, EpochGone) as error:
             failures |= dict.fromkeys(indexes, error)
             continue
         for index, row in zip(indexes, part.rows, strict=False):

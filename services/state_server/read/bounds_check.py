@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import EpochNotReached, TooStale, Unconfirmed
+from keyhole.errors import EpochGone, EpochNotReached, TooStale, Unconfirmed
 from keyhole.model.read import ReadBounds, Stale
 from services.state_server.read.standing import Lease, Standing
 
@@ -55,6 +55,21 @@ class BoundsCheck:
             else:
                 age_ms = max(map(self._age_ms, standings))
             self._check_age(age_ms, bounds.max_staleness_ms)
+
+    def check_reached(self, epoch: int, as_of: int) -> None:
+        """Raises EpochNotReached where a reader asks for a later epoch than the copy has come to."""
+        if epoch < as_of:
+            raise EpochNotReached(
+                f"state {self._name} is at epoch {epoch} on server {self._server}; as_of asks for {as_of}", epoch=epoch
+            )
+
+    def gone(self, as_of: int, oldest: int) -> EpochGone:
+        """The error for an epoch that the copy has come past."""
+        return EpochGone(
+            f"epoch {as_of} of state {self._name} is no longer kept on server {self._server}, which has epochs from "
+            f"{oldest} on: read a newer one, or give the state a larger keep_epochs",
+            oldest=oldest,
+        )
 
     def _check_epoch(self, epoch: int, min_epoch: int) -> None:
         if epoch < min_epoch:

@@ -14,27 +14,9 @@ from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
 from services.state_server.read.bounds_check import BoundsCheck
 from services.state_server.read.copy_answers import CopyAnswers
-from services.state_server.read.standing import Standing
-
-
-class HeldSnapshot:
-    """A snapshot that is closed when nobody holds it any more: a scan may outlive the epoch that it reads."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self._holders = 1
-
-    def hold(self) -> HeldSnapshot:
-        """Takes a share in it: it stays open until as many have called `release`."""
-        self._holders += 1
-        return self
-
-    def release(self) -> None:
-        """Gives a share back; the last one closes the snapshot."""
-        self._holders -= 1
-        if not self._holders:
-            self.snapshot.close()
-
+from services.state_server.read.held_snapshot import HeldSnapshot
+from services.state_server.read.kept_epochs import KeptEpoch, KeptEpochs
+from services.state_server.read.standing import Standing, as_of_its_epoch
 
 Show = Callable[[EpochStamp], Visible]
 """By the epoch that the copy stands for: what readers get now of what is stored."""
@@ -69,11 +51,13 @@ class Copy:
         source: Makes the source of answers that stand so.
         moment: What else goes into it; it is made anew only when this, or the standing, has changed.
         bounds: Says whether that is what a reader asks for.
+        kept: How many epochs can be read by their number, the published one included.
 
     Attributes:
         groups: The key groups that it answers for.
         standing: Of all of them but those that were published apart.
         whole: These are all that the state has.
+        kept: The epochs before the one that is published which can be read by their number.
     """
 
     def __init__(
@@ -82,6 +66,7 @@ class Copy:
         source: Callable[[Standing], state_pb2.Source],
         moment: Callable[[], object],
         bounds: BoundsCheck,
+        kept: int = 1,
     ) -> None:
         self.groups: frozenset[int] = frozenset()
         self.standing = Standing()
@@ -97,6 +82,7 @@ class Copy:
         self._apart: dict[bytes, Standing] = {}
         self._source: state_pb2.Source | None = None
         self._source_moment: object = None
+        self.kept = KeptEpochs(kept)
 
     def publish(
         self,
@@ -116,10 +102,18 @@ class Copy:
             snapshot.close()
             return
         if self._held is not None:
-            self._held.release()
+            self._keep_or_release(self._held, standing)
         self._snapshot, self._held, self._sequence = snapshot, HeldSnapshot(snapshot), sequence
         self.stand(standing, apart)
         self._hold(groups)
+
+    def _keep_or_release(self, held: HeldSnapshot, after: Standing) -> None:
+        """What was published until now is kept where it is of another epoch than what is published next."""
+        epoch = self.standing.stamp.epoch
+        if epoch and epoch != after.stamp.epoch:
+            self.kept.replaced(KeptEpoch(self.standing, held, self._prefixes - self._apart.keys()))
+        else:
+            held.release()
 
     def publish_changes(self, snapshot: Snapshot, apart: Mapping[int, Standing], over: int, sequence: int) -> bool:
         """Swaps the snapshot, and what these key groups stand for. Others, and which there are, are as they were.
@@ -162,6 +156,8 @@ class Copy:
         self.groups = groups
         self._prefixes = frozenset(prefix_of(group) for group in groups)
         self.whole = len(groups) == self._key_groups
+        if not groups:
+            self.kept.clear()
 
     def covers(self, keys: Sequence[bytes]) -> bool:
         """Whether it can answer for all of them. In one pass: a lookup frame has hundreds of keys."""
@@ -192,8 +188,15 @@ class Copy:
 
         Raises:
             Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
+            EpochNotReached, EpochGone: See `_as_of`.
         """
         assert self._snapshot is not None
+        if bounds.as_of:
+            standing, held = self._as_of(keys, bounds)
+            rows, large = held.snapshot.get_first(keys, most_bytes)
+            return CopyAnswers(
+                rows if show is None else show(standing.stamp).rows(rows), (self._make_source(standing),), (), large
+            )
         standings = self._standings(keys)
         self._bounds.check(keys, standings, bounds)
         rows, large = self._snapshot.get_first(keys, most_bytes)
@@ -218,12 +221,16 @@ class Copy:
 
         Raises:
             Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
+            EpochNotReached, EpochGone: See `_as_of`.
         """
         assert self._held is not None
-        standings = self._standings((within.prefix,))
-        self._bounds.check((within.prefix,), standings, bounds)
-        standing = standings[0]
-        held = self._held.hold()
+        if bounds.as_of:
+            standing, shared = self._as_of((within.prefix,), bounds)
+        else:
+            standings = self._standings((within.prefix,))
+            self._bounds.check((within.prefix,), standings, bounds)
+            standing, shared = standings[0], self._held
+        held = shared.hold()
         group = group_of(within.prefix)
         found = held.snapshot.items(group, within.start, within.stop, descending=descending)
         entries: Iterator[tuple[bytes, bytes | None]] = found
@@ -232,6 +239,26 @@ class Copy:
             row = show(standing.stamp).row
             entries = ((key, row(entry)) for key, entry in found)
         return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
+
+    def _as_of(self, keys: Sequence[bytes], bounds: ReadBounds) -> tuple[Standing, HeldSnapshot]:
+        """What the copy holds as of one epoch, for as long as nothing is published. Keys, or what they begin with.
+
+        Raises:
+            Unconfirmed: See BoundsCheck.check.
+            EpochNotReached: It has not come to the epoch.
+            EpochGone: It has, and has not kept what it held then; or it has these key groups since a later one.
+        """
+        assert self._held is not None
+        standings = self._standings(keys)
+        self._bounds.check(keys, standings, bounds)
+        epochs = {standing.stamp.epoch for standing in standings}
+        if epochs == {bounds.as_of}:
+            return as_of_its_epoch(standings[0], self.standing), self._held
+        self._bounds.check_reached(min(epochs), bounds.as_of)
+        kept = self.kept.of(bounds.as_of, {key[:GROUP_BYTES] for key in keys})
+        if kept is None:
+            raise self._bounds.gone(bounds.as_of, self.kept.oldest or max(epochs))
+        return as_of_its_epoch(kept.standing, self.standing), kept.held
 
     def source(self) -> state_pb2.Source:
         """What answers as of now name as their source."""
@@ -245,4 +272,5 @@ class Copy:
         if self._held is not None:
             self._held.release()
             self._snapshot = self._held = None
+        self.kept.clear()
         self._hold(frozenset())

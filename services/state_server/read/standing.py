@@ -34,6 +34,17 @@ def lagging(standing: Standing, lag_epochs: int) -> Standing:
     return standing if standing.lag_epochs == lag_epochs else replace(standing, lag_epochs=lag_epochs)
 
 
+def as_of_its_epoch(standing: Standing, last: Standing) -> Standing:
+    """The same rows, for a reader that asked for their epoch by its number: of what came since, they have nothing.
+
+    Args:
+        last: Where the copy stands now.
+    """
+    stamp = standing.stamp
+    lag_epochs = last.lag_epochs + last.stamp.epoch - stamp.epoch
+    return replace(standing, as_of_ms=stamp.commit_time_ms, lag_epochs=max(0, lag_epochs))
+
+
 @dataclass
 class Lease:
     """When the coordinator was last heard of. One per query, shared by its tables."""

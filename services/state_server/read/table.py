@@ -10,12 +10,12 @@ import msgspec
 
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
-from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady
+from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady, Unsupported
 from keyhole.metrics.counters import ReadCounts
 from keyhole.model.epoch import Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.read import ReadBounds, Stale
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Snapshot, Store
 from keyhole.v1 import state_pb2
@@ -64,7 +64,8 @@ class Table:
         self._visibility = Visibility(descriptor, lease.clock)
         sources = Sources(server, lease)
         groups, name = descriptor.key_groups, self.name
-        self.owned = Copy(groups, sources.owner, sources.moment, BoundsCheck(server, name, lease, owner=True))
+        bounds = BoundsCheck(server, name, lease, owner=True)
+        self.owned = Copy(groups, sources.owner, sources.moment, bounds, _kept_epochs(descriptor))
         self.standby = Copy(groups, sources.standby, lambda: None, BoundsCheck(server, name, lease, owner=False))
         self.given = GivenGroups(self.owned, self.standby)
 
@@ -76,6 +77,7 @@ class Table:
         self.codec = StateCodec(descriptor)
         self.descriptor = descriptor
         self._visibility.describe(descriptor)
+        self.owned.kept.keep_at_most(_kept_epochs(descriptor))
         return True
 
     @property
@@ -163,7 +165,10 @@ class Table:
             NotOwner, NotReady: At least one key group isn't readable here, or not by this policy.
             Unconfirmed: Only the owner may answer, and its lease has passed.
             EpochNotReached, TooStale: At least one key group stands before `min_epoch`, or is older than that.
+            EpochNotReached, EpochGone: At least one key group has not come to `as_of`, or is not kept as of it.
+            Unsupported: `as_of`, of a state that is fed by updates.
         """
+        self._check_as_of(bounds)
         if not keys:
             return CopyAnswers((), (self.owned.source(),))
         self._check(keys)
@@ -189,8 +194,9 @@ class Table:
 
         Raises:
             KeyTooLong: A key longer than the store takes: no entry of it can be there.
-            NotOwner, NotReady, Unconfirmed, EpochNotReached, TooStale: As `lookup`.
+            NotOwner, NotReady, Unconfirmed, EpochNotReached, TooStale, EpochGone, Unsupported: As `lookup`.
         """
+        self._check_as_of(bounds)
         place = (within.prefix,)
         if len(within.prefix) > GROUP_BYTES:  # else it is the key group itself, which no storage key can be
             self._check(place)
@@ -201,6 +207,13 @@ class Table:
         else:
             raise self.refusal()
         return copy.scan(within, bounds, self._visibility.show(), descending=descending)
+
+    def _check_as_of(self, bounds: ReadBounds) -> None:
+        if bounds.as_of and self.descriptor.updates_topic_id:
+            raise Unsupported(
+                f"state {self.name} is fed by updates: each key group has epochs of its own, and none is kept. Read it "
+                "without as_of",
+            )
 
     def _check(self, keys: Sequence[bytes]) -> None:
         # One call in C each: a lookup frame has hundreds of keys.
@@ -238,6 +251,11 @@ class Table:
         self.owned.close()
         self.standby.close()
         self.given.close()
+
+
+def _kept_epochs(descriptor: StateDescriptor) -> int:
+    """How many epochs readers may ask for. Of what is fed by updates there is none: each update would be one."""
+    return 1 if descriptor.updates_topic_id else descriptor.keep_epochs or KEPT_EPOCHS
 
 
 def _owners(standings: Mapping[int, Standing], owner: Standing) -> dict[int, Standing]:

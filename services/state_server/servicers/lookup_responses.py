@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyhole.errors import KeyTooLong, StaleDescriptor, UnavailableError
+from keyhole.errors import EpochGone, KeyTooLong, StaleDescriptor, UnavailableError
 from keyhole.rpc.frames import MAX_VALUE_BYTES, AskAgain, Failure, check_answer, cut_to_frame, failures_to_proto
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.v1 import query_pb2 as pb
@@ -22,7 +22,7 @@ def frame_response(table: Table, lookup: KeyLookup, frame: int) -> pb.LookupResp
     keys = _storage_keys(table, lookup)
     try:
         answers = table.lookup(keys, lookup.bounds)
-    except (UnavailableError, KeyTooLong):
+    except (UnavailableError, EpochGone, KeyTooLong):
         # Other keys, which travelled with them, must neither wait for these nor fail with them.
         answers = lookup_apart(table, keys, lookup.bounds)
     # A row is never empty, so empty bytes mean absent.

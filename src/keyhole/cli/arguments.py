@@ -102,6 +102,9 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         command.add_argument(
             "--min-epoch", type=int, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
         )
+        command.add_argument(
+            "--as-of", type=count, metavar="EPOCH", help="as of this very epoch, which servers keep for a while"
+        )
     status = commands.add_parser("status", parents=[common], help="show the servers, and how far restores are")
     status.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
     top = commands.add_parser(

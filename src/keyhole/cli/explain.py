@@ -31,6 +31,7 @@ def explain(client: Client, output: OutputFormat, path: str, keys: Sequence[str]
             stale=bounds.stale,
             max_staleness=bounds.max_staleness_seconds,
             min_epoch=bounds.min_epoch,
+            as_of=bounds.as_of,
         )
         answered = answered and found.answer is not None
         if output.as_json:

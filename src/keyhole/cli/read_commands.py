@@ -58,17 +58,17 @@ def read(options: argparse.Namespace) -> int:
         elif options.read == "describe":
             reads.describe(client, output, options.state)
         elif options.read == "get":
-            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
             reads.get(client, output, options.state, options.keys, bounds)
         elif options.read == "explain":
             from keyhole.cli import explain
 
-            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
             return explain.explain(client, output, options.state, options.keys, bounds)
         elif options.read == "scan":
             from keyhole.cli import scan_command
 
-            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch)
+            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
             within = scan_command.Range(options.start, options.stop, options.descending, options.limit, options.after)
             scan_command.scan(client, output, options.state, options.key, within, bounds)
         elif options.read == "codegen":

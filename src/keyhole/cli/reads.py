@@ -90,6 +90,7 @@ class Bounds:
     stale: StalePolicy = Stale.WHEN_NEEDED
     max_staleness_seconds: float | None = None
     min_epoch: int = 0
+    as_of: int | None = None
 
 
 def codegen(client: Client, application: str, states: Sequence[str], language: str) -> None:
@@ -121,6 +122,7 @@ def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bo
         stale=bounds.stale,
         max_staleness=None if seconds is None else timedelta(seconds=seconds),
         min_epoch=bounds.min_epoch,
+        as_of=bounds.as_of,
     )
     output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
     if any(answer.epoch == 0 for answer in answers):

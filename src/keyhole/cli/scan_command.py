@@ -60,6 +60,7 @@ def scan(client: Client, output: OutputFormat, path: str, key: str | None, withi
         stale=bounds.stale,
         max_staleness=_staleness(bounds),
         min_epoch=bounds.min_epoch,
+        as_of=bounds.as_of,
     )
     names = ", ".join(column.name for column in descriptor.entry_key)
     rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
@@ -97,6 +98,7 @@ def _scan_all(
         stale=bounds.stale,
         max_staleness=_staleness(bounds),
         min_epoch=bounds.min_epoch,
+        as_of=bounds.as_of,
     ) as found:
         rows: list[dict[str, Any]] = []
         broken: KeyholeError | None = None

@@ -3,6 +3,7 @@
 import keyhole.rpc  # noqa: F401 - before anything imports grpc
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.server_status import ServerStatus, StateHolding
+from keyhole.client.snapshots import AsyncStateSnapshot, StateSnapshot
 from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.sync_client import Client
 from keyhole.client.typed_values import TypedAnswer, TypedEntries
@@ -10,10 +11,12 @@ from keyhole.client.typed_values import TypedAnswer, TypedEntries
 __all__ = [
     "AsyncClient",
     "AsyncState",
+    "AsyncStateSnapshot",
     "Client",
     "ServerStatus",
     "State",
     "StateHolding",
+    "StateSnapshot",
     "TypedAnswer",
     "TypedEntries",
 ]

@@ -5,16 +5,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions, asked_of, defaults
+from keyhole.client.one_epoch import of_one_epoch, one_query
+from keyhole.client.options import (
+    Key,
+    ManyOptions,
+    ReadOptions,
+    RequestedRead,
+    ScanAllOptions,
+    ScanOptions,
+    asked_of,
+    at_one_epoch,
+    defaults,
+)
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
+from keyhole.client.snapshots import AsyncStateSnapshot, earliest, snapshot_names
 from keyhole.client.state_handles import AsyncState
 from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.target import Targets, targets_of
@@ -126,20 +138,38 @@ class AsyncClient:
         return future
 
     async def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]:
         """The values of many keys, in their order. They may be of different epochs where servers are: see each source.
 
         Of any number: more than some thousands are asked for in turns, all within the one timeout.
 
+        Args:
+            options: Those of `get`; with `consistency="snapshot"` all answers are of one epoch. See ManyOptions.
+
         Raises:
             KeyholeError: As `get`. One key that can't be answered fails the call.
             MalformedRequest: `keys` is one text.
+            Unsupported: A snapshot, of a state that is fed by updates.
         """
-        asked = asked_of(options, self._defaults)
+        asked = asked_of(options, self._defaults, ManyOptions)
         wanted = keys_of(keys)
         if not wanted:
             return []
+        if not at_one_epoch(options):
+            return await self._many(application, state, wanted, asked)
+        began, seconds = self._here().loop.time(), seconds_of("timeout", asked.timeout)
+
+        async def read(which: Sequence[int], as_of: int, min_epoch: int) -> list[Answer]:
+            left = asked.again(as_of, min_epoch, max(seconds + began - self._here().loop.time(), _OVER))
+            found = await self._many(application, state, [wanted[index] for index in which], left)
+            if (known := self.known(application, state)) is not None:
+                one_query([known.descriptor])
+            return found
+
+        return await of_one_epoch(read, lambda answer: answer.epoch, len(wanted))
+
+    async def _many(self, application: str, state: str, wanted: Sequence[Key], asked: RequestedRead) -> list[Answer]:
         connection = self._here()
         answers: list[Answer] = []
         began = connection.loop.time()
@@ -209,6 +239,35 @@ class AsyncClient:
         name = (application, state)
         return AsyncStateScan(
             lambda place, left: self._here().scan_all(name, bounds, seconds, left, place), limit, after
+        )
+
+    async def snapshot(self, *paths: str, timeout: Duration | None = None) -> AsyncStateSnapshot:
+        """States of one query as of one and the same epoch: the last one that all copies have now.
+
+            snapshot = await client.snapshot("shop/orders", "shop/customers")
+            orders = await snapshot.state("shop/orders").get_many(ids)
+
+        Args:
+            paths: application/state, at least one.
+            timeout: Seconds (or a timedelta); default: the client's.
+
+        Raises:
+            InvalidConfiguration: A path is not application/state, or there is none.
+            Unsupported: The states are of two queries, or fed by updates.
+            EpochNotReached: The job has committed no epoch yet.
+            KeyholeError: As `get`, for any key group of the states.
+        """
+        names, connection = snapshot_names(paths), self._here()
+        deadline = connection.loop.time() + self._seconds(timeout)
+        described = [await connection.describe(*name, deadline - connection.loop.time()) for name in names]
+        one_query(described)
+        reads = [
+            connection.epochs(name, of.key_groups, deadline - connection.loop.time())
+            for name, of in zip(names, described, strict=True)
+        ]
+        sources = [source for of in await asyncio.gather(*reads) for source in of]
+        return AsyncStateSnapshot(
+            self, dict(zip(names, described, strict=True)), earliest(sources, " and ".join(paths))
         )
 
     def known(self, application: str, state: str) -> StateCodec | None:

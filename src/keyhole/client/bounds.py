@@ -43,7 +43,10 @@ def seconds_of(name: str, duration: Duration) -> float:
 
 
 def bounds_of(
-    stale: StalePolicy, max_staleness: Duration | None, min_epoch: int | tuple[tuple[int, int], ...]
+    stale: StalePolicy,
+    max_staleness: Duration | None,
+    min_epoch: int | tuple[tuple[int, int], ...],
+    as_of: int = 0,
 ) -> ReadBounds:
     """What an answer must meet, from the arguments of a read. Staleness counts in whole milliseconds, rounded up.
 
@@ -51,7 +54,7 @@ def bounds_of(
         min_epoch: One, or pairs of key group and epoch.
 
     Raises:
-        MalformedRequest: An unknown policy, a staleness of nothing or less, an epoch below 0.
+        MalformedRequest: An unknown policy, a staleness of nothing or less, an epoch below 0; a bound beside `as_of`.
     """
     try:
         policy = Stale(stale)
@@ -64,8 +67,12 @@ def bounds_of(
             raise MalformedRequest(f"min_epoch is {epoch!r}; epochs are whole numbers from 1 on, and 0 means any")
         if not isinstance(group, Integral) or not 0 <= group < _KEY_GROUPS:
             raise MalformedRequest(f"min_epoch names key group {group}; they go from 0 to {_KEY_GROUPS - 1}")
+    if not isinstance(as_of, Integral) or isinstance(as_of, bool) or not 0 <= as_of <= _MOST_EPOCH:
+        raise MalformedRequest(f"as_of is {as_of!r}; epochs are whole numbers from 1 on")
+    if as_of and (min_epoch or max_staleness is not None):
+        raise MalformedRequest("as_of says of which epoch the answer is: leave min_epoch and max_staleness out")
     if max_staleness is None:
-        return ReadBounds(least, policy, min_epochs=by_group)
+        return ReadBounds(least, policy, min_epochs=by_group, as_of=as_of)
     staleness_ms = math.ceil(round(seconds_of("max_staleness", max_staleness) * 1000, 3))
     if staleness_ms <= 0:
         raise MalformedRequest(f"max_staleness is {max_staleness}; no answer can be that fresh, and None means any age")

@@ -4,10 +4,11 @@ option is refused by its name. Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.encoding.key_values import KeyValue
+from keyhole.errors import MalformedRequest
 from keyhole.model.read import ReadBounds, Stale
 
 Key: TypeAlias = KeyValue | Sequence[KeyValue]
@@ -29,8 +30,19 @@ class ReadOptions(TypedDict, total=False):
     min_epoch: int | Mapping[int, int]
     """The answer must hold this epoch or a later one; 0: any. Of a state that is fed by updates an epoch is of one key
     group: then also epochs by key group, as a WriteToken has them, and any epoch of those that are not named."""
+    as_of: int | None
+    """The answer is to be as of this very epoch, which a server keeps for a while (`keep_epochs`); None: as of the last
+    one. Without `min_epoch` and `max_staleness`. Not of a state that is fed by updates."""
     timeout: Duration | None
     """How long the read may take, in seconds or as a timedelta; None: as long as the client was made with."""
+
+
+class ManyOptions(ReadOptions, total=False):
+    """What a read of many keys may be asked for."""
+
+    consistency: Literal["committed", "snapshot"]
+    """"committed": each key as of the last epoch of its server, the default. "snapshot": all keys of the call as of one
+    and the same epoch, whichever servers have them."""
 
 
 class ScanOptions(ReadOptions, total=False):
@@ -64,6 +76,7 @@ class RequestedRead(NamedTuple):
     max_staleness: Duration | None
     min_epoch: int | tuple[tuple[int, int], ...]
     timeout: Duration
+    as_of: int = 0
 
     def read(self) -> tuple[ReadBounds, float]:
         """The bounds, and the timeout in seconds.
@@ -71,8 +84,29 @@ class RequestedRead(NamedTuple):
         Raises:
             MalformedRequest: A policy, a bound or a timeout that there is not.
         """
-        bounds = bounds_of(self.stale, self.max_staleness, self.min_epoch)
+        bounds = bounds_of(self.stale, self.max_staleness, self.min_epoch, self.as_of)
         return bounds, seconds_of("timeout", self.timeout)
+
+    def again(self, as_of: int, min_epoch: int, timeout: float) -> RequestedRead:
+        """The same read as of an epoch; with 0, of the last one, but not before `min_epoch`.
+
+        Args:
+            timeout: In seconds.
+        """
+        if as_of:
+            return RequestedRead(self.stale, None, 0, timeout, as_of)
+        own = self.min_epoch
+        if min_epoch:
+            own = max([min_epoch, *(epoch for _, epoch in own)] if isinstance(own, tuple) else [min_epoch, own])
+        return self._replace(min_epoch=own, timeout=timeout)
+
+
+def at_one_epoch(options: ManyOptions) -> bool:
+    """Whether all answers are to be as of one epoch. Raises MalformedRequest: a consistency that there is not."""
+    consistency = options.get("consistency", "committed")
+    if consistency not in ("committed", "snapshot"):
+        raise MalformedRequest(f"consistency is {consistency!r}; it must be one of committed, snapshot")
+    return consistency == "snapshot"
 
 
 def defaults(timeout: Duration) -> RequestedRead:
@@ -100,4 +134,5 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
         options.get("max_staleness"),
         tuple(sorted(min_epoch.items())) if isinstance(min_epoch, Mapping) else min_epoch,
         default.timeout if timeout is None else timeout,
+        options.get("as_of") or 0,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol, Unpack
 
 from keyhole.client.bounds import Duration
-from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.read import Answer, Entries
@@ -22,7 +22,7 @@ class AsyncReads(Protocol):
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]: ...
 
     async def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]: ...
 
     async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
@@ -50,7 +50,7 @@ class Reads(Protocol):
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer: ...
 
     def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]: ...
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...

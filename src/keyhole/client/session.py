@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack, overload
 
-from keyhole.client.options import Key, ReadOptions, ScanOptions
+from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.session_epochs import Epochs, Seen, StateName
 from keyhole.client.state_handles import AsyncState, State
@@ -90,7 +90,7 @@ class AsyncSession:
         return future
 
     async def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]:
         """The values of many keys, in their order; none is of an epoch before the highest one seen.
 
@@ -160,7 +160,7 @@ class Session:
         return answer
 
     def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]:
         """The values of many keys, in their order; none is of an epoch before the highest one seen.
 

@@ -62,6 +62,8 @@ class Seen:
             scan: The keys are those of a scan, without map keys.
         """
         self._forget_another(name, codec)
+        if options.get("as_of"):  # the reader says which, and may ask for the past
+            return
         given = options.get("min_epoch", 0)
         seen, whole = self._groups.get(name, {}), self._whole.get(name, 0)
         if not isinstance(given, Mapping) and not seen:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack
 
-from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, Catalogue, Reads
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.typed_values import TypedAnswer, TypedEntries, TypedValues
@@ -132,7 +132,7 @@ class AsyncState(_Handle[T]):
             key = self._key((*of.scan_key, *of.entry_key), columns)
         return self._typed.answer(await self._reads.get(self.application, self.name, key, **options))
 
-    async def get_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[TypedAnswer[T]]:
+    async def get_many(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> list[TypedAnswer[T]]:
         """The values of many keys, in their order. Raises as AsyncClient.get_many, and ValueMismatch as `get`."""
         answers = await self._reads.get_many(self.application, self.name, keys, **options)
         return [self._typed.answer(answer) for answer in answers]
@@ -192,7 +192,7 @@ class State(_Handle[T]):
             key = self._key((*of.scan_key, *of.entry_key), columns)
         return self._typed.answer(self._reads.get(self.application, self.name, key, **options))
 
-    def get_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[TypedAnswer[T]]:
+    def get_many(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> list[TypedAnswer[T]]:
         """The values of many keys, in their order. Raises as Client.get_many, and ValueMismatch as `get`."""
         answers = self._reads.get_many(self.application, self.name, keys, **options)
         return [self._typed.answer(answer) for answer in answers]

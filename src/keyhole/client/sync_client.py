@@ -16,10 +16,11 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import Key, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
+from keyhole.client.snapshots import StateSnapshot
 from keyhole.client.state_handles import State
 from keyhole.client.state_scans import StateScan
 from keyhole.client.target import Targets, targets_of
@@ -100,7 +101,7 @@ class Client:
         return self._run(lambda: self._client.get(application, state, key, **options))
 
     def get_many(
-        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ReadOptions]
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]:
         """The values of many keys, in their order. They may be of different epochs where servers are: see each source.
 
@@ -108,7 +109,7 @@ class Client:
 
         Args:
             keys: Of any number; they are read in the calling thread, before anything is sent.
-            options: As for `get`.
+            options: As for AsyncClient.get_many.
 
         Raises:
             KeyholeError: As `get`. One key that can't be answered fails the call.
@@ -141,6 +142,15 @@ class Client:
                 print(entry.key, entry.value)
         """
         return StateScan(self._run, self._client.scan_all(application, state, **options))
+
+    def snapshot(self, *paths: str, timeout: Duration | None = None) -> StateSnapshot:
+        """States of one query as of one and the same epoch. Blocks. Takes and raises what AsyncClient.snapshot does.
+
+        snapshot = client.snapshot("shop/orders", "shop/customers")
+        orders = snapshot.state("shop/orders").get_many(ids)
+        """
+        of = self._run(lambda: self._client.snapshot(*paths, timeout=timeout))
+        return StateSnapshot(self, of.described, of.source)
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Never blocks."""

@@ -32,12 +32,14 @@ class ReadBounds(NamedTuple):
         stale: Whether a copy other than the confirmed owner's may give it.
         max_staleness_ms: It holds all that was complete so many milliseconds ago; 0: no bound.
         min_epochs: By key group, ascending, where it is to hold a later one than `min_epoch`.
+        as_of: It is as of this very epoch; 0: of the last one. The other bounds of epoch and age are empty then.
     """
 
     min_epoch: int = 0
     stale: Stale = Stale.WHEN_NEEDED
     max_staleness_ms: int = 0
     min_epochs: tuple[tuple[int, int], ...] = ()
+    as_of: int = 0
 
     def among(self, key_groups: Collection[int]) -> ReadBounds:
         """What they come to where all keys are of these key groups, at least one: with as few that are named as can be.

@@ -73,6 +73,13 @@ LIST_POSITION = KeyColumn("position", KeyType.BIGINT)
 """By which the elements of a list are ordered: grows with each append."""
 
 
+KEPT_EPOCHS = 3
+"""How many epochs a state can be read as of, the last one included, where its job does not say. A dashboard that reads
+two states one after the other needs two; the third is for the epoch that is committed meanwhile."""
+
+MOST_KEPT_EPOCHS = 100
+
+
 @ready
 class StateDescriptor(msgspec.Struct, frozen=True):
     """All that a reader or a server must know of a state. Immutable, but for `value`, while its changelog topic lives.
@@ -93,6 +100,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
         class_version: Of the job's class that makes what is stored (an aggregator, operator or codec), 1 to 255. 0:
             there is none, or an earlier release has recorded the state, to which all were of version 1.
         updates_topic_id: Kafka's id of the updates topic that feeds the state, in the real-time lane; empty: epochs do.
+        keep_epochs: How many epochs readers may ask for by their number, the last one included; 0: KEPT_EPOCHS.
     """
 
     application: str
@@ -113,6 +121,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     keep_deleted_ms: int = 0
     class_version: int = 0
     updates_topic_id: str = ""
+    keep_epochs: int = 0
 
     @property
     def entry_key(self) -> tuple[KeyColumn, ...]:

@@ -55,6 +55,7 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         keep_deleted_ms=descriptor.keep_deleted_ms,
         class_version=descriptor.class_version,
         updates_topic_id=descriptor.updates_topic_id,
+        keep_epochs=descriptor.keep_epochs,
     )
 
 
@@ -118,6 +119,7 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         keep_deleted_ms=message.keep_deleted_ms,
         class_version=message.class_version,
         updates_topic_id=message.updates_topic_id,
+        keep_epochs=message.keep_epochs,
     )
 
 
@@ -146,15 +148,24 @@ def bounds_to_proto(bounds: ReadBounds) -> query_pb2.ReadOptions | None:
         stale=_STALE[bounds.stale],
         max_staleness_ms=bounds.max_staleness_ms,
         min_epochs=dict(bounds.min_epochs),
+        as_of_epoch=bounds.as_of,
     )
 
 
 def bounds_from_proto(message: query_pb2.ReadOptions) -> ReadBounds:
-    """The bounds of a request's options. Raises Unsupported for a policy that this version does not know."""
+    """The bounds of a request's options.
+
+    Raises:
+        Unsupported: A policy that this version does not know.
+        MalformedRequest: A bound beside `as_of_epoch`, which says all.
+    """
     if message.stale not in _STALE_BACK:
         raise Unsupported(f"the policy for stale reads {message.stale} is not known here; update this side")
     by_group = tuple(sorted(message.min_epochs.items())) if message.min_epochs else ()
-    return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms, by_group)
+    as_of = message.as_of_epoch
+    if as_of and (message.min_epoch or by_group or message.max_staleness_ms):
+        raise MalformedRequest("as_of says of which epoch the answer is: leave min_epoch and max_staleness out")
+    return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms, by_group, as_of)
 
 
 def key_to_proto(columns: Sequence[KeyColumn], key: KeyValue | Sequence[KeyValue]) -> query_pb2.Key:

@@ -63,7 +63,7 @@ def key_count(request: query_pb2.LookupRequest) -> int:
 def check_consistency(options: query_pb2.ReadOptions) -> None:
     """Raises Unsupported for a consistency that this version does not have."""
     if options.consistency not in _COMMITTED:
-        raise Unsupported("only COMMITTED reads are supported by this version")
+        raise Unsupported("the consistency is not COMMITTED; Get and GetMany of a client proxy also take SNAPSHOT")
 
 
 def _lookup(

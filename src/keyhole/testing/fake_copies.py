@@ -9,6 +9,7 @@ from keyhole.clock import SystemClock
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import (
+    EpochGone,
     EpochNotReached,
     KeyholeError,
     KeyTooLong,
@@ -18,9 +19,10 @@ from keyhole.errors import (
     TooStale,
     UnavailableError,
     Unconfirmed,
+    Unsupported,
 )
 from keyhole.model.read import ReadBounds, Role, Stale
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.read_requests import check_consistency
 from keyhole.v1 import query_pb2 as pb
@@ -37,6 +39,7 @@ class HostedState:
     Attributes:
         confirmed: Owner: whether its coordinator was heard of within the lease.
         as_of_ms: Milliseconds since 1970, UTC; None: now, as a confirmed owner's is; 0: not known.
+        earlier: The rows of epochs before the last one, as far as they are kept. `commit` fills it.
     """
 
     descriptor: StateDescriptor
@@ -50,6 +53,7 @@ class HostedState:
     confirmed: bool = True
     as_of_ms: int | None = None
     lag_epochs: int = 0
+    earlier: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.codec = StateCodec(self.descriptor)
@@ -59,27 +63,50 @@ class HostedState:
         """Sets the value of a key. `row`: as keyhole.encoding.row_codec.encode_row makes it."""
         self.rows[self.codec.storage_key(key)] = row
 
-    def source(self, server: str) -> state_pb2.Source:
-        """The source that answers of this copy have now."""
+    def commit(self) -> None:
+        """What is put from now on is of the next epoch; of the one before, as many are kept as by a real server."""
+        self.earlier[self.epoch] = dict(self.rows)
+        self.epoch += 1
+        for epoch in sorted(self.earlier)[: 1 - (self.descriptor.keep_epochs or KEPT_EPOCHS)]:
+            del self.earlier[epoch]
+
+    def rows_as_of(self, epoch: int) -> dict[bytes, bytes]:
+        """The rows of an epoch that is kept; 0: of the last one."""
+        return self.rows if epoch in (0, self.epoch) else self.earlier[epoch]
+
+    def source(self, server: str, as_of: int = 0) -> state_pb2.Source:
+        """The source that answers of this copy have now.
+
+        Args:
+            as_of: The epoch that was asked for; 0: the last one.
+        """
+        epoch = as_of or self.epoch
+        as_of_ms = _now_ms() if self.as_of_ms is None else self.as_of_ms
         return state_pb2.Source(
             server=server,
             role=state_pb2.ROLE_OWNER if self.role is Role.OWNER else state_pb2.ROLE_STANDBY,
-            epoch=self.epoch,
-            commit_time_ms=1_000 * self.epoch,
+            epoch=epoch,
+            commit_time_ms=1_000 * epoch,
             generation=self.generation,
             assignment_version=self.assignment_version,
             unconfirmed=not self.confirmed,
-            as_of_ms=_now_ms() if self.as_of_ms is None else self.as_of_ms,
-            lag_epochs=self.lag_epochs,
+            as_of_ms=min(as_of_ms, 1_000 * epoch) if as_of else as_of_ms,
+            lag_epochs=self.lag_epochs + self.epoch - epoch,
         )
 
     def check(self, server: str, bounds: ReadBounds) -> None:
-        """Passes where the copy meets the bounds. Raises EpochNotReached or TooStale."""
+        """Passes where the copy meets the bounds. Raises EpochNotReached, TooStale, EpochGone or Unsupported."""
+        if bounds.as_of and self.descriptor.updates_topic_id:
+            raise Unsupported("the state is fed by updates: no epoch of it is kept")
+        if bounds.as_of and self.epoch > bounds.as_of and bounds.as_of not in self.earlier:
+            oldest = min(self.earlier, default=self.epoch)
+            raise EpochGone(f"epoch {bounds.as_of} is no longer kept; the first one is {oldest}", oldest=oldest)
         # It has one epoch for all key groups.
-        least = max([bounds.min_epoch, *(epoch for _, epoch in bounds.min_epochs)])
+        least = max([bounds.as_of, bounds.min_epoch, *(epoch for _, epoch in bounds.min_epochs)])
         if self.epoch < least:
             raise EpochNotReached(
-                f"the state is at epoch {self.epoch} on server {server}; min_epoch asks for {least}",
+                f"the state is at epoch {self.epoch} on server {server}; {'as_of' if bounds.as_of else 'min_epoch'} "
+                f"asks for {least}",
                 epoch=self.epoch,
             )
         age_ms = 0 if self.as_of_ms is None else _now_ms() - self.as_of_ms if self.as_of_ms else float("inf")
@@ -123,14 +150,14 @@ class StateCopies:
         """As `lookup`; where that is refused for now, key group by key group: those that can't be read fail alone."""
         try:
             return (*self.lookup(keys, options), [])
-        except UnavailableError:
+        except (UnavailableError, EpochGone):
             values, chosen = [b""] * len(keys), [self.first] * len(keys)
         failures = []
         for group in {key[:GROUP_BYTES] for key in keys}:
             indexes = [index for index, key in enumerate(keys) if key[:GROUP_BYTES] == group]
             try:
                 part, of = self.lookup([keys[index] for index in indexes], options)
-            except UnavailableError as error:
+            except (UnavailableError, EpochGone) as error:
                 failures.append(pb.LookupFailure(indexes=indexes, error=status.to_proto(error)))
                 continue
             for index, value, state in zip(indexes, part, of, strict=True):
@@ -172,9 +199,8 @@ def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) 
     """Map keys and values, as of now."""
     prefix, start, stop = within
     group = prefix[:GROUP_BYTES]
-    found = sorted(
-        key for key in state.rows if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop)
-    )
+    rows = state.rows_as_of(request.options.as_of_epoch)
+    found = sorted(key for key in rows if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop))
     if request.descending:
         found.reverse()
     return [(key[len(prefix) :], value_of(state, key, request.options)) for key in found[: request.limit or None]]
@@ -182,7 +208,7 @@ def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) 
 
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
     """The value in the request's format; empty: there is none."""
-    row = state.rows.get(key, b"")
+    row = state.rows_as_of(options.as_of_epoch).get(key, b"")
     return state.codec.rows.to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
 
 

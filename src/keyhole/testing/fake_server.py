@@ -240,7 +240,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             copies.check([within.prefix])
         (state,) = copies.chosen([within.prefix], request.options)
         entries = entries_of(state, within, request)
-        source = state.source(self._server.server)
+        source = state.source(self._server.server, request.options.as_of_epoch)
         self._server.scans += 1
         try:
             for at in range(0, len(entries) or 1, PAGE_ENTRIES):
@@ -277,7 +277,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         return pb.LookupResponse(
             frame=request.frame,
             values=values,
-            sources=[state.source(self._server.server) for state in copies.all],
+            sources=[state.source(self._server.server, request.options.as_of_epoch) for state in copies.all],
             source_of=[copies.all.index(state) for state in chosen] if len(copies.all) > 1 else (),
             failures=failures,
             server_micros=int(request.timed),
@@ -288,7 +288,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         values, chosen = copies.lookup(copies.encoded(keys), options)
         check_answer(f"{ref.application}/{ref.state}", values, len(keys))
         return [
-            pb.Answer(found=bool(value), value=value, source=state.source(self._server.server))
+            pb.Answer(found=bool(value), value=value, source=state.source(self._server.server, options.as_of_epoch))
             for value, state in zip(values, chosen, strict=True)
         ]
 

@@ -104,7 +104,7 @@ class ServedStates:
                 "same order and of the same types, or give a schema"
             )
         else:
-            hosted.epoch += 1
+            hosted.commit()
         for key, row in rows:
             hosted.put(key, row)
         self._server.changed()

@@ -46,6 +46,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """says nothing of whether there is what was asked for"""
     REASON_TOO_LARGE: _Reason.ValueType  # 13
     """a value, or an answer in one message, that is larger than a message may be"""
+    REASON_EPOCH_GONE: _Reason.ValueType  # 14
+    """as_of_epoch, and it is no longer kept"""
     REASON_STATE_CONFLICT: _Reason.ValueType  # 20
     """The application contradicts what is stored: a person must choose.
     a second state under the name, or fed by another query
@@ -133,6 +135,8 @@ REASON_PERMISSION_DENIED: Reason.ValueType  # 12
 """says nothing of whether there is what was asked for"""
 REASON_TOO_LARGE: Reason.ValueType  # 13
 """a value, or an answer in one message, that is larger than a message may be"""
+REASON_EPOCH_GONE: Reason.ValueType  # 14
+"""as_of_epoch, and it is no longer kept"""
 REASON_STATE_CONFLICT: Reason.ValueType  # 20
 """The application contradicts what is stored: a person must choose.
 a second state under the name, or fed by another query

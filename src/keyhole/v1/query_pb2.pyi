@@ -31,8 +31,9 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """as COMMITTED"""
     CONSISTENCY_COMMITTED: _Consistency.ValueType  # 1
     CONSISTENCY_LATEST: _Consistency.ValueType  # 2
-    """LATEST (also what is staged) and SNAPSHOT (one epoch across servers): refused as UNSUPPORTED for now."""
+    """Also what is staged: refused as UNSUPPORTED for now."""
     CONSISTENCY_SNAPSHOT: _Consistency.ValueType  # 3
+    """All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone."""
 
 class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper): ...
 
@@ -40,8 +41,9 @@ CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """as COMMITTED"""
 CONSISTENCY_COMMITTED: Consistency.ValueType  # 1
 CONSISTENCY_LATEST: Consistency.ValueType  # 2
-"""LATEST (also what is staged) and SNAPSHOT (one epoch across servers): refused as UNSUPPORTED for now."""
+"""Also what is staged: refused as UNSUPPORTED for now."""
 CONSISTENCY_SNAPSHOT: Consistency.ValueType  # 3
+"""All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone."""
 Global___Consistency: _TypeAlias = Consistency  # noqa: Y015
 
 class _Stale:
@@ -208,6 +210,7 @@ class ReadOptions(_message.Message):
     STALE_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
     MIN_EPOCHS_FIELD_NUMBER: _builtins.int
+    AS_OF_EPOCH_FIELD_NUMBER: _builtins.int
     consistency: Global___Consistency.ValueType
     min_epoch: _builtins.int
     """The answer must hold this epoch or a later one, else EPOCH_NOT_REACHED."""
@@ -215,6 +218,11 @@ class ReadOptions(_message.Message):
     stale: Global___Stale.ValueType
     max_staleness_ms: _builtins.int
     """The answer must hold all that was complete so long ago, else TOO_STALE; 0: no bound."""
+    as_of_epoch: _builtins.int
+    """The answer is to be as of this very epoch: EPOCH_NOT_REACHED before it, EPOCH_GONE where it is no longer kept
+    (StateDescriptor.keep_epochs); 0: as of the last one. Without min_epoch, min_epochs and max_staleness_ms. Not of
+    states that are fed by updates.
+    """
     @_builtins.property
     def min_epochs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """As min_epoch, by key group: for keys of that one the higher of the two counts. Of states that are fed by updates,
@@ -230,10 +238,11 @@ class ReadOptions(_message.Message):
         stale: Global___Stale.ValueType = ...,
         max_staleness_ms: _builtins.int = ...,
         min_epochs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        as_of_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "format", b"format", "max_staleness_ms", b"max_staleness_ms", "min_epoch", b"min_epoch", "min_epochs", b"min_epochs", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_epoch", b"as_of_epoch", "consistency", b"consistency", "format", b"format", "max_staleness_ms", b"max_staleness_ms", "min_epoch", b"min_epoch", "min_epochs", b"min_epochs", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

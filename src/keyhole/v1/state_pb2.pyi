@@ -221,6 +221,7 @@ class StateDescriptor(_message.Message):
     KEEP_DELETED_MS_FIELD_NUMBER: _builtins.int
     CLASS_VERSION_FIELD_NUMBER: _builtins.int
     UPDATES_TOPIC_ID_FIELD_NUMBER: _builtins.int
+    KEEP_EPOCHS_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     state: _builtins.str
     query: _builtins.str
@@ -243,6 +244,8 @@ class StateDescriptor(_message.Message):
     """Of the job's class that makes what is stored (an aggregator, operator or codec); 0: there is none, or it is not known."""
     updates_topic_id: _builtins.str
     """Kafka's id of the topic of updates by which the state is fed, in place of epochs; empty: it is fed by epochs."""
+    keep_epochs: _builtins.int
+    """How many epochs readers may ask for by their number, the last one included; 0: three."""
     @_builtins.property
     def key(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyColumn]: ...
     @_builtins.property
@@ -280,10 +283,11 @@ class StateDescriptor(_message.Message):
         keep_deleted_ms: _builtins.int = ...,
         class_version: _builtins.int = ...,
         updates_topic_id: _builtins.str = ...,
+        keep_epochs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "class_version", b"class_version", "earlier", b"earlier", "keep_deleted_ms", b"keep_deleted_ms", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "updates_topic_id", b"updates_topic_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "class_version", b"class_version", "earlier", b"earlier", "keep_deleted_ms", b"keep_deleted_ms", "keep_epochs", b"keep_epochs", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "updates_topic_id", b"updates_topic_id", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,57 @@ _RANKING = "src/keyhole/protocol/ranking.py"
 _FORWARDING = "services/client_proxy/forwarding/frame.py"
 _BOUNDS = "services/state_server/read/bounds_check.py"
 
+_COPIES = "services/state_server/read/copies.py"
+
 ROUTING = (
+    Breakage(
+        "a key group that was ahead of an epoch is read as of it",
+        "routing",
+        _COPIES,
+        "held, self._prefixes - self._apart.keys()))",
+        "held, self._prefixes))",
+        ("test_kept_epochs.py::test_a_key_group_that_was_ahead_of_an_epoch_is_not_read_as_of_it",),
+    ),
+    Breakage(
+        "a key group that a server got later is read as of an epoch before",
+        "routing",
+        "services/state_server/read/kept_epochs.py",
+        "if kept is not None and kept.prefixes.issuperset(prefixes) else None",
+        "if kept is not None else None",
+        ("test_kept_epochs.py::test_a_key_group_that_came_later_is_not_read_as_of_an_epoch_before",),
+    ),
+    Breakage(
+        "what is asked for by an epoch's number is answered from the last one",
+        "routing",
+        _COPIES,
+        "            standing, held = self._as_of(keys, bounds)\n            rows, large = held.",
+        "            standing, held = self._as_of(keys, bounds)\n            rows, large = self._held.",
+        ("test_kept_epochs.py::test_the_last_epochs_are_read_by_their_number_and_older_ones_are_gone",),
+    ),
+    Breakage(
+        "an epoch that a copy has not come to yet is called gone",
+        "routing",
+        _COPIES,
+        "        self._bounds.check_reached(min(epochs), bounds.as_of)\n",
+        "",
+        ("test_kept_epochs.py::test_the_last_epochs_are_read_by_their_number_and_older_ones_are_gone",),
+    ),
+    Breakage(
+        "kept epochs are never let go of",
+        "routing",
+        "services/state_server/read/kept_epochs.py",
+        "            self._kept.pop(next(iter(self._kept))).held.release()\n",
+        "            return\n",
+        ("test_kept_epochs.py::test_a_snapshot_is_closed_once_neither_its_epoch_nor_a_scan_needs_it",),
+    ),
+    Breakage(
+        "answers of a later epoch stay beside those of the first one",
+        "routing",
+        "src/keyhole/client/one_epoch.py",
+        "        for index, answer in zip(later, again, strict=True):\n            answers[index] = answer\n",
+        "",
+        ("test_snapshots.py::test_keys_of_servers_at_two_epochs_are_read_as_of_the_one_that_both_have",),
+    ),
     Breakage(
         "a proxy gathers the answers of any number of servers into one message",
         "routing",

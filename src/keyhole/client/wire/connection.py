@@ -14,18 +14,22 @@ import grpc
 
 from keyhole.client.options import RequestedRead
 from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.key_group_epochs import KeyGroupBatch
 from keyhole.client.wire.key_group_reads import EntriesRead, KeyGroupReads
 from keyhole.client.wire.links import CallAttempts, Links
-from keyhole.client.wire.lookups import LookupBatch
+from keyhole.client.wire.lookups import LookupBatch, Whole
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
-from keyhole.model.read import Entries, ReadBounds
+from keyhole.model.read import Answer, Entries, ReadBounds, Source
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
 from keyhole.rpc.rotation import Renewing
 from keyhole.v1 import query_pb2
+
+# Of one batch: as many as a request may have.
+_GROUPS_AT_ONCE = 16_384
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +128,19 @@ class Connection:
         request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
         response: query_pb2.DescribeStateResponse = await self.call("DescribeState", request, timeout)
         return convert.descriptor_from_proto(response.descriptor)
+
+    async def epochs(self, name: tuple[str, str], key_groups: int, timeout: float) -> list[Source]:
+        """At which epoch each key group of a state can be read now, and of whom. Raises as AsyncClient.get."""
+        deadline = self.loop.time() + timeout
+        sources: list[Source] = []
+        for first in range(0, key_groups, _GROUPS_AT_ONCE):
+            batch = KeyGroupBatch(ReadBounds(), deadline)
+            batch.keys += range(first, min(first + _GROUPS_AT_ONCE, key_groups))
+            future: asyncio.Future[list[Answer]] = self.loop.create_future()
+            batch.waiters += Whole(future, len(batch.keys)).slots()
+            (self._states.get(name) or self._reads(*name)).submit(batch)
+            sources += [answer.source for answer in await future]
+        return sources
 
     async def close(self, error: KeyholeError) -> None:
         """What is under way fails with the error. Called once."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from keyhole.model.state import StateKind
+from keyhole.model.state import MOST_KEPT_EPOCHS, StateKind
 from keyhole.spark.declaration.declared import Declaration
 
 Columns: TypeAlias = str | Sequence[str]
@@ -45,6 +45,8 @@ def wrong_types(of: Declaration) -> Iterator[str]:
         yield f"delete_when is {_told(condition)}; it must be a condition, as SQL text or a Column"
     if type(of.max_length) is not int or not 0 <= of.max_length <= MOST_ELEMENTS:
         yield f"max_length is {of.max_length!r}; it must be a whole number, 1 or more"
+    if type(of.keep_epochs) is not int or not 0 <= of.keep_epochs <= MOST_KEPT_EPOCHS:
+        yield f"keep_epochs is {of.keep_epochs!r}; it must be a whole number from 1 to {MOST_KEPT_EPOCHS}"
     if not isinstance(of.defaults, Mapping):
         yield 'defaults says by column what older entries have in it, as {"unit": "C"}'
     elif unnamed := [name for name in of.defaults if not isinstance(name, str)]:

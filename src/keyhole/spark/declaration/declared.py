@@ -34,6 +34,7 @@ class Declaration:
         versioned: The codec, if there is one, has a version, which readers get with each value.
         class_version: See StateDescriptor.
         keep_deleted_ms: See StateDescriptor.
+        keep_epochs: See StateDescriptor.
         defaults: By field of the value, what rows have in it that were written before there was the field.
     """
 
@@ -59,6 +60,7 @@ class Declaration:
     keep_deleted_ms: int = 0
     versioned: bool = False
     class_version: int = 0
+    keep_epochs: int = 0
 
     def column(self, field: str) -> str:
         """The column that a field of the value is made of."""

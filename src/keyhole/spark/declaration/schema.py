@@ -75,6 +75,7 @@ def describe(
         max_length=declaration.max_length,
         keep_deleted_ms=declaration.keep_deleted_ms,
         class_version=declaration.class_version,
+        keep_epochs=declaration.keep_epochs,
     )
 
 

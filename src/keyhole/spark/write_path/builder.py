@@ -71,6 +71,7 @@ class StateOptions(QueryOptions, total=False):
 
     key_groups: int
     standbys: int
+    keep_epochs: int
     ttl: timedelta | None
     ttl_clock: Literal["processing_time", "event_time"]
     op: str | None

@@ -40,6 +40,7 @@ const (
 	Reason_REASON_UNAUTHENTICATED       Reason = 11 // no credentials, or none that are valid
 	Reason_REASON_PERMISSION_DENIED     Reason = 12 // says nothing of whether there is what was asked for
 	Reason_REASON_TOO_LARGE             Reason = 13 // a value, or an answer in one message, that is larger than a message may be
+	Reason_REASON_EPOCH_GONE            Reason = 14 // as_of_epoch, and it is no longer kept
 	// The application contradicts what is stored: a person must choose.
 	Reason_REASON_STATE_CONFLICT      Reason = 20 // a second state under the name, or fed by another query
 	Reason_REASON_STATE_CHANGED       Reason = 21 // key groups, key or schema differ from the stored state's
@@ -98,6 +99,7 @@ var (
 		11: "REASON_UNAUTHENTICATED",
 		12: "REASON_PERMISSION_DENIED",
 		13: "REASON_TOO_LARGE",
+		14: "REASON_EPOCH_GONE",
 		20: "REASON_STATE_CONFLICT",
 		21: "REASON_STATE_CHANGED",
 		22: "REASON_TOPIC_MISMATCH",
@@ -149,6 +151,7 @@ var (
 		"REASON_UNAUTHENTICATED":       11,
 		"REASON_PERMISSION_DENIED":     12,
 		"REASON_TOO_LARGE":             13,
+		"REASON_EPOCH_GONE":            14,
 		"REASON_STATE_CONFLICT":        20,
 		"REASON_STATE_CHANGED":         21,
 		"REASON_TOPIC_MISMATCH":        22,
@@ -299,7 +302,7 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\n" +
 	"FactsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x88\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x9f\n" +
 	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
@@ -316,7 +319,8 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\x12\x1a\n" +
 	"\x16REASON_UNAUTHENTICATED\x10\v\x12\x1c\n" +
 	"\x18REASON_PERMISSION_DENIED\x10\f\x12\x14\n" +
-	"\x10REASON_TOO_LARGE\x10\r\x12\x19\n" +
+	"\x10REASON_TOO_LARGE\x10\r\x12\x15\n" +
+	"\x11REASON_EPOCH_GONE\x10\x0e\x12\x19\n" +
 	"\x15REASON_STATE_CONFLICT\x10\x14\x12\x18\n" +
 	"\x14REASON_STATE_CHANGED\x10\x15\x12\x19\n" +
 	"\x15REASON_TOPIC_MISMATCH\x10\x16\x12\x1e\n" +

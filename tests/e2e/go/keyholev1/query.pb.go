@@ -26,8 +26,9 @@ type Consistency int32
 const (
 	Consistency_CONSISTENCY_UNSPECIFIED Consistency = 0 // as COMMITTED
 	Consistency_CONSISTENCY_COMMITTED   Consistency = 1
-	// LATEST (also what is staged) and SNAPSHOT (one epoch across servers): refused as UNSUPPORTED for now.
-	Consistency_CONSISTENCY_LATEST   Consistency = 2
+	// Also what is staged: refused as UNSUPPORTED for now.
+	Consistency_CONSISTENCY_LATEST Consistency = 2
+	// All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone.
 	Consistency_CONSISTENCY_SNAPSHOT Consistency = 3
 )
 
@@ -435,7 +436,11 @@ type ReadOptions struct {
 	MaxStalenessMs uint32 `protobuf:"varint,5,opt,name=max_staleness_ms,json=maxStalenessMs,proto3" json:"max_staleness_ms,omitempty"`
 	// As min_epoch, by key group: for keys of that one the higher of the two counts. Of states that are fed by updates,
 	// where an epoch is of one key group. Name those of the request's keys alone.
-	MinEpochs     map[uint32]uint64 `protobuf:"bytes,6,rep,name=min_epochs,json=minEpochs,proto3" json:"min_epochs,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	MinEpochs map[uint32]uint64 `protobuf:"bytes,6,rep,name=min_epochs,json=minEpochs,proto3" json:"min_epochs,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The answer is to be as of this very epoch: EPOCH_NOT_REACHED before it, EPOCH_GONE where it is no longer kept
+	// (StateDescriptor.keep_epochs); 0: as of the last one. Without min_epoch, min_epochs and max_staleness_ms. Not of
+	// states that are fed by updates.
+	AsOfEpoch     uint64 `protobuf:"varint,7,opt,name=as_of_epoch,json=asOfEpoch,proto3" json:"as_of_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -510,6 +515,13 @@ func (x *ReadOptions) GetMinEpochs() map[uint32]uint64 {
 		return x.MinEpochs
 	}
 	return nil
+}
+
+func (x *ReadOptions) GetAsOfEpoch() uint64 {
+	if x != nil {
+		return x.AsOfEpoch
+	}
+	return 0
 }
 
 type GetRequest struct {
@@ -2315,7 +2327,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x10timestamp_micros\x18\x06 \x01(\x12H\x00R\x0ftimestampMicrosB\a\n" +
 	"\x05value\"0\n" +
 	"\x03Key\x12)\n" +
-	"\x05parts\x18\x01 \x03(\v2\x13.keyhole.v1.KeyPartR\x05parts\"\xee\x02\n" +
+	"\x05parts\x18\x01 \x03(\v2\x13.keyhole.v1.KeyPartR\x05parts\"\x8e\x03\n" +
 	"\vReadOptions\x129\n" +
 	"\vconsistency\x18\x01 \x01(\x0e2\x17.keyhole.v1.ConsistencyR\vconsistency\x12\x1b\n" +
 	"\tmin_epoch\x18\x02 \x01(\x04R\bminEpoch\x12/\n" +
@@ -2323,7 +2335,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x05stale\x18\x04 \x01(\x0e2\x11.keyhole.v1.StaleR\x05stale\x12(\n" +
 	"\x10max_staleness_ms\x18\x05 \x01(\rR\x0emaxStalenessMs\x12E\n" +
 	"\n" +
-	"min_epochs\x18\x06 \x03(\v2&.keyhole.v1.ReadOptions.MinEpochsEntryR\tminEpochs\x1a<\n" +
+	"min_epochs\x18\x06 \x03(\v2&.keyhole.v1.ReadOptions.MinEpochsEntryR\tminEpochs\x12\x1e\n" +
+	"\vas_of_epoch\x18\a \x01(\x04R\tasOfEpoch\x1a<\n" +
 	"\x0eMinEpochsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x8e\x01\n" +
