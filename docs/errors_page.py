@@ -58,6 +58,8 @@ TO_DO: dict[type[KeyholeError], str] = {
     "([large values](clients.md#large-values)).",
     errors.EpochGone: "Read a newer epoch: the fact `oldest` names the first one that is kept. Make a new snapshot, or "
     "give the state a larger `keep_epochs` ([reads](reads.md#of-one-epoch)).",
+    errors.ResumeGone: "Begin the watch without a token: its rows then are the state as it is. Keep a token no longer "
+    "than the message says.",
     errors.Unsupported: "Use what the message names instead; after an upgrade of one side, upgrade the other.",
     errors.Unauthenticated: "Bring a valid token or certificate ([security](security.md)); get a new one where it has "
     "expired.",
@@ -93,6 +95,7 @@ TO_DO: dict[type[KeyholeError], str] = {
     errors.ServerLost: "Check the address and the port, and that the process runs: gRPC is at 7400, HTTP at 7402.",
     errors.Draining: "Nothing: clients go on with another process, or with the next one at this address.",
     errors.Overloaded: "Send less at once, or add processes ([operations](operations.md)).",
+    errors.TooSlow: "Go on behind the last token. Take changes faster, watch fewer keys, or ask for the latest alone.",
     errors.KafkaUnreachable: "Check the address and [how Kafka is spoken to](configuration.md#how-kafka-is-spoken-to). "
     "Reads go on without it.",
     errors.DeadlineExceeded: "Give it more time, or see what the message says it was waiting for.",

@@ -8,7 +8,15 @@ import logging
 from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog
-from keyhole.errors import Draining, NotReady, UnknownApplication, UnknownState, Unsupported
+from keyhole.errors import (
+    Draining,
+    KeyholeError,
+    NotReady,
+    StaleDescriptor,
+    UnknownApplication,
+    UnknownState,
+    Unsupported,
+)
 from keyhole.metrics.families import version
 from keyhole.model.epoch import Run
 from keyhole.rpc.convert import descriptor_to_proto
@@ -123,6 +131,8 @@ class Registry:
         """Wakes all who watch the ownership, and the health service."""
         self._change.set()
         self._change = asyncio.Event()
+        for table in self.tables.values():
+            table.changes.look(frozenset() if self.closing else table.groups)
         self._on_change()
 
     def next_change(self) -> asyncio.Event:
@@ -145,6 +155,22 @@ class Registry:
             f"server {self.server} holds nothing of application {application!r}; "
             + (f"it holds {', '.join(applications)}" if applications else "no job has given it key groups yet"),
             applications=",".join(applications),
+        )
+
+    def ended_watch(self, table: Table) -> KeyholeError | None:
+        """Why nobody can watch the state of this table here any more; None: one can."""
+        application, state = table.descriptor.application, table.descriptor.state
+        if self.closing:
+            return Draining(f"server {self.server} is shutting down", server=self.server)
+        if not table.changes.closed:
+            return None
+        try:
+            now = self.table(application, state)
+        except (UnknownApplication, UnknownState) as error:
+            return error
+        return StaleDescriptor(
+            f"state {application}/{state} was made anew, and what was watched is gone; begin the watch without a token",
+            topic_id=now.descriptor.topic_id,
         )
 
     def check_incarnation(self, incarnation: str) -> None:

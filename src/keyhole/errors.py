@@ -4,7 +4,7 @@
     ├── RequestError          the request is wrong: sending it again can't help
     │   ├── UnknownApplication, UnknownState
     │   ├── KeyMismatch, NullKey, KeyTooLong, ValueMismatch, DuplicateKey
-    │   ├── MalformedRequest, Unsupported, TooLarge, EpochGone
+    │   ├── MalformedRequest, Unsupported, TooLarge, EpochGone, ResumeGone
     │   ├── Unauthenticated, PermissionDenied
     │   └── InvalidConfiguration
     ├── ConflictError         the application contradicts what is stored: a person must choose
@@ -17,7 +17,7 @@
     │   ├── NotOwner, NotReady, StaleDescriptor
     │   ├── EpochNotReached, TooStale, Unconfirmed
     │   ├── StillRunning
-    │   ├── NoServer, ServerLost, Draining, Overloaded
+    │   ├── NoServer, ServerLost, Draining, Overloaded, TooSlow
     │   ├── KafkaUnreachable
     │   └── DeadlineExceeded, ClientClosed        (not retryable: there is no time, or no client, left)
     ├── CommitError           between the coordinator and the servers
@@ -132,6 +132,12 @@ class Unsupported(RequestError):
     """Something the protocol has a place for and this version does not do."""
 
     reason, code = "UNSUPPORTED", "UNIMPLEMENTED"
+
+
+class ResumeGone(RequestError):
+    """A watch can't go on from its token without missing changes: the changelog may not have all of them any more."""
+
+    reason, code = "RESUME_GONE", "OUT_OF_RANGE"
 
 
 class Unauthenticated(RequestError):
@@ -307,6 +313,12 @@ class Overloaded(UnavailableError):
     """A bounded queue is full."""
 
     reason, code = "OVERLOADED", "RESOURCE_EXHAUSTED"
+
+
+class TooSlow(UnavailableError):
+    """A watch was let go: its reader took changes more slowly than they came."""
+
+    reason = "TOO_SLOW"
 
 
 class KafkaUnreachable(UnavailableError):

@@ -177,6 +177,18 @@ class RunningServer:
         """These key groups of a state of which another server of the same Kafka owns the others."""
         await self._speaker.take(descriptor, owned=key_groups)
 
+    def made_topic(self, descriptor: StateDescriptor) -> StateDescriptor:
+        """The state, whose topic is made, with the id that the topic has."""
+        unnamed = msgspec.structs.replace(descriptor, topic_id="")
+        topic_id = self._changelog(descriptor.application).admin().ensure(unnamed, 5)
+        return msgspec.structs.replace(descriptor, topic_id=topic_id)
+
+    async def succeed(self, other: RunningServer) -> None:
+        """Owns all that another server has owned, which follows it then if it is there, and commits behind that."""
+        descriptor = other._speaker.descriptor
+        self._speaker.version, self._speaker.epoch = other._speaker.version, other._speaker.epoch
+        await self._speaker.take(descriptor, owned=range(descriptor.key_groups))
+
     async def evolve(self, descriptor: StateDescriptor) -> None:
         """The same state under another descriptor, all key groups."""
         await self._speaker.take(descriptor, owned=range(descriptor.key_groups))

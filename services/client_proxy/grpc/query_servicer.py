@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import InternalError, KeyholeError, Overloaded
+from keyhole.errors import InternalError, KeyholeError, Overloaded, Unsupported
 from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
@@ -150,6 +150,11 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
                     yield page
         finally:
             self._scans -= 1
+
+    async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
+        """Refused: state servers alone have it so far."""
+        raise Unsupported("a client proxy has no watches yet; a state server has those of its own key groups")
+        yield
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         """Asks all servers at the same time; of those that can't be reached it says why."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
+from keyhole.errors import NotReady
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.read import ReadBounds
 from keyhole.stores.base import Snapshot
@@ -259,6 +260,12 @@ class Copy:
         if kept is None:
             raise self._bounds.gone(bounds.as_of, self.kept.oldest or max(epochs))
         return as_of_its_epoch(kept.standing, self.standing), kept.held
+
+    def hold(self) -> HeldSnapshot:
+        """Takes a share in what is published. Raises NotReady: nothing is."""
+        if self._held is None:
+            raise NotReady("nothing of the state is published on this server")
+        return self._held.hold()
 
     def source(self) -> state_pb2.Source:
         """What answers as of now name as their source."""

@@ -22,3 +22,19 @@ class HeldSnapshot:
         self._holders -= 1
         if not self._holders:
             self.snapshot.close()
+
+    def over(self, stored: Snapshot) -> HeldSnapshot:
+        """This share in another form: a snapshot that this one is made of, and that is closed with it."""
+        return _Share(stored, self)
+
+
+class _Share(HeldSnapshot):
+    """A share in a snapshot, of which only a part is looked at."""
+
+    def __init__(self, stored: Snapshot, of: HeldSnapshot) -> None:
+        super().__init__(stored)
+        self._of = of
+
+    def release(self) -> None:
+        """Gives the share in the whole back."""
+        self._of.release()

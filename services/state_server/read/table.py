@@ -9,25 +9,29 @@ from dataclasses import dataclass
 import msgspec
 
 from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady, Unsupported
 from keyhole.metrics.counters import ReadCounts
-from keyhole.model.epoch import Position
+from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Snapshot, Store
+from keyhole.stores.overlay import OverlaySnapshot
 from keyhole.v1 import state_pb2
 from services.state_server.counts import RowCounts
 from services.state_server.read.bounds_check import BoundsCheck
-from services.state_server.read.copies import Copy, Scanned
+from services.state_server.read.copies import Copy, Scanned, Show
+from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
+from services.state_server.read.watched_changes import Changes
 
 _ANY = ReadBounds()
 
@@ -48,6 +52,7 @@ class Table:
 
     Attributes:
         given: What this server was given of the state, to own and to follow.
+        changes: What changes, for those who watch.
         feed: How far updates are applied; None: the state is not fed by updates.
     """
 
@@ -58,6 +63,7 @@ class Table:
         self.descriptor = descriptor
         self.progress = RestoreProgress()
         self.feed: FeedProgress | None = None
+        self.changes = Changes()
         self.reads = ReadCounts()
         self.rows = RowCounts()
         self._lease = lease
@@ -230,6 +236,38 @@ class Table:
             limit=self.store.max_key_bytes,
         )
 
+    def positions(self) -> Mapping[int, Position]:
+        """How far each owned key group is, in the changelog: all before is read by `hold_committed`, or can be read
+        back from the changelog.
+        """
+        groups = dict.fromkeys(self.groups, START)
+        if self.feed is None:
+            held = self.owned.hold()
+            try:
+                return {**groups, **held.snapshot.positions()}
+            finally:
+                held.release()
+        # What is published may be older than what those who watch were given last.
+        stored = self.store.snapshot()
+        try:
+            return {**groups, **stored.positions()}
+        finally:
+            stored.close()
+
+    def hold_committed(self) -> HeldSnapshot:
+        """What was published last, as far as it is committed. Release it."""
+        held = self.owned.hold()
+        return held.over(held.snapshot.stored) if isinstance(held.snapshot, OverlaySnapshot) else held
+
+    def show(self, stamp: EpochStamp) -> Visible | None:
+        """How what is stored is shown now, in a copy that stands for this epoch; None: as it is."""
+        show: Show | None = self._visibility.show()
+        return None if show is None else show(stamp)
+
+    def show_committed(self, stamp: EpochStamp) -> Visible | None:
+        """How what an epoch has written is shown, as of its commit; None: as it is."""
+        return self._visibility.as_of(stamp)
+
     def refusal(self) -> KeyholeError:
         """Why key groups that are asked for can't be read here."""
         if not self.given.ready and (self.given.assigned or not self.given.followed):
@@ -251,6 +289,7 @@ class Table:
         self.owned.close()
         self.standby.close()
         self.given.close()
+        self.changes.close()
 
 
 def _kept_epochs(descriptor: StateDescriptor) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from keyhole.clock import Clock
-from keyhole.encoding.envelope import Moment, visible
+from keyhole.encoding.envelope import Moment, Visible, visible
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, TtlClock
 from services.state_server.read.copies import Show
 
@@ -20,6 +21,10 @@ class Visibility:
         """The state's entries are stored, and expire, by this descriptor from now on."""
         self._visible = visible(descriptor)
         self._expires_by_clock = bool(descriptor.ttl_ms) and descriptor.ttl_clock is TtlClock.PROCESSING_TIME
+
+    def as_of(self, stamp: EpochStamp) -> Visible | None:
+        """How what an epoch has written is shown, as of its commit whatever the clock says; None: as it is."""
+        return None if self._visible is None else self._visible(Moment(stamp.commit_time_ms, stamp.watermark_ms))
 
     def show(self) -> Show | None:
         """How what is stored is shown from now on, in any copy; None: as it is.

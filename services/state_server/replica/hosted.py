@@ -18,6 +18,7 @@ from keyhole.stores.base import Batch, Snapshot, Store
 from keyhole.stores.pieces import apply_pieces
 from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
+from services.state_server.read.watcher import GroupEpoch
 from services.state_server.replica.key_groups import KeyGroups
 from services.state_server.write.merge import merge_of
 from services.state_server.write.merging import Merge
@@ -54,6 +55,7 @@ class StateReplica:
         groups: In which state each key group is.
         sweeper: None: nothing expires, and no deletion is remembered.
         applied: None: the state is not fed by updates.
+        changed: What was written, and is to be told to those who watch.
     """
 
     descriptor: StateDescriptor
@@ -63,6 +65,7 @@ class StateReplica:
     groups: KeyGroups = field(default_factory=KeyGroups)
     sweeper: Sweeper | None = None
     applied: Applied | None = None
+    changed: list[GroupEpoch] = field(default_factory=list)
     _positions: dict[int, Position] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -107,6 +110,11 @@ class StateReplica:
         """
         self.store.apply(batch)
         self._positions.update({group: advance.after for group, advance in batch.advances.items()})
+
+    def take_changed(self) -> list[GroupEpoch]:
+        """What was written since this was asked last, as far as it was kept."""
+        changed, self.changed = self.changed, []
+        return changed
 
     def apply_pieces(self, pieces: Iterable[RestoredEpochs]) -> None:
         """Applies pieces of the state's changelog. See keyhole.stores.pieces, also for what it raises."""

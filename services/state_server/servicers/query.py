@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing
 from typing import Any
 
 import grpc
 
+from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, Unsupported
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
@@ -27,6 +28,12 @@ from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.registry import Registry
 from services.state_server.servicers.explained import explained
 from services.state_server.servicers.lookup_responses import frame_response, many_answers
+from services.state_server.servicers.watches import Watches
+
+
+def _no_changelog(application: str) -> Changelog:
+    raise Unsupported(f"this server has no changelog of application {application} to read back from")
+
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -34,10 +41,17 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class QueryServicer(query_pb2_grpc.QueryServicer):
     """See protos/keyhole/v1/query.proto. Answers for this server's key groups only."""
 
-    def __init__(self, registry: Registry, clock: Clock, scans: ScanLimits | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        scans: ScanLimits | None = None,
+        changelog: Callable[[str], Changelog] | None = None,
+    ) -> None:
         self._registry = registry
         self._clock = clock
         self._scans = Scans(scans or ScanLimits())
+        self.watches = Watches(registry, clock, changelog or _no_changelog)
         self._counts = registry.counts
 
     @property
@@ -115,6 +129,17 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 await asyncio.sleep(0)
             if not sent:
                 yield pb.ScanResponse(source=scanned.source)
+
+    async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802 - gRPC
+        """Rows, then each committed change of them."""
+        reads = self._reads(request.state)
+        try:
+            async with aclosing(self.watches.responses(request)) as responses:
+                async for response in responses:
+                    yield response
+        except KeyholeError as error:
+            reads.failed[error.reason] += 1
+            raise
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802 - gRPC
         """What this server holds, with sizes."""

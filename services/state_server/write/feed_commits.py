@@ -26,6 +26,8 @@ from keyhole.errors import (
 )
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
+from services.state_server.read.watcher import GroupEpoch
+from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.fed_state import FedState, fed_states
 from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
@@ -129,9 +131,11 @@ class FeedCommits:
         left = None
         while not self._grant.given_up:
             commit = await self._thread.call(self._begin_commit, left)
+            if commit is not None:
+                await self._carry_out(commit)
+            await self._tell_watchers()
             if commit is None:
                 return
-            await self._carry_out(commit)
             left = commit.left
             if not left:
                 return
@@ -195,6 +199,16 @@ class FeedCommits:
             return None
         refused = [(of, one) for of, made in found for one in of.refused if one.partition.key_group in made.feeds]
         return _Commit(writer, found, refused, left)
+
+    async def _tell_watchers(self) -> None:
+        """Those who watch get what is in the changelog and in the stores."""
+        if any(of.table.changes.active for of in self._states.hosted.values()):
+            for state, changed in await self._thread.call(self._take_changed):
+                state.table.changes.published(changed, {})
+
+    def _take_changed(self) -> list[tuple[StateReplica, list[GroupEpoch]]]:
+        """What each state has to tell its watchers. Host thread."""
+        return [(of.state, of.state.take_changed()) for of in fed_states(self._states.hosted)]
 
     async def _put_aside(self, commit: _Commit) -> None:
         """Dead letters first. Those that are there are not written again, whatever becomes of the commit."""

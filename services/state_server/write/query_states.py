@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from keyhole.errors import NotOwner, ValueMismatch
@@ -19,6 +20,7 @@ from keyhole.stores.base import Snapshot
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
+from services.state_server.read.watcher import GroupEpoch
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.open_state import open_state
 from services.state_server.write.host_thread import HostThread
@@ -32,6 +34,8 @@ class PublishedView(NamedTuple):
     Attributes:
         standings: Of a state that is fed by updates, what each key group stands for; else none.
         over: Of such a state, the view over which this one only changes `standings`; None: it says all.
+        committed: How far the key groups are in the changelog, for those who watch.
+        changed: What has led there, as far as it was kept.
     """
 
     state: StateReplica
@@ -41,6 +45,8 @@ class PublishedView(NamedTuple):
     sequence: int
     standings: Mapping[int, Standing] | None = None
     over: int | None = None
+    committed: Mapping[int, Position] = MappingProxyType({})
+    changed: Sequence[GroupEpoch] = ()
 
 
 class QueryStates:
@@ -202,13 +208,19 @@ class QueryStates:
             shown = state.applied.shown()
             self._applied[state.descriptor.state] = state, self._views_taken, shown
             standings = state.applied.standings(shown)
-            return PublishedView(state, state.applied.snapshot(), shown, {}, self._views_taken, standings)
+            committed = {group: state.position(group) for group in shown}
+            return PublishedView(
+                state, state.applied.snapshot(), shown, {}, self._views_taken, standings, committed=committed
+            )
+        positions = {group: state.position(group) for group in state.groups.owned}
         return PublishedView(
             state,
             state.store.snapshot(),
             frozenset(state.groups.owned),
-            {group: state.position(group) for group in state.groups.owned},
+            positions,
             self._views_taken,
+            committed=positions,
+            changed=state.take_changed(),
         )
 
     def publish_applied(self, views: Sequence[PublishedView]) -> None:
@@ -249,6 +261,7 @@ class QueryStates:
                     table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
                 else:
                     table.publish_applied(view.snapshot, groups, standing, view.standings, view.sequence)
+                table.changes.published(view.changed, view.committed)
             else:
                 view.snapshot.close()
 

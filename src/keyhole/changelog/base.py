@@ -138,6 +138,14 @@ class ChangelogReader(Protocol):
             KafkaUnreachable: No progress for `deadline_seconds`.
         """
 
+    def epochs(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
+    ) -> Iterator[RestoredEpochs]:
+        """As `read`, each epoch as a piece of its own, however large: memory has to hold it.
+
+        Only the last piece of a partition may be without a marker.
+        """
+
     def close(self) -> None: ...
 
 

@@ -114,6 +114,10 @@ class PieceLimits:
     unmarked_bytes: int = 64 << 20
 
 
+EACH_EPOCH = PieceLimits(records=1, bytes=1, unmarked_records=1 << 62, unmarked_bytes=1 << 62)
+"""Each epoch is a piece of its own, whole."""
+
+
 class EpochAssembler:
     """Puts the records of one partition, in their order, together to pieces that end at markers.
 

@@ -176,6 +176,11 @@ class OverlaySnapshot:
         self._base = base
         self._overlay = overlay
 
+    @property
+    def stored(self) -> Snapshot:
+        """What is in the store, without what stands over it; closed with this."""
+        return self._base
+
     def get(self, storage_key: bytes) -> bytes | None:
         (row,) = self.get_many([storage_key])
         return row

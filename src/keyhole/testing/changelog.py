@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from keyhole.changelog.base import Partition, PartitionChanges, RestoredEpochs
-from keyhole.changelog.records import MARKER_KEY, EpochAssembler, encode_marker
+from keyhole.changelog.records import EACH_EPOCH, MARKER_KEY, EpochAssembler, PieceLimits, encode_marker
 from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration
 from keyhole.model.epoch import Position
@@ -97,9 +97,19 @@ class MemoryReader:
     def read(
         self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
     ) -> Iterator[RestoredEpochs]:
+        return self._read(positions, ends, PIECE_LIMITS)
+
+    def epochs(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
+    ) -> Iterator[RestoredEpochs]:
+        return self._read(positions, ends, EACH_EPOCH)
+
+    def _read(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], limits: PieceLimits
+    ) -> Iterator[RestoredEpochs]:
         for partition, end in ends.items():
             position = positions[partition]
-            assembler = EpochAssembler(partition, position, PIECE_LIMITS)
+            assembler = EpochAssembler(partition, position, limits)
             topic = topic_name(self._application, partition.state)
             yield from assembler.add(self._kafka.columns(topic, partition.key_group, position.offset, end))
             yield from assembler.end(end)

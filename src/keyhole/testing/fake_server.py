@@ -16,6 +16,7 @@ from keyhole.errors import (
     StaleDescriptor,
     UnknownApplication,
     UnknownState,
+    Unsupported,
 )
 from keyhole.metrics.families import version
 from keyhole.model.read import Role
@@ -210,6 +211,10 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
     async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802
         return pb.GetManyResponse(answers=self._get(request.state, list(request.keys), request.options))
+
+    async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
+        raise Unsupported("a fake server has no watches yet")
+        yield
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         return pb.StatusResponse(servers=[self._server.status()])

@@ -48,6 +48,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """a value, or an answer in one message, that is larger than a message may be"""
     REASON_EPOCH_GONE: _Reason.ValueType  # 14
     """as_of_epoch, and it is no longer kept"""
+    REASON_RESUME_GONE: _Reason.ValueType  # 15
+    """a watch can't go on from its token without missing changes"""
     REASON_STATE_CONFLICT: _Reason.ValueType  # 20
     """The application contradicts what is stored: a person must choose.
     a second state under the name, or fed by another query
@@ -95,6 +97,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """stale=never, and the owner has not heard of its coordinator for the lease time"""
     REASON_STILL_RUNNING: _Reason.ValueType  # 53
     """a query is to be retired, and a run of it is alive"""
+    REASON_TOO_SLOW: _Reason.ValueType  # 54
+    """a watch was let go: its reader takes changes more slowly than they come"""
     REASON_FENCED: _Reason.ValueType  # 60
     """Between the coordinator and the servers.
     a newer run has taken over
@@ -137,6 +141,8 @@ REASON_TOO_LARGE: Reason.ValueType  # 13
 """a value, or an answer in one message, that is larger than a message may be"""
 REASON_EPOCH_GONE: Reason.ValueType  # 14
 """as_of_epoch, and it is no longer kept"""
+REASON_RESUME_GONE: Reason.ValueType  # 15
+"""a watch can't go on from its token without missing changes"""
 REASON_STATE_CONFLICT: Reason.ValueType  # 20
 """The application contradicts what is stored: a person must choose.
 a second state under the name, or fed by another query
@@ -184,6 +190,8 @@ REASON_UNCONFIRMED: Reason.ValueType  # 52
 """stale=never, and the owner has not heard of its coordinator for the lease time"""
 REASON_STILL_RUNNING: Reason.ValueType  # 53
 """a query is to be retired, and a run of it is alive"""
+REASON_TOO_SLOW: Reason.ValueType  # 54
+"""a watch was let go: its reader takes changes more slowly than they come"""
 REASON_FENCED: Reason.ValueType  # 60
 """Between the coordinator and the servers.
 a newer run has taken over

@@ -489,6 +489,157 @@ class ScanResponse(_message.Message):
 Global___ScanResponse: _TypeAlias = ScanResponse  # noqa: Y015
 
 @_typing.final
+class WatchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    NO_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    LATEST_ONLY_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    PROGRESS_MS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """Of the last WatchResponse that was taken in: go on behind it. Empty: begin. The keys must be the same."""
+    no_snapshot: _builtins.bool
+    """Without a token: only what changes from now on, and not what is there."""
+    before: _builtins.bool
+    """With each change also what was there before."""
+    latest_only: _builtins.bool
+    """A reader who is slow gets the last change of each key, and not those before it."""
+    format: Global___ValueFormat.ValueType
+    progress_ms: _builtins.int
+    """A message comes at least so often, also where nothing changes; 0: every 5 seconds."""
+    topic_id: _builtins.str
+    """The descriptor's, of callers that decode the changes by it: STALE_DESCRIPTOR where the state was made anew since."""
+    @_builtins.property
+    def state(self) -> Global___StateRef: ...
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___Key]:
+        """As Get takes them; without the map key: all entries of the key. None: the whole state."""
+
+    @_builtins.property
+    def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these, of a caller that asks each owner for its own. None: all."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___StateRef | None = ...,
+        keys: _abc.Iterable[Global___Key] | None = ...,
+        token: _builtins.str = ...,
+        no_snapshot: _builtins.bool = ...,
+        before: _builtins.bool = ...,
+        latest_only: _builtins.bool = ...,
+        format: Global___ValueFormat.ValueType = ...,
+        progress_ms: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        key_groups: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "format", b"format", "key_groups", b"key_groups", "keys", b"keys", "latest_only", b"latest_only", "no_snapshot", b"no_snapshot", "progress_ms", b"progress_ms", "state", b"state", "token", b"token", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class WatchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_DONE_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """Goes on behind these changes. Text of ASCII letters, digits, - and _. Empty: the changes are part of something whose
+    end has yet to come: until then the last token counts.
+    """
+    snapshot_done: _builtins.bool
+    """All rows that were there have been sent."""
+    as_of_ms: _builtins.int
+    """All that was committed by then has been sent, as far as is known: milliseconds since 1970, UTC."""
+    epoch: _builtins.int
+    """The last epoch of which all has been sent; of a state that is fed by updates, 0."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchedChanges]:
+        """In the order in which they are to be taken in; none: nothing has changed."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___WatchedChanges] | None = ...,
+        token: _builtins.str = ...,
+        snapshot_done: _builtins.bool = ...,
+        as_of_ms: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "changes", b"changes", "epoch", b"epoch", "snapshot_done", b"snapshot_done", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
+
+@_typing.final
+class WatchedChanges(_message.Message):
+    """Of one epoch and key group. Columns, one item per change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_GROUP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    BEFORES_FIELD_NUMBER: _builtins.int
+    key_group: _builtins.int
+    epoch: _builtins.int
+    commit_time_ms: _builtins.int
+    """When the epoch was committed: milliseconds since 1970, UTC."""
+    snapshot: _builtins.bool
+    """Rows that were there, as of this epoch, and no changes."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The storage key without its key group: the encoded key, and behind it the map key where the state has one."""
+
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The rows; empty: the key was deleted, or has expired."""
+
+    @_builtins.property
+    def befores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of a request with `before`, what was there; empty: nothing. None at all: it is not known, as the changes were read
+        back from the changelog.
+        """
+
+    def __init__(
+        self,
+        *,
+        key_group: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        commit_time_ms: _builtins.int = ...,
+        snapshot: _builtins.bool = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+        befores: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["befores", b"befores", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "key_group", b"key_group", "keys", b"keys", "snapshot", b"snapshot", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchedChanges: _TypeAlias = WatchedChanges  # noqa: Y015
+
+@_typing.final
 class LookupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

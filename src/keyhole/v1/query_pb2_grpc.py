@@ -27,7 +27,6 @@ if _version_not_supported:
 
 class QueryStub:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Watch comes later as a further method of this service.
     """
 
     def __init__(self, channel):
@@ -66,6 +65,11 @@ class QueryStub:
                 request_serializer=keyhole_dot_v1_dot_query__pb2.ScanRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_query__pb2.ScanResponse.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/keyhole.v1.Query/Watch',
+                request_serializer=keyhole_dot_v1_dot_query__pb2.WatchRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_query__pb2.WatchResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/keyhole.v1.Query/Status',
                 request_serializer=keyhole_dot_v1_dot_query__pb2.StatusRequest.SerializeToString,
@@ -80,7 +84,6 @@ class QueryStub:
 
 class QueryServicer:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Watch comes later as a further method of this service.
     """
 
     def ListStates(self, request, context):
@@ -118,6 +121,14 @@ class QueryServicer:
     def Scan(self, request, context):
         """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
         one answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """The rows of keys, or of a whole state, and then each committed change of them, for as long as the caller stays. Each
+        message has a token, with which another call goes on behind it: nothing is missed, and nothing comes twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,6 +181,11 @@ def add_QueryServicer_to_server(servicer, server):
                     request_deserializer=keyhole_dot_v1_dot_query__pb2.ScanRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_query__pb2.ScanResponse.SerializeToString,
             ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=keyhole_dot_v1_dot_query__pb2.WatchRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_query__pb2.WatchResponse.SerializeToString,
+            ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=keyhole_dot_v1_dot_query__pb2.StatusRequest.FromString,
@@ -190,7 +206,6 @@ def add_QueryServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Query:
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Watch comes later as a further method of this service.
     """
 
     @staticmethod
@@ -345,6 +360,33 @@ class Query:
             '/keyhole.v1.Query/Scan',
             keyhole_dot_v1_dot_query__pb2.ScanRequest.SerializeToString,
             keyhole_dot_v1_dot_query__pb2.ScanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/keyhole.v1.Query/Watch',
+            keyhole_dot_v1_dot_query__pb2.WatchRequest.SerializeToString,
+            keyhole_dot_v1_dot_query__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

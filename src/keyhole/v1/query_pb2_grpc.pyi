@@ -27,9 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class QueryStub:
-    """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Watch comes later as a further method of this service.
-    """
+    """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -47,6 +45,10 @@ class QueryStub:
     """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
     one answer.
     """
+    Watch: _grpc.UnaryStreamMultiCallable[_query_pb2.WatchRequest, _query_pb2.WatchResponse]
+    """The rows of keys, or of a whole state, and then each committed change of them, for as long as the caller stays. Each
+    message has a token, with which another call goes on behind it: nothing is missed, and nothing comes twice.
+    """
     Status: _grpc.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]
     """What the servers hold and how far they are: `keyhole status`."""
     Explain: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]
@@ -54,9 +56,7 @@ class QueryStub:
 
 @_typing.type_check_only
 class QueryAsyncStub(QueryStub):
-    """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Watch comes later as a further method of this service.
-    """
+    """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListStates: _aio.UnaryUnaryMultiCallable[_query_pb2.ListStatesRequest, _query_pb2.ListStatesResponse]  # type: ignore[assignment]
@@ -71,15 +71,17 @@ class QueryAsyncStub(QueryStub):
     """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
     one answer.
     """
+    Watch: _aio.UnaryStreamMultiCallable[_query_pb2.WatchRequest, _query_pb2.WatchResponse]  # type: ignore[assignment]
+    """The rows of keys, or of a whole state, and then each committed change of them, for as long as the caller stays. Each
+    message has a token, with which another call goes on behind it: nothing is missed, and nothing comes twice.
+    """
     Status: _aio.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusResponse]  # type: ignore[assignment]
     """What the servers hold and how far they are: `keyhole status`."""
     Explain: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]  # type: ignore[assignment]
     """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
 
 class QueryServicer(metaclass=_abc_1.ABCMeta):
-    """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-    Watch comes later as a further method of this service.
-    """
+    """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups."""
 
     @_abc_1.abstractmethod
     def ListStates(
@@ -127,6 +129,16 @@ class QueryServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_query_pb2.ScanResponse], _abc.AsyncIterator[_query_pb2.ScanResponse]]:
         """The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
         one answer.
+        """
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _query_pb2.WatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_query_pb2.WatchResponse], _abc.AsyncIterator[_query_pb2.WatchResponse]]:
+        """The rows of keys, or of a whole state, and then each committed change of them, for as long as the caller stays. Each
+        message has a token, with which another call goes on behind it: nothing is missed, and nothing comes twice.
         """
 
     @_abc_1.abstractmethod

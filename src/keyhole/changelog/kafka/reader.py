@@ -13,7 +13,7 @@ from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.changelog.kafka.asked_offsets import UNKNOWN, OffsetsClient
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, as_records, consumer_settings, offset_of, runs
-from keyhole.changelog.records import EpochAssembler, PieceLimits
+from keyhole.changelog.records import EACH_EPOCH, EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.epoch import Position
@@ -49,9 +49,23 @@ class KafkaReader:
     def read(
         self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
     ) -> Iterator[RestoredEpochs]:
+        return self._read(positions, ends, deadline_seconds, _LIMITS)
+
+    def epochs(
+        self, positions: Mapping[Partition, Position], ends: Mapping[Partition, int], deadline_seconds: float
+    ) -> Iterator[RestoredEpochs]:
+        return self._read(positions, ends, deadline_seconds, EACH_EPOCH)
+
+    def _read(
+        self,
+        positions: Mapping[Partition, Position],
+        ends: Mapping[Partition, int],
+        deadline_seconds: float,
+        limits: PieceLimits,
+    ) -> Iterator[RestoredEpochs]:
         behind = {part: end for part, end in ends.items() if positions[part].offset < end}
         names = {part: (topic_name(self._application, part.state), part.key_group) for part in behind}
-        assemblers = {names[part]: EpochAssembler(part, positions[part], _LIMITS) for part in behind}
+        assemblers = {names[part]: EpochAssembler(part, positions[part], limits) for part in behind}
         bounds = {names[part]: (positions[part].offset, end) for part, end in behind.items()}
         for run in self._log.read(bounds, deadline_seconds):
             yield from assemblers[run.part].add(as_records(run.records))

@@ -41,6 +41,7 @@ const (
 	Reason_REASON_PERMISSION_DENIED     Reason = 12 // says nothing of whether there is what was asked for
 	Reason_REASON_TOO_LARGE             Reason = 13 // a value, or an answer in one message, that is larger than a message may be
 	Reason_REASON_EPOCH_GONE            Reason = 14 // as_of_epoch, and it is no longer kept
+	Reason_REASON_RESUME_GONE           Reason = 15 // a watch can't go on from its token without missing changes
 	// The application contradicts what is stored: a person must choose.
 	Reason_REASON_STATE_CONFLICT      Reason = 20 // a second state under the name, or fed by another query
 	Reason_REASON_STATE_CHANGED       Reason = 21 // key groups, key or schema differ from the stored state's
@@ -70,6 +71,7 @@ const (
 	Reason_REASON_TOO_STALE         Reason = 51 // max_staleness
 	Reason_REASON_UNCONFIRMED       Reason = 52 // stale=never, and the owner has not heard of its coordinator for the lease time
 	Reason_REASON_STILL_RUNNING     Reason = 53 // a query is to be retired, and a run of it is alive
+	Reason_REASON_TOO_SLOW          Reason = 54 // a watch was let go: its reader takes changes more slowly than they come
 	// Between the coordinator and the servers.
 	Reason_REASON_FENCED          Reason = 60 // a newer run has taken over
 	Reason_REASON_STAGE_LOST      Reason = 61 // the server does not hold exactly what it is asked to commit
@@ -100,6 +102,7 @@ var (
 		12: "REASON_PERMISSION_DENIED",
 		13: "REASON_TOO_LARGE",
 		14: "REASON_EPOCH_GONE",
+		15: "REASON_RESUME_GONE",
 		20: "REASON_STATE_CONFLICT",
 		21: "REASON_STATE_CHANGED",
 		22: "REASON_TOPIC_MISMATCH",
@@ -127,6 +130,7 @@ var (
 		51: "REASON_TOO_STALE",
 		52: "REASON_UNCONFIRMED",
 		53: "REASON_STILL_RUNNING",
+		54: "REASON_TOO_SLOW",
 		60: "REASON_FENCED",
 		61: "REASON_STAGE_LOST",
 		62: "REASON_OUTCOME_UNKNOWN",
@@ -152,6 +156,7 @@ var (
 		"REASON_PERMISSION_DENIED":     12,
 		"REASON_TOO_LARGE":             13,
 		"REASON_EPOCH_GONE":            14,
+		"REASON_RESUME_GONE":           15,
 		"REASON_STATE_CONFLICT":        20,
 		"REASON_STATE_CHANGED":         21,
 		"REASON_TOPIC_MISMATCH":        22,
@@ -179,6 +184,7 @@ var (
 		"REASON_TOO_STALE":             51,
 		"REASON_UNCONFIRMED":           52,
 		"REASON_STILL_RUNNING":         53,
+		"REASON_TOO_SLOW":              54,
 		"REASON_FENCED":                60,
 		"REASON_STAGE_LOST":            61,
 		"REASON_OUTCOME_UNKNOWN":       62,
@@ -302,7 +308,7 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\n" +
 	"FactsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x9f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xcc\n" +
 	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
@@ -320,7 +326,8 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\x16REASON_UNAUTHENTICATED\x10\v\x12\x1c\n" +
 	"\x18REASON_PERMISSION_DENIED\x10\f\x12\x14\n" +
 	"\x10REASON_TOO_LARGE\x10\r\x12\x15\n" +
-	"\x11REASON_EPOCH_GONE\x10\x0e\x12\x19\n" +
+	"\x11REASON_EPOCH_GONE\x10\x0e\x12\x16\n" +
+	"\x12REASON_RESUME_GONE\x10\x0f\x12\x19\n" +
 	"\x15REASON_STATE_CONFLICT\x10\x14\x12\x18\n" +
 	"\x14REASON_STATE_CHANGED\x10\x15\x12\x19\n" +
 	"\x15REASON_TOPIC_MISMATCH\x10\x16\x12\x1e\n" +
@@ -347,7 +354,8 @@ const file_keyhole_v1_error_proto_rawDesc = "" +
 	"\x14REASON_CLIENT_CLOSED\x102\x12\x14\n" +
 	"\x10REASON_TOO_STALE\x103\x12\x16\n" +
 	"\x12REASON_UNCONFIRMED\x104\x12\x18\n" +
-	"\x14REASON_STILL_RUNNING\x105\x12\x11\n" +
+	"\x14REASON_STILL_RUNNING\x105\x12\x13\n" +
+	"\x0fREASON_TOO_SLOW\x106\x12\x11\n" +
 	"\rREASON_FENCED\x10<\x12\x15\n" +
 	"\x11REASON_STAGE_LOST\x10=\x12\x1a\n" +
 	"\x16REASON_OUTCOME_UNKNOWN\x10>\x12\x17\n" +

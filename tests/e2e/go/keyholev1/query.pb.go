@@ -1025,6 +1025,311 @@ func (x *ScanResponse) GetValues() [][]byte {
 	return nil
 }
 
+type WatchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	State *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// As Get takes them; without the map key: all entries of the key. None: the whole state.
+	Keys []*Key `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Of the last WatchResponse that was taken in: go on behind it. Empty: begin. The keys must be the same.
+	Token string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	// Without a token: only what changes from now on, and not what is there.
+	NoSnapshot bool `protobuf:"varint,4,opt,name=no_snapshot,json=noSnapshot,proto3" json:"no_snapshot,omitempty"`
+	// With each change also what was there before.
+	Before bool `protobuf:"varint,5,opt,name=before,proto3" json:"before,omitempty"`
+	// A reader who is slow gets the last change of each key, and not those before it.
+	LatestOnly bool        `protobuf:"varint,6,opt,name=latest_only,json=latestOnly,proto3" json:"latest_only,omitempty"`
+	Format     ValueFormat `protobuf:"varint,7,opt,name=format,proto3,enum=keyhole.v1.ValueFormat" json:"format,omitempty"`
+	// A message comes at least so often, also where nothing changes; 0: every 5 seconds.
+	ProgressMs uint32 `protobuf:"varint,8,opt,name=progress_ms,json=progressMs,proto3" json:"progress_ms,omitempty"`
+	// The descriptor's, of callers that decode the changes by it: STALE_DESCRIPTOR where the state was made anew since.
+	TopicId string `protobuf:"bytes,9,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Only these, of a caller that asks each owner for its own. None: all.
+	KeyGroups     []uint32 `protobuf:"varint,10,rep,packed,name=key_groups,json=keyGroups,proto3" json:"key_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WatchRequest) GetState() *StateRef {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetKeys() []*Key {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetNoSnapshot() bool {
+	if x != nil {
+		return x.NoSnapshot
+	}
+	return false
+}
+
+func (x *WatchRequest) GetBefore() bool {
+	if x != nil {
+		return x.Before
+	}
+	return false
+}
+
+func (x *WatchRequest) GetLatestOnly() bool {
+	if x != nil {
+		return x.LatestOnly
+	}
+	return false
+}
+
+func (x *WatchRequest) GetFormat() ValueFormat {
+	if x != nil {
+		return x.Format
+	}
+	return ValueFormat_VALUE_FORMAT_UNSPECIFIED
+}
+
+func (x *WatchRequest) GetProgressMs() uint32 {
+	if x != nil {
+		return x.ProgressMs
+	}
+	return 0
+}
+
+func (x *WatchRequest) GetTopicId() string {
+	if x != nil {
+		return x.TopicId
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetKeyGroups() []uint32 {
+	if x != nil {
+		return x.KeyGroups
+	}
+	return nil
+}
+
+type WatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they are to be taken in; none: nothing has changed.
+	Changes []*WatchedChanges `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Goes on behind these changes. Text of ASCII letters, digits, - and _. Empty: the changes are part of something whose
+	// end has yet to come: until then the last token counts.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// All rows that were there have been sent.
+	SnapshotDone bool `protobuf:"varint,3,opt,name=snapshot_done,json=snapshotDone,proto3" json:"snapshot_done,omitempty"`
+	// All that was committed by then has been sent, as far as is known: milliseconds since 1970, UTC.
+	AsOfMs int64 `protobuf:"varint,4,opt,name=as_of_ms,json=asOfMs,proto3" json:"as_of_ms,omitempty"`
+	// The last epoch of which all has been sent; of a state that is fed by updates, 0.
+	Epoch         uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *WatchResponse) GetChanges() []*WatchedChanges {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *WatchResponse) GetSnapshotDone() bool {
+	if x != nil {
+		return x.SnapshotDone
+	}
+	return false
+}
+
+func (x *WatchResponse) GetAsOfMs() int64 {
+	if x != nil {
+		return x.AsOfMs
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// Of one epoch and key group. Columns, one item per change.
+type WatchedChanges struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	KeyGroup uint32                 `protobuf:"varint,1,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
+	Epoch    uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// When the epoch was committed: milliseconds since 1970, UTC.
+	CommitTimeMs int64 `protobuf:"varint,3,opt,name=commit_time_ms,json=commitTimeMs,proto3" json:"commit_time_ms,omitempty"`
+	// Rows that were there, as of this epoch, and no changes.
+	Snapshot bool `protobuf:"varint,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// The storage key without its key group: the encoded key, and behind it the map key where the state has one.
+	Keys [][]byte `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The rows; empty: the key was deleted, or has expired.
+	Values [][]byte `protobuf:"bytes,6,rep,name=values,proto3" json:"values,omitempty"`
+	// Of a request with `before`, what was there; empty: nothing. None at all: it is not known, as the changes were read
+	// back from the changelog.
+	Befores       [][]byte `protobuf:"bytes,7,rep,name=befores,proto3" json:"befores,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedChanges) Reset() {
+	*x = WatchedChanges{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedChanges) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedChanges) ProtoMessage() {}
+
+func (x *WatchedChanges) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedChanges.ProtoReflect.Descriptor instead.
+func (*WatchedChanges) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WatchedChanges) GetKeyGroup() uint32 {
+	if x != nil {
+		return x.KeyGroup
+	}
+	return 0
+}
+
+func (x *WatchedChanges) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *WatchedChanges) GetCommitTimeMs() int64 {
+	if x != nil {
+		return x.CommitTimeMs
+	}
+	return 0
+}
+
+func (x *WatchedChanges) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
+func (x *WatchedChanges) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *WatchedChanges) GetValues() [][]byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *WatchedChanges) GetBefores() [][]byte {
+	if x != nil {
+		return x.Befores
+	}
+	return nil
+}
+
 type LookupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the caller; the response to this frame carries it.
@@ -1046,7 +1351,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	mi := &file_keyhole_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1363,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	mi := &file_keyhole_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1376,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LookupRequest) GetFrame() uint64 {
@@ -1149,7 +1454,7 @@ type LookupResponse struct {
 
 func (x *LookupResponse) Reset() {
 	*x = LookupResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	mi := &file_keyhole_v1_query_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1466,7 @@ func (x *LookupResponse) String() string {
 func (*LookupResponse) ProtoMessage() {}
 
 func (x *LookupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	mi := &file_keyhole_v1_query_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1479,7 @@ func (x *LookupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupResponse.ProtoReflect.Descriptor instead.
 func (*LookupResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LookupResponse) GetFrame() uint64 {
@@ -1230,7 +1535,7 @@ type LookupFailure struct {
 
 func (x *LookupFailure) Reset() {
 	*x = LookupFailure{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	mi := &file_keyhole_v1_query_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1547,7 @@ func (x *LookupFailure) String() string {
 func (*LookupFailure) ProtoMessage() {}
 
 func (x *LookupFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	mi := &file_keyhole_v1_query_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1560,7 @@ func (x *LookupFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupFailure.ProtoReflect.Descriptor instead.
 func (*LookupFailure) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{14}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LookupFailure) GetIndexes() []uint32 {
@@ -1282,7 +1587,7 @@ type ListStatesRequest struct {
 
 func (x *ListStatesRequest) Reset() {
 	*x = ListStatesRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[15]
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1599,7 @@ func (x *ListStatesRequest) String() string {
 func (*ListStatesRequest) ProtoMessage() {}
 
 func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[15]
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1612,7 @@ func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesRequest.ProtoReflect.Descriptor instead.
 func (*ListStatesRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListStatesRequest) GetApplication() string {
@@ -1326,7 +1631,7 @@ type ListStatesResponse struct {
 
 func (x *ListStatesResponse) Reset() {
 	*x = ListStatesResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[16]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1643,7 @@ func (x *ListStatesResponse) String() string {
 func (*ListStatesResponse) ProtoMessage() {}
 
 func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[16]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1656,7 @@ func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesResponse.ProtoReflect.Descriptor instead.
 func (*ListStatesResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{16}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListStatesResponse) GetStates() []*StateDescriptor {
@@ -1370,7 +1675,7 @@ type DescribeStateRequest struct {
 
 func (x *DescribeStateRequest) Reset() {
 	*x = DescribeStateRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[17]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1687,7 @@ func (x *DescribeStateRequest) String() string {
 func (*DescribeStateRequest) ProtoMessage() {}
 
 func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[17]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1700,7 @@ func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateRequest.ProtoReflect.Descriptor instead.
 func (*DescribeStateRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{17}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DescribeStateRequest) GetState() *StateRef {
@@ -1415,7 +1720,7 @@ type DescribeStateResponse struct {
 
 func (x *DescribeStateResponse) Reset() {
 	*x = DescribeStateResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1732,7 @@ func (x *DescribeStateResponse) String() string {
 func (*DescribeStateResponse) ProtoMessage() {}
 
 func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1745,7 @@ func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateResponse.ProtoReflect.Descriptor instead.
 func (*DescribeStateResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DescribeStateResponse) GetDescriptor_() *StateDescriptor {
@@ -1465,7 +1770,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1782,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1795,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
 }
 
 type StatusResponse struct {
@@ -1504,7 +1809,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1821,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1834,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatusResponse) GetServers() []*ServerStatus {
@@ -1558,7 +1863,7 @@ type ProxyStatus struct {
 
 func (x *ProxyStatus) Reset() {
 	*x = ProxyStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1875,7 @@ func (x *ProxyStatus) String() string {
 func (*ProxyStatus) ProtoMessage() {}
 
 func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1888,7 @@ func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
 func (*ProxyStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ProxyStatus) GetVersion() string {
@@ -1635,7 +1940,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1952,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1965,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ServerStatus) GetServer() string {
@@ -1780,7 +2085,7 @@ type StateHolding struct {
 
 func (x *StateHolding) Reset() {
 	*x = StateHolding{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +2097,7 @@ func (x *StateHolding) String() string {
 func (*StateHolding) ProtoMessage() {}
 
 func (x *StateHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +2110,7 @@ func (x *StateHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHolding.ProtoReflect.Descriptor instead.
 func (*StateHolding) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StateHolding) GetDescriptor_() *StateDescriptor {
@@ -1896,7 +2201,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +2213,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +2226,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExplainRequest) GetState() *StateRef {
@@ -1972,7 +2277,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2289,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2302,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExplainResponse) GetKeyGroup() uint32 {
@@ -2110,7 +2415,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2427,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2440,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Hop) GetAddress() string {
@@ -2204,7 +2509,7 @@ type KeyGroupCopy struct {
 
 func (x *KeyGroupCopy) Reset() {
 	*x = KeyGroupCopy{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2521,7 @@ func (x *KeyGroupCopy) String() string {
 func (*KeyGroupCopy) ProtoMessage() {}
 
 func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2534,7 @@ func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
 func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *KeyGroupCopy) GetServer() string {
@@ -2375,7 +2680,37 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\fScanResponse\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.keyhole.v1.SourceR\x06source\x12\x19\n" +
 	"\bmap_keys\x18\x02 \x03(\fR\amapKeys\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\fR\x06values\"\x9c\x02\n" +
+	"\x06values\x18\x03 \x03(\fR\x06values\"\xdb\x02\n" +
+	"\fWatchRequest\x12*\n" +
+	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12#\n" +
+	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x12\x1f\n" +
+	"\vno_snapshot\x18\x04 \x01(\bR\n" +
+	"noSnapshot\x12\x16\n" +
+	"\x06before\x18\x05 \x01(\bR\x06before\x12\x1f\n" +
+	"\vlatest_only\x18\x06 \x01(\bR\n" +
+	"latestOnly\x12/\n" +
+	"\x06format\x18\a \x01(\x0e2\x17.keyhole.v1.ValueFormatR\x06format\x12\x1f\n" +
+	"\vprogress_ms\x18\b \x01(\rR\n" +
+	"progressMs\x12\x19\n" +
+	"\btopic_id\x18\t \x01(\tR\atopicId\x12\x1d\n" +
+	"\n" +
+	"key_groups\x18\n" +
+	" \x03(\rR\tkeyGroups\"\xb0\x01\n" +
+	"\rWatchResponse\x124\n" +
+	"\achanges\x18\x01 \x03(\v2\x1a.keyhole.v1.WatchedChangesR\achanges\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12#\n" +
+	"\rsnapshot_done\x18\x03 \x01(\bR\fsnapshotDone\x12\x18\n" +
+	"\bas_of_ms\x18\x04 \x01(\x03R\x06asOfMs\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xcb\x01\n" +
+	"\x0eWatchedChanges\x12\x1b\n" +
+	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12$\n" +
+	"\x0ecommit_time_ms\x18\x03 \x01(\x03R\fcommitTimeMs\x12\x1a\n" +
+	"\bsnapshot\x18\x04 \x01(\bR\bsnapshot\x12\x12\n" +
+	"\x04keys\x18\x05 \x03(\fR\x04keys\x12\x16\n" +
+	"\x06values\x18\x06 \x03(\fR\x06values\x12\x18\n" +
+	"\abefores\x18\a \x03(\fR\abefores\"\x9c\x02\n" +
 	"\rLookupRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12*\n" +
 	"\x05state\x18\x02 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
@@ -2497,7 +2832,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vValueFormat\x12\x1c\n" +
 	"\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18VALUE_FORMAT_MESSAGEPACK\x10\x01\x12\x15\n" +
-	"\x11VALUE_FORMAT_JSON\x10\x022\xad\x04\n" +
+	"\x11VALUE_FORMAT_JSON\x10\x022\xed\x04\n" +
 	"\x05Query\x12K\n" +
 	"\n" +
 	"ListStates\x12\x1d.keyhole.v1.ListStatesRequest\x1a\x1e.keyhole.v1.ListStatesResponse\x12T\n" +
@@ -2505,7 +2840,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x03Get\x12\x16.keyhole.v1.GetRequest\x1a\x17.keyhole.v1.GetResponse\x12B\n" +
 	"\aGetMany\x12\x1a.keyhole.v1.GetManyRequest\x1a\x1b.keyhole.v1.GetManyResponse\x12C\n" +
 	"\x06Lookup\x12\x19.keyhole.v1.LookupRequest\x1a\x1a.keyhole.v1.LookupResponse(\x010\x01\x12;\n" +
-	"\x04Scan\x12\x17.keyhole.v1.ScanRequest\x1a\x18.keyhole.v1.ScanResponse0\x01\x12?\n" +
+	"\x04Scan\x12\x17.keyhole.v1.ScanRequest\x1a\x18.keyhole.v1.ScanResponse0\x01\x12>\n" +
+	"\x05Watch\x12\x18.keyhole.v1.WatchRequest\x1a\x19.keyhole.v1.WatchResponse0\x01\x12?\n" +
 	"\x06Status\x12\x19.keyhole.v1.StatusRequest\x1a\x1a.keyhole.v1.StatusResponse\x12B\n" +
 	"\aExplain\x12\x1a.keyhole.v1.ExplainRequest\x1a\x1b.keyhole.v1.ExplainResponseb\x06proto3"
 
@@ -2522,7 +2858,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -2539,37 +2875,40 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*KeyGroupScan)(nil),          // 12: keyhole.v1.KeyGroupScan
 	(*ScanRequest)(nil),           // 13: keyhole.v1.ScanRequest
 	(*ScanResponse)(nil),          // 14: keyhole.v1.ScanResponse
-	(*LookupRequest)(nil),         // 15: keyhole.v1.LookupRequest
-	(*LookupResponse)(nil),        // 16: keyhole.v1.LookupResponse
-	(*LookupFailure)(nil),         // 17: keyhole.v1.LookupFailure
-	(*ListStatesRequest)(nil),     // 18: keyhole.v1.ListStatesRequest
-	(*ListStatesResponse)(nil),    // 19: keyhole.v1.ListStatesResponse
-	(*DescribeStateRequest)(nil),  // 20: keyhole.v1.DescribeStateRequest
-	(*DescribeStateResponse)(nil), // 21: keyhole.v1.DescribeStateResponse
-	(*StatusRequest)(nil),         // 22: keyhole.v1.StatusRequest
-	(*StatusResponse)(nil),        // 23: keyhole.v1.StatusResponse
-	(*ProxyStatus)(nil),           // 24: keyhole.v1.ProxyStatus
-	(*ServerStatus)(nil),          // 25: keyhole.v1.ServerStatus
-	(*StateHolding)(nil),          // 26: keyhole.v1.StateHolding
-	(*ExplainRequest)(nil),        // 27: keyhole.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 28: keyhole.v1.ExplainResponse
-	(*Hop)(nil),                   // 29: keyhole.v1.Hop
-	(*KeyGroupCopy)(nil),          // 30: keyhole.v1.KeyGroupCopy
-	nil,                           // 31: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 32: keyhole.v1.Source
-	(*Error)(nil),                 // 33: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 34: keyhole.v1.StateDescriptor
+	(*WatchRequest)(nil),          // 15: keyhole.v1.WatchRequest
+	(*WatchResponse)(nil),         // 16: keyhole.v1.WatchResponse
+	(*WatchedChanges)(nil),        // 17: keyhole.v1.WatchedChanges
+	(*LookupRequest)(nil),         // 18: keyhole.v1.LookupRequest
+	(*LookupResponse)(nil),        // 19: keyhole.v1.LookupResponse
+	(*LookupFailure)(nil),         // 20: keyhole.v1.LookupFailure
+	(*ListStatesRequest)(nil),     // 21: keyhole.v1.ListStatesRequest
+	(*ListStatesResponse)(nil),    // 22: keyhole.v1.ListStatesResponse
+	(*DescribeStateRequest)(nil),  // 23: keyhole.v1.DescribeStateRequest
+	(*DescribeStateResponse)(nil), // 24: keyhole.v1.DescribeStateResponse
+	(*StatusRequest)(nil),         // 25: keyhole.v1.StatusRequest
+	(*StatusResponse)(nil),        // 26: keyhole.v1.StatusResponse
+	(*ProxyStatus)(nil),           // 27: keyhole.v1.ProxyStatus
+	(*ServerStatus)(nil),          // 28: keyhole.v1.ServerStatus
+	(*StateHolding)(nil),          // 29: keyhole.v1.StateHolding
+	(*ExplainRequest)(nil),        // 30: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 31: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 32: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 33: keyhole.v1.KeyGroupCopy
+	nil,                           // 34: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 35: keyhole.v1.Source
+	(*Error)(nil),                 // 36: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 37: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	31, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	34, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	32, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	35, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -2581,52 +2920,58 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	5,  // 17: keyhole.v1.ScanRequest.to:type_name -> keyhole.v1.Key
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
 	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
-	32, // 20: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	3,  // 21: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 22: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 23: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	32, // 24: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	17, // 25: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	33, // 26: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	34, // 27: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
-	3,  // 28: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	34, // 29: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	26, // 30: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	25, // 31: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	24, // 32: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	26, // 33: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	34, // 34: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	32, // 35: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 36: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 37: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 38: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 39: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	33, // 40: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	29, // 41: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	30, // 42: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	33, // 43: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	32, // 44: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	18, // 45: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	20, // 46: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 47: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 48: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	15, // 49: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	13, // 50: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	22, // 51: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	27, // 52: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	19, // 53: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	21, // 54: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 55: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 56: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	16, // 57: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	14, // 58: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	23, // 59: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	28, // 60: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	53, // [53:61] is the sub-list for method output_type
-	45, // [45:53] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	35, // 20: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	3,  // 21: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 22: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
+	2,  // 23: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
+	17, // 24: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
+	3,  // 25: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 26: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 27: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
+	35, // 28: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	20, // 29: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	36, // 30: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	37, // 31: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	3,  // 32: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
+	37, // 33: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	29, // 34: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	28, // 35: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	27, // 36: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	29, // 37: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	37, // 38: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	35, // 39: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 40: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 41: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 42: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 43: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	36, // 44: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	32, // 45: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	33, // 46: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	36, // 47: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	35, // 48: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	21, // 49: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	23, // 50: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 51: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 52: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	18, // 53: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 54: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	15, // 55: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
+	25, // 56: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	30, // 57: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	22, // 58: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	24, // 59: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 60: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 61: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	19, // 62: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	14, // 63: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	16, // 64: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
+	26, // 65: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	31, // 66: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	58, // [58:67] is the sub-list for method output_type
+	49, // [49:58] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -2644,7 +2989,7 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
-	file_keyhole_v1_query_proto_msgTypes[25].OneofWrappers = []any{
+	file_keyhole_v1_query_proto_msgTypes[28].OneofWrappers = []any{
 		(*ExplainResponse_Answer)(nil),
 		(*ExplainResponse_Error)(nil),
 	}
@@ -2654,7 +2999,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   29,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	Query_GetMany_FullMethodName       = "/keyhole.v1.Query/GetMany"
 	Query_Lookup_FullMethodName        = "/keyhole.v1.Query/Lookup"
 	Query_Scan_FullMethodName          = "/keyhole.v1.Query/Scan"
+	Query_Watch_FullMethodName         = "/keyhole.v1.Query/Watch"
 	Query_Status_FullMethodName        = "/keyhole.v1.Query/Status"
 	Query_Explain_FullMethodName       = "/keyhole.v1.Query/Explain"
 )
@@ -34,7 +35,6 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-// Watch comes later as a further method of this service.
 type QueryClient interface {
 	ListStates(ctx context.Context, in *ListStatesRequest, opts ...grpc.CallOption) (*ListStatesResponse, error)
 	DescribeState(ctx context.Context, in *DescribeStateRequest, opts ...grpc.CallOption) (*DescribeStateResponse, error)
@@ -46,6 +46,9 @@ type QueryClient interface {
 	// The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
 	// one answer.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
+	// The rows of keys, or of a whole state, and then each committed change of them, for as long as the caller stays. Each
+	// message has a token, with which another call goes on behind it: nothing is missed, and nothing comes twice.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// What the servers hold and how far they are: `keyhole status`.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
@@ -132,6 +135,25 @@ func (c *queryClient) Scan(ctx context.Context, in *ScanRequest, opts ...grpc.Ca
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Query_ScanClient = grpc.ServerStreamingClient[ScanResponse]
 
+func (c *queryClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Query_ServiceDesc.Streams[2], Query_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Query_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+
 func (c *queryClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -157,7 +179,6 @@ func (c *queryClient) Explain(ctx context.Context, in *ExplainRequest, opts ...g
 // for forward compatibility.
 //
 // Reads. The client proxy and every state server answer it; a state server answers only for its own key groups.
-// Watch comes later as a further method of this service.
 type QueryServer interface {
 	ListStates(context.Context, *ListStatesRequest) (*ListStatesResponse, error)
 	DescribeState(context.Context, *DescribeStateRequest) (*DescribeStateResponse, error)
@@ -169,6 +190,9 @@ type QueryServer interface {
 	// The entries of one key of a map or list state, in order; or all keys of one key group. All as of one epoch: pages of
 	// one answer.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
+	// The rows of keys, or of a whole state, and then each committed change of them, for as long as the caller stays. Each
+	// message has a token, with which another call goes on behind it: nothing is missed, and nothing comes twice.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// What the servers hold and how far they are: `keyhole status`.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
@@ -200,6 +224,9 @@ func (UnimplementedQueryServer) Lookup(grpc.BidiStreamingServer[LookupRequest, L
 }
 func (UnimplementedQueryServer) Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error {
 	return status.Errorf(codes.Unimplemented, "method Scan not implemented")
+}
+func (UnimplementedQueryServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
+	return status.Errorf(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedQueryServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Status not implemented")
@@ -318,6 +345,17 @@ func _Query_Scan_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Query_ScanServer = grpc.ServerStreamingServer[ScanResponse]
 
+func _Query_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(QueryServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Query_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
 func _Query_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -396,6 +434,11 @@ var Query_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Scan",
 			Handler:       _Query_Scan_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Watch",
+			Handler:       _Query_Watch_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,191 @@
+"""What changes in one state while somebody watches it: the last epochs of it in memory, and who waits for the next.
+
+Where nobody watches, nothing is kept: what it costs then is a look at `Changes.active` for each key group's write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from keyhole.encoding.watch_token import WatchMark
+from keyhole.model.epoch import Position
+from services.state_server.read.watcher import MOST_BYTES, GroupEpoch, Pending, Watcher
+
+_LINGER_SECONDS = 60.0
+
+
+class Changes:
+    """See the module's text. Event loop, but for `active` and what is wanted, which the host's thread reads.
+
+    Args:
+        most_bytes: That are kept of the last epochs.
+
+    Attributes:
+        active: What is written is to be kept.
+        wants_befores: With what was there before.
+        wants_index: With which change is of which key.
+        positions: How far each key group is, for whoever watches: all before has been given to the watchers.
+        closed: Nothing of the state is here any more.
+        let_go: Counts watchers that were too slow.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.active = False
+        self.wants_befores = self.wants_index = False
+        self.positions: dict[int, Position] = {}
+        self.closed = False
+        self.let_go = 0
+        self._most_bytes = most_bytes
+        self._ring: deque[GroupEpoch] = deque()
+        self._bytes = 0
+        # By key group: the ring has all behind this offset.
+        self._floors: dict[int, int] = {}
+        self._watchers: set[Watcher] = set()
+        self._by_group: dict[int, set[Watcher]] = {}
+        self._resting: asyncio.TimerHandle | None = None
+
+    @property
+    def watchers(self) -> int:
+        """Counts those who are attached."""
+        return len(self._watchers)
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what the epochs take that are kept."""
+        return self._bytes
+
+    def begin(self, positions: Callable[[], Mapping[int, Position]]) -> None:
+        """From now on what is written is kept. Idempotent. `positions`: where each key group is now."""
+        if not self.active:
+            self.positions = dict(positions())
+            self._floors = {group: position.offset for group, position in self.positions.items()}
+            self.active = True
+        self._linger()
+
+    def _linger(self) -> None:
+        """What is written is kept for a while, for those who come back."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._rest)
+
+    def _rest(self) -> None:
+        self._resting = None
+        if not self._watchers:
+            self.active = False
+            self._ring.clear()
+            self._bytes = 0
+            self._floors, self.positions = {}, {}
+
+    def attach(self, watcher: Watcher, marks: Mapping[int, WatchMark]) -> bool:
+        """Gives a watcher what has come behind its marks, and from now on what comes.
+
+        Args:
+            marks: Of each of its key groups.
+
+        Returns:
+            False: some of it is not in memory. Nothing was given then.
+        """
+        behind = {
+            group: marks[group]
+            for group in watcher.key_groups
+            if marks[group].skip or marks[group].offset < self.positions[group].offset
+        }
+        if any(mark.offset < self._floors[group] for group, mark in behind.items()):
+            return False
+        watcher.lost = False
+        self._watchers.add(watcher)
+        for group in watcher.key_groups:
+            self._by_group.setdefault(group, set()).add(watcher)
+        self._count()
+        if behind:
+            first = set(behind)
+            for epoch in self._ring:
+                mark = behind.get(epoch.key_group)
+                if mark is not None and epoch.after.offset > mark.offset:
+                    skip = mark.skip if epoch.key_group in first else 0
+                    first.discard(epoch.key_group)
+                    watcher.give(Pending.of(epoch, watcher.keys_of.get(epoch.key_group), skip))
+        return True
+
+    def detach(self, watcher: Watcher) -> None:
+        """It watches no more. Idempotent."""
+        if watcher in self._watchers:
+            self._drop(watcher)
+            if not self._watchers and not self.closed:
+                self._linger()
+
+    def _drop(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+        for group in watcher.key_groups:
+            self._by_group[group].discard(watcher)
+        self._count()
+
+    def _count(self) -> None:
+        self.wants_befores = any(of.befores for of in self._watchers)
+        self.wants_index = any(of.keys is not None for of in self._watchers)
+
+    def published(self, epochs: Iterable[GroupEpoch], positions: Mapping[int, Position]) -> None:
+        """Readers see these epochs from now on.
+
+        Args:
+            epochs: As far as they were kept, in their order.
+            positions: Where key groups are now. Where that is further than the epochs say, the rest is not in memory.
+        """
+        if not self.active:
+            return
+        for epoch in epochs:
+            at = self.positions.get(epoch.key_group)
+            if at is not None and epoch.after.offset <= at.offset:
+                continue
+            if at is None or epoch.before != at.offset or epoch.changes is None:
+                self._gap(epoch.key_group, epoch.after)
+            else:
+                self._add(epoch)
+        for group, position in positions.items():
+            at = self.positions.get(group)
+            if at is None or position.offset > at.offset:
+                self._gap(group, position)
+
+    def _gap(self, key_group: int, position: Position) -> None:
+        self.positions[key_group] = position
+        self._floors[key_group] = position.offset
+        for watcher in list(self._by_group.get(key_group, ())):
+            self._drop(watcher)
+            watcher.lose()
+
+    def _add(self, epoch: GroupEpoch) -> None:
+        self.positions[epoch.key_group] = epoch.after
+        self._ring.append(epoch)
+        self._bytes += epoch.size
+        while self._bytes > self._most_bytes:
+            oldest = self._ring.popleft()
+            self._bytes -= oldest.size
+            self._floors[oldest.key_group] = max(self._floors[oldest.key_group], oldest.after.offset)
+        for watcher in list(self._by_group.get(epoch.key_group, ())):
+            self._give(watcher, epoch)
+
+    def _give(self, watcher: Watcher, epoch: GroupEpoch) -> None:
+        pending = Pending.of(epoch, watcher.keys_of.get(epoch.key_group))
+        if watcher.keys is None or pending.changes:
+            watcher.give(pending)
+            if watcher.error is not None:
+                self._drop(watcher)
+                self.let_go += 1
+
+    def look(self, key_groups: AbstractSet[int]) -> None:
+        """Those who watch others than these are to look whether they can go on."""
+        for watcher in self._watchers:
+            if not watcher.key_groups <= key_groups:
+                watcher.wake()
+
+    def close(self) -> None:
+        """Nothing of the state is here any more: all who watch are to look. Idempotent."""
+        self.closed = True
+        self.active = False
+        if self._resting is not None:
+            self._resting.cancel()
+        for watcher in self._watchers:
+            watcher.wake()

@@ -1,0 +1,234 @@
+"""One who watches a state, and what waits for it: changes of epochs, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keyhole.errors import TooSlow
+from keyhole.model.epoch import Position
+from keyhole.rpc.watch_requests import WatchedKeys
+
+MOST_BYTES = 16 << 20
+"""Keys and rows of one state that are kept: of its last epochs, and for one watcher that is behind."""
+
+# What an entry takes in memory beside its key and row.
+_OVERHEAD = 150
+
+
+class Changed(NamedTuple):
+    """One change within an epoch.
+
+    Attributes:
+        number: Among all changes of the epoch in its key group, in the order of the changelog.
+        entry: As stored; None: deleted.
+        before: The entry before; None: there was none.
+    """
+
+    number: int
+    key: bytes
+    entry: bytes | None
+    before: bytes | None
+
+
+@dataclass(frozen=True)
+class GroupEpoch:
+    """What one epoch has changed in one key group.
+
+    Attributes:
+        before: The changelog's offset where the epoch begins, or a later one than the position before.
+        after: The position behind it.
+        changes: (storage key, entry or None), in the order of the changelog. None: too much to be kept.
+        befores: The entry before each change; None: nobody has asked.
+        size: About what it takes in memory.
+    """
+
+    key_group: int
+    before: int
+    after: Position
+    changes: Sequence[tuple[bytes, bytes | None]] | None
+    befores: Sequence[bytes | None] | None = None
+    size: int = 0
+
+    @functools.cached_property
+    def index(self) -> Mapping[bytes, int]:
+        """By storage key, which of the changes is its."""
+        assert self.changes is not None
+        return {key: index for index, (key, _) in enumerate(self.changes)}
+
+    def at(self, number: int) -> Changed:
+        """The change of that number, with what was there before."""
+        assert self.changes is not None
+        key, entry = self.changes[number]
+        return Changed(number, key, entry, None if self.befores is None else self.befores[number])
+
+    def changed(self, keys: WatchedKeys | None = None, skip: int = 0) -> Iterator[Changed]:
+        """The changes of these keys, without the first `skip` of the epoch.
+
+        Args:
+            keys: None: of all.
+        """
+        assert self.changes is not None
+        if keys is None:
+            yield from map(self.at, range(skip, len(self.changes)))
+        elif not keys.prefixes and len(keys.exact) < len(self.changes):
+            index = self.index
+            yield from map(self.at, sorted(at for key in keys.exact if (at := index.get(key, -1)) >= skip))
+        else:
+            for at in range(skip, len(self.changes)):
+                if keys.has(self.changes[at][0]):
+                    yield self.at(at)
+
+
+def size_of(changes: Iterable[tuple[bytes, bytes | None]]) -> int:
+    """About what these changes take in memory."""
+    return sum(len(key) + len(entry or b"") + _OVERHEAD for key, entry in changes)
+
+
+class Pending(NamedTuple):
+    """What a watcher is to be sent of one epoch and key group.
+
+    Attributes:
+        known: Whether the entries before are known.
+        partial: Some changes of the epoch were replaced by later ones.
+    """
+
+    key_group: int
+    before: int
+    after: Position
+    changes: Iterable[Changed]
+    known: bool
+    size: int
+    partial: bool = False
+
+    @classmethod
+    def of(cls, epoch: GroupEpoch, keys: WatchedKeys | None, skip: int = 0) -> Pending:
+        """Of one epoch: holds on to all of it only where all of it is watched."""
+        known = epoch.befores is not None
+        if keys is None:
+            return cls(epoch.key_group, epoch.before, epoch.after, _Rest(epoch, skip), known, epoch.size)
+        found = list(epoch.changed(keys, skip))
+        size = sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in found)
+        return cls(epoch.key_group, epoch.before, epoch.after, found, known, size)
+
+
+class _Rest:
+    """The changes of an epoch behind the first ones, each time that they are asked for."""
+
+    def __init__(self, epoch: GroupEpoch, skip: int) -> None:
+        self._epoch = epoch
+        self._skip = skip
+
+    def __iter__(self) -> Iterator[Changed]:
+        return self._epoch.changed(None, self._skip)
+
+
+class Watcher:
+    """One who watches, and what has come for it. Event loop.
+
+    Args:
+        keys: None: all.
+        key_groups: Of these alone.
+        latest_only: Where too much has come, of each key the last change stays.
+        most_bytes: That may wait for it.
+
+    Attributes:
+        keys_of: Its keys by key group.
+        lost: Behind what is pending, changes have come that are not in memory.
+        error: Why it is let go, once what is pending was taken.
+    """
+
+    def __init__(
+        self,
+        keys: WatchedKeys | None,
+        key_groups: frozenset[int],
+        *,
+        befores: bool = False,
+        latest_only: bool = False,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self.keys = keys
+        self.keys_of = {} if keys is None else keys.by_key_group
+        self.key_groups = key_groups
+        self.befores = befores
+        self.lost = False
+        self.error: TooSlow | None = None
+        self._latest_only = latest_only
+        self._most_bytes = most_bytes
+        self._pending: deque[Pending] = deque()
+        self._bytes = 0
+        self._woken = asyncio.Event()
+
+    @property
+    def waiting(self) -> bool:
+        """Something has come that was not taken."""
+        return bool(self._pending)
+
+    def wake(self) -> None:
+        """It is to look whether it can go on."""
+        self._woken.set()
+
+    def lose(self) -> None:
+        """From now on changes come that are not in memory."""
+        self.lost = True
+        self.wake()
+
+    def give(self, pending: Pending) -> None:
+        """More has come. Where that is too much, the watcher is let go."""
+        self._pending.append(pending)
+        self._bytes += pending.size
+        if self._bytes > self._most_bytes and len(self._pending) > 1:
+            if self._latest_only:
+                self._collapse()
+            if self._bytes > self._most_bytes // (2 if self._latest_only else 1):
+                self._pending.clear()
+                self._bytes = 0
+                self.error = TooSlow(
+                    f"more than {self._most_bytes >> 20} MiB of changes wait for this watch, which takes them more "
+                    "slowly than they come. Go on behind its token, take changes faster, watch fewer keys, or ask for "
+                    "the latest alone",
+                    limit=self._most_bytes,
+                )
+        self.wake()
+
+    def _collapse(self) -> None:
+        """Of each key the last change stays, in the order of the epochs, with what was there before the first."""
+        last: dict[bytes, tuple[Pending, Changed]] = {}
+        for pending in self._pending:
+            for change in pending.changes:
+                earlier = last.pop(change.key, None)
+                before = change.before if earlier is None else earlier[1].before
+                last[change.key] = pending, change._replace(before=before)
+        left: dict[int, tuple[Pending, list[Changed]]] = {}
+        for pending, change in last.values():
+            left.setdefault(id(pending), (pending, []))[1].append(change)
+        self._pending = deque(
+            pending._replace(
+                changes=changes,
+                size=sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in changes),
+                partial=True,
+            )
+            for pending, changes in (left.get(id(pending), (pending, [])) for pending in self._pending)
+        )
+        self._bytes = sum(pending.size for pending in self._pending)
+
+    def take(self) -> Pending | None:
+        """The next that has come; None: nothing waits."""
+        if not self._pending:
+            return None
+        pending = self._pending.popleft()
+        self._bytes -= pending.size
+        return pending
+
+    async def woken(self, seconds: float) -> None:
+        """Returns once something has come, or it is to look; at most so many seconds later."""
+        if not self._pending:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+        self._woken.clear()

@@ -1,0 +1,380 @@
+"""One watch on one server: the rows that are there, then each committed change, in the order of each key group.
+
+    rows        of the published snapshot, key group by key group
+    catch up    what has changed behind a mark, read back from the changelog
+    live        what is published from now on, and the last epochs that are in memory
+
+A watch that goes on from a token begins with whichever of these its marks ask for. Event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
+from keyhole.clock import Clock
+from keyhole.encoding.envelope import Visible
+from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
+from keyhole.errors import KeyholeError, NotReady, ResumeGone
+from keyhole.model.epoch import START, EpochStamp, Position
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc.watch_requests import WatchAsked, WatchedKeys
+from keyhole.stores.base import Snapshot
+from services.state_server.read.table import Table
+from services.state_server.read.watcher import GroupEpoch, Pending, Watcher
+
+_SLACK_MS = 60_000
+RESUMABLE_MS = MIN_COMPACTION_LAG_MS - _SLACK_MS
+"""For so long after all was given that there was, the changelog is sure to have all that came then."""
+
+_PAUSE_SECONDS = 0.05
+
+
+class History(Protocol):
+    """Reads back from the changelog what was committed."""
+
+    def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        """Whole epochs of these key groups between the offsets, each group's in their order. Close it.
+
+        Raises:
+            KafkaUnreachable, ChangelogRecreated: It can't be read.
+        """
+
+
+@dataclass(frozen=True)
+class WatchLimits:
+    """What one message of a watch, and its rows, may take.
+
+    Attributes:
+        page_bytes, page_changes: A message is sent when it has either.
+        turn: Entries looked at in one turn of the event loop.
+        hold_seconds: How long the snapshot is held that rows are read from: then another one is taken.
+    """
+
+    page_bytes: int = 256 << 10
+    page_changes: int = 500
+    turn: int = 2_000
+    hold_seconds: float = 30.0
+
+
+@dataclass
+class Sent:
+    """Changes of one epoch and key group, as columns.
+
+    Attributes:
+        rows: None: deleted.
+        befores: None: not known, or not asked for.
+    """
+
+    key_group: int
+    stamp: EpochStamp
+    snapshot: bool
+    keys: list[bytes] = field(default_factory=list)
+    rows: list[bytes | None] = field(default_factory=list)
+    befores: list[bytes | None] | None = None
+    size: int = 0
+
+    def add(self, key: bytes, row: bytes | None, before: bytes | None = None) -> None:
+        self.keys.append(key)
+        self.rows.append(row)
+        self.size += len(key) + len(row or b"") + len(before or b"")
+        if self.befores is not None:
+            self.befores.append(before)
+
+
+class Message(NamedTuple):
+    """One message of a watch.
+
+    Attributes:
+        token: Empty: what it has is a part of something, after which one can't go on.
+        as_of_ms: All that was committed by then was sent.
+        epoch: The last one that is sent to its end.
+    """
+
+    sent: Sent | None
+    token: str
+    as_of_ms: int
+    epoch: int
+    snapshot_done: bool = False
+
+
+class Watching:
+    """See the module's text.
+
+    Args:
+        ended: Why the watch ends where nothing of its state is here any more.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        asked: WatchAsked,
+        history: History,
+        clock: Clock,
+        ended: Callable[[], KeyholeError | None],
+        limits: WatchLimits,
+    ) -> None:
+        self._table = table
+        self._changes = table.changes
+        self._asked = asked
+        self._history = history
+        self._clock = clock
+        self._ended = ended
+        self._limits = limits
+        self._descriptor = table.descriptor
+        self._marks: dict[int, WatchMark] = {}
+        self._as_of_ms = self._epoch = 0
+        self._watcher = Watcher(asked.keys, asked.key_groups, befores=asked.before, latest_only=asked.latest_only)
+
+    async def messages(self) -> AsyncGenerator[Message]:
+        """For as long as it is read, or until it is let go. Close it.
+
+        Raises:
+            NotOwner, NotReady: Its key groups are not, or no longer, this server's.
+            ResumeGone: What has changed since its token may not be in the changelog any more.
+            TooSlow: Its reader takes changes more slowly than they come.
+            KafkaUnreachable: The changelog, which is needed, can't be read.
+            KeyholeError: What `ended` gives.
+        """
+        self._check_here()
+        self._changes.begin(self._table.positions)
+        try:
+            self._begin()
+            beginning = self._asked.place is None or any(mark.below is not None for mark in self._marks.values())
+            async with aclosing(self._rows()) as rows:
+                async for message in rows:
+                    yield message
+            if beginning:
+                yield self._message(None, snapshot_done=True)
+            while True:
+                self._check_here()
+                self._changes.begin(self._table.positions)
+                self._check_reached()
+                attached = self._changes.attach(self._watcher, self._marks)
+                async with aclosing(self._live() if attached else self._catch_up()) as messages:
+                    async for message in messages:
+                        yield message
+        finally:
+            self._changes.detach(self._watcher)
+
+    # --- where it is --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        asked, confirmed_ms = self._asked, self._table.confirmed_ms
+        if asked.place is not None:
+            self._marks = {group: asked.place.marks[group] for group in asked.key_groups}
+            self._as_of_ms = asked.place.as_of_ms
+        elif asked.snapshot:
+            self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
+            self._as_of_ms = confirmed_ms
+        else:
+            self._marks = {group: WatchMark.at(self._changes.positions[group]) for group in asked.key_groups}
+            self._as_of_ms = confirmed_ms
+
+    def _check_here(self) -> None:
+        if (ended := self._ended()) is not None:
+            raise ended
+        if not self._asked.key_groups <= self._table.groups:
+            raise self._table.refusal()
+
+    def _check_reached(self) -> None:
+        positions = self._changes.positions
+        ahead = [group for group, mark in self._marks.items() if mark.offset > positions[group].offset]
+        if ahead:
+            raise NotReady(
+                f"this server's copy of key group {ahead[0]} of state {self._table.name} is behind the watch's token",
+                server=self._table.server,
+            )
+
+    def _check_age(self) -> None:
+        age_ms = self._clock.now_ms() - self._as_of_ms
+        if age_ms > RESUMABLE_MS:
+            raise ResumeGone(
+                f"a watch of state {self._table.name} can't go on from its token, which is {age_ms // 1000:,} s old: "
+                f"what has changed since may be compacted after {RESUMABLE_MS // 1000:,} s. Begin without a token",
+                age_seconds=age_ms // 1000,
+                limit_seconds=RESUMABLE_MS // 1000,
+            )
+
+    def _message(self, sent: Sent | None, *, whole: bool = True, snapshot_done: bool = False) -> Message:
+        place = WatchPlace(self._marks, self._as_of_ms)
+        token = place.token(self._descriptor, self._asked.digest) if whole else ""
+        return Message(sent, token, self._as_of_ms, self._epoch, snapshot_done)
+
+    # --- the rows that are there --------------------------------------------------------------------------------------
+
+    async def _rows(self) -> AsyncGenerator[Message]:
+        for group in sorted(self._marks):
+            while self._marks[group].below is not None:
+                self._check_here()
+                held = self._table.hold_committed()
+                try:
+                    until = self._clock.monotonic() + self._limits.hold_seconds
+                    position = held.snapshot.positions().get(group, START)
+                    mark = self._marks[group]
+                    if mark.begun and mark.offset < position.offset:
+                        # Of what was given already, what has changed until this snapshot.
+                        async with aclosing(self._behind({group: position.offset}, mark.below)) as messages:
+                            async for message in messages:
+                                yield message
+                        if self._marks[group].offset < position.offset:
+                            await self._clock.pause(_PAUSE_SECONDS)
+                            continue
+                    self._marks[group] = WatchMark(position.offset, position.epoch, 0, mark.below)
+                    async with aclosing(self._pages(held.snapshot, group, position, until)) as messages:
+                        async for message in messages:
+                            yield message
+                finally:
+                    held.release()
+
+    async def _pages(self, snapshot: Snapshot, group: int, position: Position, until: float) -> AsyncGenerator[Message]:
+        """The rows of a key group above its mark; where that takes too long, the first of them."""
+        limits, mark = self._limits, self._marks[group]
+        show = self._table.show(position.stamp)
+        sent, looked = Sent(group, position.stamp, snapshot=True), 0
+        for key, entry in _entries(snapshot, group, self._asked.keys, mark.below or b""):
+            looked += 1
+            row = entry if show is None else show.row(entry)
+            if row is not None:
+                sent.add(key, row)
+            full = sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes
+            if full or looked >= limits.turn:
+                self._marks[group] = WatchMark(position.offset, position.epoch, 0, key)
+                if sent.keys:
+                    yield self._message(sent)
+                    sent = Sent(group, position.stamp, snapshot=True)
+                if self._clock.monotonic() > until:
+                    return
+                looked = 0
+                await asyncio.sleep(0)
+                self._check_here()
+        self._marks[group] = WatchMark.at(position)
+        if sent.keys:
+            yield self._message(sent)
+
+    # --- what is not in memory ----------------------------------------------------------------------------------------
+
+    async def _catch_up(self) -> AsyncGenerator[Message]:
+        positions = self._changes.positions
+        ends = {
+            group: positions[group].offset
+            for group, mark in self._marks.items()
+            if mark.skip or mark.offset < positions[group].offset
+        }
+        async with aclosing(self._behind(ends)) as messages:
+            async for message in messages:
+                yield message
+        if any(self._marks[group].offset < end for group, end in ends.items()):
+            await self._clock.pause(_PAUSE_SECONDS)
+
+    async def _behind(self, ends: Mapping[int, int], below: bytes | None = None) -> AsyncGenerator[Message]:
+        """What was committed between the marks and these ends.
+
+        Args:
+            below: Only of keys up to this one; None: of all.
+        """
+        self._check_age()
+        offsets = {group: self._marks[group].offset for group in ends}
+        async with aclosing(self._history.epochs(self._descriptor, offsets, ends)) as epochs:
+            async for epoch in epochs:
+                self._check_age()
+                self._check_here()
+                mark = self._marks[epoch.key_group]
+                changes = epoch.changed(self._keys_of(epoch.key_group), mark.skip)
+                if below is not None:
+                    changes = (change for change in changes if change.key <= below)
+                pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
+                async for message in self._sent(pending, below):
+                    yield message
+
+    def _keys_of(self, group: int) -> WatchedKeys | None:
+        return None if self._asked.keys is None else self._asked.keys.by_key_group.get(group)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> AsyncGenerator[Message]:
+        """Until something has come that is not in memory."""
+        watcher = self._watcher
+        told_at = self._clock.monotonic()
+        self._up_to_date()
+        while True:
+            while (pending := watcher.take()) is not None:
+                async for message in self._sent(pending, live=True):
+                    yield message
+                told_at = self._clock.monotonic()
+            self._check_here()
+            if watcher.error is not None:
+                raise watcher.error
+            if watcher.lost:
+                return
+            self._up_to_date()
+            left = told_at + self._asked.progress_seconds - self._clock.monotonic()
+            if left <= 0:
+                yield self._message(None)
+                told_at = self._clock.monotonic()
+            else:
+                await watcher.woken(left)
+
+    def _up_to_date(self) -> None:
+        """All that was published has been sent, where nothing waits."""
+        watcher = self._watcher
+        if watcher.waiting or watcher.lost or watcher.error is not None:
+            return
+        if not self._asked.key_groups <= self._table.groups:  # whose next owner may have written since
+            return
+        positions = self._changes.positions
+        for group, mark in self._marks.items():
+            if mark.offset < positions[group].offset:
+                self._marks[group] = WatchMark.at(positions[group])
+        self._as_of_ms = max(self._as_of_ms, self._table.confirmed_ms)
+        self._epoch = 0 if self._table.feed is not None else self._table.standing.stamp.epoch
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    async def _sent(
+        self, pending: Pending, below: bytes | None = None, *, live: bool = False
+    ) -> AsyncIterator[Message]:
+        limits, group, stamp = self._limits, pending.key_group, pending.after.stamp
+        show = self._table.show_committed(stamp)
+        befores = pending.known and self._asked.before
+
+        def begun() -> Sent:
+            return Sent(group, stamp, snapshot=False, befores=[] if befores else None)
+
+        sent, mark, any_sent = begun(), self._marks[group], False
+        for looked, change in enumerate(pending.changes, 1):
+            if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
+                yield self._message(sent, whole=not pending.partial)
+                sent, any_sent = begun(), True
+            elif looked % limits.turn == 0:
+                await asyncio.sleep(0)
+            sent.add(change.key, _shown(show, change.entry), _shown(show, change.before) if befores else None)
+            if not pending.partial:
+                self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
+        after = pending.after
+        self._marks[group] = WatchMark(after.offset, after.epoch, 0, below)
+        if live:
+            self._up_to_date()
+        if sent.keys or any_sent:
+            yield self._message(sent)
+
+
+def _shown(show: Visible | None, entry: bytes | None) -> bytes | None:
+    return entry if entry is None or show is None else show.row(entry)
+
+
+def _entries(snapshot: Snapshot, group: int, keys: WatchedKeys | None, after: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a key group above a storage key, of these keys, ascending."""
+    if keys is None:
+        yield from snapshot.items(group, after + b"\0" if after else b"")
+        return
+    mine = keys.by_key_group[group]
+    for place in mine.places:
+        if (bounds := mine.range_of(place, after)) is not None:
+            yield from snapshot.items(group, *bounds)

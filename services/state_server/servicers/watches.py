@@ -1,0 +1,166 @@
+"""Watches as gRPC has them: what they read back from the changelog, and their messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+
+from keyhole.changelog.base import Changelog, ChangelogReader, Partition, RestoredEpochs
+from keyhole.clock import Clock
+from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.errors import ChangelogRecreated, Overloaded
+from keyhole.model.epoch import START
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc.frames import check_values
+from keyhole.rpc.watch_requests import watch_asked
+from keyhole.v1 import query_pb2 as pb
+from services.state_server.read.table import Table
+from services.state_server.read.watcher import GroupEpoch
+from services.state_server.read.watching import Message, Sent, Watching, WatchLimits
+from services.state_server.registry import Registry
+
+MOST_WATCHES = 20_000
+"""On one server."""
+
+_DEADLINE_SECONDS = 30.0
+# Each holds the changes of one epoch and key group in memory.
+_READERS = 2
+
+
+class ChangelogHistory:
+    """History (see read/watching.py) of the applications of a server, in threads of the loop's pool.
+
+    Args:
+        changelog: Makes the changelog of an application.
+    """
+
+    def __init__(self, changelog: Callable[[str], Changelog]) -> None:
+        self._changelog = changelog
+        self._reading = asyncio.Semaphore(_READERS)
+
+    async def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        if not ends:
+            return
+        async with self._reading:
+            reader = await asyncio.to_thread(self._open, descriptor)
+            pieces: Iterator[RestoredEpochs] | None = None
+            try:
+                pieces = _pieces(reader, descriptor.state, marks, ends)
+                begins = dict(marks)
+                while (piece := await _next(pieces)) is not None:
+                    if piece.marker is not None:
+                        group = piece.partition.key_group
+                        yield GroupEpoch(group, begins[group], piece.position, piece.changes)
+                        begins[group] = piece.position.offset
+            finally:
+                await asyncio.to_thread(_close, pieces, reader)
+
+    def _open(self, descriptor: StateDescriptor) -> ChangelogReader:
+        changelog = self._changelog(descriptor.application)
+        admin = changelog.admin()
+        if not admin.check(descriptor, _DEADLINE_SECONDS):
+            raise ChangelogRecreated(f"topic {descriptor.topic} is gone", topic=descriptor.topic)
+        return changelog.reader()
+
+
+def _pieces(
+    reader: ChangelogReader, state: str, marks: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[RestoredEpochs]:
+    positions = {Partition(state, group): START._replace(offset=marks[group]) for group in ends}
+    stops = {Partition(state, group): end for group, end in ends.items()}
+    return reader.epochs(positions, stops, _DEADLINE_SECONDS)
+
+
+async def _next(pieces: Iterator[RestoredEpochs]) -> RestoredEpochs | None:
+    """The next of them; None: there are no more. Returns, or is cancelled, only once no thread reads them."""
+    reading = asyncio.get_running_loop().run_in_executor(None, next, pieces, None)
+    try:
+        return await asyncio.shield(reading)
+    except asyncio.CancelledError:
+        await asyncio.wait({reading})
+        raise
+
+
+def _close(pieces: Iterator[RestoredEpochs] | None, reader: ChangelogReader) -> None:
+    if isinstance(pieces, Generator):
+        pieces.close()
+    reader.close()
+
+
+class Watches:
+    """The watches of one server. Event loop.
+
+    Args:
+        changelog: Makes the changelog of an application.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        changelog: Callable[[str], Changelog],
+        limits: WatchLimits | None = None,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._history = ChangelogHistory(changelog)
+        self._limits = limits or WatchLimits()
+        self.under_way = 0
+
+    async def responses(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
+        """The messages of a watch. Close it.
+
+        Raises:
+            Overloaded: There are too many.
+            KeyholeError: As watch_asked and Watching.messages.
+        """
+        if self.under_way >= MOST_WATCHES:
+            raise Overloaded(f"{self.under_way:,} watches are under way on this server, and no more may be")
+        self.under_way += 1
+        try:
+            table = self._registry.table(request.state.application, request.state.state)
+            asked = watch_asked(table.codec, request)
+            watching = Watching(
+                table, asked, self._history, self._clock, lambda: self._registry.ended_watch(table), self._limits
+            )
+            async with aclosing(watching.messages()) as messages:
+                async for message in messages:
+                    yield _response(table, message, as_json=asked.as_json)
+        finally:
+            self.under_way -= 1
+
+
+def _response(table: Table, message: Message, *, as_json: bool) -> pb.WatchResponse:
+    sent = message.sent
+    return pb.WatchResponse(
+        changes=[] if sent is None else [_changes(table, sent, as_json=as_json)],
+        token=message.token,
+        snapshot_done=message.snapshot_done,
+        as_of_ms=message.as_of_ms,
+        epoch=message.epoch,
+    )
+
+
+def _changes(table: Table, sent: Sent, *, as_json: bool) -> pb.WatchedChanges:
+    return pb.WatchedChanges(
+        key_group=sent.key_group,
+        epoch=sent.stamp.epoch,
+        commit_time_ms=sent.stamp.commit_time_ms,
+        snapshot=sent.snapshot,
+        keys=[key[GROUP_BYTES:] for key in sent.keys],
+        values=_values(table, sent.rows, as_json=as_json),
+        befores=[] if sent.befores is None else _values(table, sent.befores, as_json=as_json),
+    )
+
+
+def _values(table: Table, rows: Sequence[bytes | None], *, as_json: bool) -> list[bytes]:
+    """Rows as they are sent; empty: none."""
+    there = [row for row in rows if row is not None]
+    if as_json:
+        there = table.codec.rows.each_to_json(there)
+    check_values(table.name, there, "a change")
+    values = iter(there)
+    return [b"" if row is None else next(values) for row in rows]

@@ -1,0 +1,123 @@
+"""Where a watch goes on: how far it is with each key group, and its spelling as a text that readers keep. Pure.
+
+A place names offsets of the changelog, and no server: it is as good at another owner, and at another proxy.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+import msgspec
+
+from keyhole.errors import MalformedRequest, StaleDescriptor
+from keyhole.hints import ready
+from keyhole.model.epoch import Position
+from keyhole.model.state import StateDescriptor
+
+_VERSION = 1
+
+
+@ready
+class WatchMark(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How far a watch is with one key group.
+
+    Attributes:
+        offset: Of the changelog: all that is before it has been given.
+        epoch: The last one of which all has been given.
+        skip: Of the epoch that begins there, how many records were given, or passed over.
+        below: None: all rows that were there at `offset` were given. Else those up to this storage key; empty: none.
+    """
+
+    offset: int
+    epoch: int
+    skip: int = 0
+    below: bytes | None = None
+
+    @classmethod
+    def at(cls, position: Position) -> WatchMark:
+        """All up to this position has been given."""
+        return cls(position.offset, position.epoch)
+
+    @property
+    def begun(self) -> bool:
+        """Something of the key group was given, or passed over."""
+        return self.below != b""
+
+
+NOT_BEGUN = WatchMark(0, 0, 0, b"")
+"""Of a key group whose rows are to be given, and of which none was."""
+
+
+@ready
+class _Spelled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: int
+    topic_id: str
+    keys: int
+    as_of_ms: int
+    marks: dict[int, WatchMark]
+
+
+class WatchPlace(msgspec.Struct, frozen=True):
+    """How far a watch is.
+
+    Attributes:
+        marks: By key group, of all that are watched.
+        as_of_ms: All that was committed by then has been given: milliseconds since 1970, UTC, by the owners' clocks.
+    """
+
+    marks: Mapping[int, WatchMark]
+    as_of_ms: int
+
+    def token(self, descriptor: StateDescriptor, keys: int) -> str:
+        """The place as a text of ASCII letters, digits, - and _.
+
+        Args:
+            descriptor: Of the state that is watched.
+            keys: What tells the keys that are watched from others.
+        """
+        plain = {
+            group: mark if mark.skip or mark.below is not None else (mark.offset, mark.epoch)
+            for group, mark in self.marks.items()
+        }
+        spelled = (_VERSION, descriptor.topic_id, keys, self.as_of_ms, plain)
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(spelled)).rstrip(b"=").decode()
+
+
+def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlace:
+    """The place that a token names.
+
+    Args:
+        descriptor: Of the state that is to be watched.
+        keys: What tells the keys that are to be watched from others.
+
+    Raises:
+        MalformedRequest: It is no token, or of a watch of other keys.
+        StaleDescriptor: It is of another state, or of this one before it was made anew.
+    """
+    name = f"{descriptor.application}/{descriptor.state}"
+    try:
+        # Python's decoder passes over what it doesn't know, unless it is told not to.
+        packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        spelled = msgspec.msgpack.decode(packed, type=_Spelled)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise MalformedRequest(
+            f"the place from which a watch of state {name} is to go on is no token of an earlier one; leave it out to "
+            "begin with the rows that are there"
+        ) from None
+    if spelled.version != _VERSION:
+        raise MalformedRequest(f"the token of a watch is of version {spelled.version}; this side knows {_VERSION}")
+    if spelled.topic_id != descriptor.topic_id:
+        raise StaleDescriptor(
+            f"the token is of another state than {name}, or {name} was made anew since; begin its watch without it",
+            topic_id=descriptor.topic_id,
+        )
+    if spelled.keys != keys:
+        raise MalformedRequest(
+            f"the token is of a watch of other keys of state {name}; go on with the same keys, or begin without it"
+        )
+    marks = spelled.marks
+    if not all(0 <= of < descriptor.key_groups and min(m.offset, m.epoch, m.skip) >= 0 for of, m in marks.items()):
+        raise MalformedRequest(f"the token names no place of state {name}; begin its watch without it")
+    return WatchPlace(marks, spelled.as_of_ms)
