@@ -24,10 +24,10 @@ from keyhole.v1 import state_pb2
 from services.state_server.counts import RowCounts
 from services.state_server.read.bounds_check import BoundsCheck
 from services.state_server.read.copies import Copy, Scanned, Show
-from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
+from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
