@@ -227,9 +227,36 @@ async def test_without_a_key_all_keys_are_listed_and_a_token_goes_on(
     assert "map_key" not in one
 
 
+async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
+    keyhole: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scan(*arguments: str) -> list[dict[str, object]]:
+        assert await keyhole("scan", *arguments, "--json") == 0
+        found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["entries"]
+        return found
+
+    late = ("--where", "celsius > 20", "--where", "celsius != 22")
+    assert [entry["value"] for entry in await scan(HOURLY, *late, "--fields", "celsius")] == [
+        {"celsius": 21.0},
+        {"celsius": 23.0},
+    ]
+    assert [entry["value"] for entry in await scan(HOURLY, "sensor-7", *late, "--fields", "count")] == [
+        {"count": 1}
+    ] * 2
+    (one,) = await scan(HOURLY, "--where", "m0 = 2026-11-21T03:00:00", "--keys-only")
+    assert one["map_key"] == hour(3).isoformat()
+    assert "value" not in one
+    assert await scan(PATH, "--where", "sensor in sensor-3,sensor-4", "--where", "celsius is null") == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ((HOURLY, "--where", "kelvin > 3"), "no field of state"),
+        ((HOURLY, "--where", "celsius"), "write FIELD OP VALUE"),
+        ((HOURLY, "sensor-7", "--where", "celsius > hot"), "'celsius' is of type double: give a number"),
+        ((HOURLY, "--fields", "kelvin"), "no field 'kelvin'"),
+        ((HOURLY, "--fields", "count", "--keys-only"), "contradict each other"),
         ((PATH, "sensor-7"), "no entries to scan"),
         ((PATH, "sensor-7", "--from", "a"), "no entries to scan"),
         ((HOURLY, "sensor-7", "--from", "noon"), "give a time like"),

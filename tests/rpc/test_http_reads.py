@@ -205,6 +205,33 @@ async def test_all_keys_of_a_state_come_page_by_page(served: Served) -> None:
     assert isinstance(told["entries"][0]["value"]["count"], str)
 
 
+async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> None:
+    async def values(path: str) -> list[Any]:
+        status, told = await served.ask(f"/v1/{APPLICATION}/{path}")
+        assert status == 200, told
+        return [entry["value"] for entry in told["entries"]]
+
+    warm = "where=celsius%20%3E%201&where=celsius%20%3C%204"
+    assert await values(f"hours:scan?{warm}&fields=celsius") == [{"celsius": 2.0}, {"celsius": 3.0}]
+    assert await values(f"hours/sensor-1?{warm}&fields=count,celsius&descending=true&limit=1") == [
+        {"count": 1, "celsius": 3.0}
+    ]
+    assert await values("hours:scan?where=hour%20in%200,1&keys_only=true") == [None, None]
+    assert await values("rules:scan?where=n=98&fields=n&integers=text") == [{"n": "98"}]
+    for path, said in (
+        ("hours:scan?where=kelvin%20%3E%201", "no field of state"),
+        ("hours:scan?fields=kelvin", "no field 'kelvin'"),
+        ("hours:scan?keys_only=yes", "keys_only is neither true nor false"),
+        ("hours/sensor-1?where=celsius", "write FIELD OP VALUE"),
+        ("hours/sensor-1?map_key=1&where=celsius%20%3E%201", "map_key names one entry"),
+    ):
+        status, told = await served.ask(f"/v1/{APPLICATION}/{path}")
+        assert status == 400
+        assert said in told["detail"]
+    status, told = await served.ask(f"{PATH}/sensor-3?where=celsius%20%3E%201")
+    assert (status, told["reason"]) == (501, "UNSUPPORTED")
+
+
 async def test_what_can_be_read_is_listed_and_described(served: Served) -> None:
     _, listed = await served.ask("/v1")
     assert [state["state"] for state in listed["states"]] == ["hours", STATE, "rules"]

@@ -97,7 +97,8 @@ def _request(path: str, operation: dict[str, Any], example: str) -> tuple[str, A
         elif parameter["in"] == "path":
             path = path.replace(f"{{{parameter['name']}}}", quote(value, safe=""))
         else:
-            query.append(f"{parameter['name']}={quote(str(value), safe='')}")
+            values = value if isinstance(value, list) else [value]
+            query += [f"{parameter['name']}={quote(str(one), safe='')}" for one in values]
     body = operation.get("requestBody")
     given = body["content"]["application/json"]["examples"][example]["value"] if body else None
     return path + ("?" + "&".join(query) if query else ""), given

@@ -72,6 +72,30 @@ def test_the_form_in_python_says_what_it_looks_like() -> None:
     assert repr(field("place")["lat"]) == "field('place', 'lat')"
 
 
+def test_nan_equals_itself_and_is_above_all_other_numbers() -> None:
+    nan, infinity = float("nan"), float("inf")
+    held: list[tuple[Predicate, float]] = [
+        (field("max") > infinity, nan),
+        (field("max") >= 1, nan),
+        (field("max") == nan, nan),
+        (field("max") >= nan, nan),
+        (field("max") <= nan, nan),
+        (field("max") < nan, infinity),
+        (field("max") != nan, 1.0),
+        (field("max").is_in([1, nan]), nan),
+        (field("max") != 1, nan),
+        (field("max") == 0, -0.0),
+    ]
+    for predicate, value in held:
+        assert kept(predicate, max=value), predicate
+        assert not kept(~predicate, max=value), predicate
+        assert not kept(predicate), predicate
+        assert not kept(~predicate), predicate
+    assert not kept(field("max") > nan, max=nan)
+    assert not kept(field("max") <= infinity, max=nan)
+    assert not kept(field("max").is_in([1, 2]), max=nan)
+
+
 def test_values_of_numpy_and_pandas_are_as_good() -> None:
     assert kept(field("count") == np.int64(3), count=3)
     assert kept(field("max") > np.float32(0.5), max=1.0)

@@ -9,6 +9,8 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import ScanPlace, place_of
 from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import UnavailableError
+from keyhole.model.selection import Selection
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.grpc.query_servicer import ProxyServicer
@@ -36,12 +38,14 @@ async def found_keys(
     after: str,
     deadline: Any,
     most_bytes: int,
+    select: Selection,
 ) -> FoundKeys:
     """Key group by key group, each as of one epoch, until the page is full, or the time is over.
 
     Args:
         after: The token of the page before; empty: there was none.
         most_bytes: The page is full beyond it.
+        select: Which entries, and what of each.
 
     Raises:
         MalformedRequest, StaleDescriptor: The token is none, or of another state.
@@ -59,6 +63,7 @@ async def found_keys(
             limit=limit - len(rows),
             options=options,
             topic_id=descriptor.topic_id,
+            selection=selection_to_proto(select),
         )
         prefix = prefix_of(place.key_group)
         scan: Any = servicer.Scan(request, deadline)

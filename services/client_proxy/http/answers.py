@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,9 @@ import msgspec
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import text_of, typed
+from keyhole.encoding.row_codec import RowCodec
+from keyhole.encoding.selected_entries import given_descriptor
+from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import source_from_proto
 from keyhole.v1 import query_pb2 as pb
@@ -51,21 +54,24 @@ def entries_json(
     source: state_pb2.Source,
     following: bytes | None,
     now: datetime,
+    select: Selection,
     *,
     integers_as_text: bool,
 ) -> dict[str, Any]:
     """The answer to a scan: encoded map keys, and rows.
 
     Args:
+        select: What the rows have.
         following: The encoded map key that `next` gives; None: there are no more entries.
 
     Raises:
         StaleDescriptor: A row is of a newer schema than the codec knows.
     """
+    value = _reader(codec, select, integers_as_text=integers_as_text)
     found = [
         {
             "map_key": _spelled(typed(_single(codec.entries.decode(map_key))), integers_as_text=integers_as_text),
-            "value": _value(codec.rows.to_json(row).encode(), integers_as_text=integers_as_text),
+            "value": value(row),
         }
         for map_key, row in entries
     ]
@@ -76,19 +82,24 @@ def entries_json(
     }
 
 
-def all_keys_json(codec: StateCodec, found: FoundKeys, now: datetime, *, integers_as_text: bool) -> dict[str, Any]:
+def all_keys_json(
+    codec: StateCodec, found: FoundKeys, now: datetime, select: Selection, *, integers_as_text: bool
+) -> dict[str, Any]:
     """The answer to a scan of all keys.
+
+    Args:
+        select: What the rows have.
 
     Raises:
         StaleDescriptor: A row is of a newer schema than the codec knows.
     """
-    entries = []
+    entries, value = [], _reader(codec, select, integers_as_text=integers_as_text)
     for storage_key, row, source in found.rows:
         key, map_key = codec.entry(storage_key)
         entry = {"key": _spelled(typed(_single(key)), integers_as_text=integers_as_text)}
         if map_key:
             entry["map_key"] = _spelled(typed(_single(map_key)), integers_as_text=integers_as_text)
-        entry["value"] = _value(codec.rows.to_json(row).encode(), integers_as_text=integers_as_text)
+        entry["value"] = value(row)
         entries.append({**entry, "source": source})
     return {"entries": entries, "next": found.next, "sources": [source_json(source, now) for source in found.sources]}
 
@@ -102,6 +113,14 @@ def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:
 def encoded(body: Any) -> bytes:
     """The body as JSON, in UTF-8."""
     return msgspec.json.encode(body)
+
+
+def _reader(codec: StateCodec, select: Selection, *, integers_as_text: bool) -> Callable[[bytes], Any]:
+    """Makes JSON of what a scan gives of a row; of keys alone null."""
+    if select.keys_only:
+        return lambda _: None
+    rows = codec.rows if select.fields is None else RowCodec(given_descriptor(codec.descriptor, select))
+    return lambda row: _value(rows.to_json(row).encode(), integers_as_text=integers_as_text)
 
 
 def _single(values: tuple[Any, ...]) -> Any:

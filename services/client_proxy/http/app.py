@@ -180,6 +180,7 @@ class HttpReads:
     async def _scan(
         self, name: tuple[str, str], codec: StateCodec, key: str | None, asked: Parameters, deadline: Any
     ) -> dict[str, Any]:
+        select = http_requests.selected(codec, asked)
         request, limit = http_requests.scan_request(codec, key, asked)
         request.state.CopyFrom(_ref(name))
         entries: list[tuple[bytes, bytes]] = []
@@ -203,7 +204,7 @@ class HttpReads:
             name,
             deadline,
             lambda codec: http_answers.entries_json(
-                codec, entries[:kept], first, following, self._now(), integers_as_text=asked.integers_as_text
+                codec, entries[:kept], first, following, self._now(), select, integers_as_text=asked.integers_as_text
             ),
         )
 
@@ -211,15 +212,15 @@ class HttpReads:
         self, name: tuple[str, str], codec: StateCodec, asked: Parameters, deadline: Any
     ) -> dict[str, Any]:
         limit, after = http_requests.all_keys(asked)
-        options = http_requests.packed(asked.options)
+        options, select = http_requests.packed(asked.options), http_requests.selected(codec, asked)
         found = await found_keys(
-            self._servicer, name, codec, options, limit, after, deadline, most_bytes=_MOST_ANSWER_BYTES
+            self._servicer, name, codec, options, limit, after, deadline, _MOST_ANSWER_BYTES, select
         )
         return await self._decoded(
             name,
             deadline,
             lambda codec: http_answers.all_keys_json(
-                codec, found, self._now(), integers_as_text=asked.integers_as_text
+                codec, found, self._now(), select, integers_as_text=asked.integers_as_text
             ),
         )
 

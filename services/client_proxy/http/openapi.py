@@ -23,7 +23,7 @@ from services.client_proxy.http.openapi_shapes import (
 _Json = dict[str, Any]
 
 _READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
-_SCAN = ("from", "to", "limit", "descending")
+_SCAN = ("from", "to", "limit", "descending", "where", "fields", "keys_only")
 _STATES = (DAILY_DESCRIPTOR, RULES_DESCRIPTOR, TOTALS_DESCRIPTOR)
 
 
@@ -115,8 +115,9 @@ def _key() -> _Json:
     entries = {"entries": days, "next": None, "source": source()}
     first = {"entries": days[:1], "next": "2026-11-21", "source": source()}
     entry = {"found": True, "value": {"orders": 2}, "source": source()}
+    many = {"entries": days[1:], "next": None, "source": source()}
     totals, daily = ({"application": "shop", "state": state, "key": "c1"} for state in ("totals", "daily"))
-    answers = {"value": found, "absent": absent, "entries": entries, "first": first, "entry": entry}
+    answers = {"value": found, "absent": absent, "entries": entries, "first": first, "entry": entry, "where": many}
     return _operation(
         "read",
         "values",
@@ -129,6 +130,7 @@ def _key() -> _Json:
             "entries": daily,
             "first": {**daily, "limit": 1},
             "entry": {**daily, "map_key": "2026-11-21"},
+            "where": {**daily, "where": ["orders > 1"]},
         },
     )
 
@@ -140,13 +142,22 @@ def _whole() -> _Json:
         "next": None,
         "sources": [source()],
     }
+    spent = {**all_keys, "entries": [{"key": "c1", "value": {"spent": 42.5}, "source": 0}]}
+    names = {**all_keys, "entries": [{"key": "c1", "value": None, "source": 0}]}
+    answers = {"rules": entries, "keys": all_keys, "fields": spent, "names": names}
+    totals = {"application": "shop", "state": "totals"}
     return _operation(
         "scan",
         "values",
         "All keys of a state; of a broadcast state in their order",
         ("application", "state", "after", *_SCAN, *_READ),
-        _answered("Entries.", ("Entries", "FoundEntries"), {"rules": entries, "keys": all_keys}),
-        {"rules": {"application": "shop", "state": "rules"}, "keys": {"application": "shop", "state": "totals"}},
+        _answered("Entries.", ("Entries", "FoundEntries"), answers),
+        {
+            "rules": {"application": "shop", "state": "rules"},
+            "keys": totals,
+            "fields": {**totals, "fields": "spent"},
+            "names": {**totals, "keys_only": "true"},
+        },
     )
 
 

@@ -103,6 +103,7 @@ def _array(of: _Json) -> _Json:
 _MOMENT = {"type": "string", "format": "date-time"}
 _MOMENT_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
 _WHOLE = {"type": "integer", "minimum": 0}
+_GIVEN_VALUE = {"type": ["object", "null"], "description": "By field name; null where keys alone are asked for."}
 
 SCHEMAS: _Json = {
     "Source": _object(
@@ -129,7 +130,7 @@ SCHEMAS: _Json = {
     "Entry": _object(
         "One entry of a key.",
         map_key={"description": "A text, number or boolean; an array where it has several columns."},
-        value={"type": "object", "description": "By field name."},
+        value=_GIVEN_VALUE,
     ),
     "Entries": _object(
         "Entries, in the order of their map keys.",
@@ -146,7 +147,7 @@ SCHEMAS: _Json = {
         "properties": {
             "key": {"description": "Of several columns an array."},
             "map_key": {"description": "Of a map or list state alone."},
-            "value": {"type": "object", "description": "By field name."},
+            "value": _GIVEN_VALUE,
             "source": {"type": "integer", "minimum": 0, "description": "Which of sources gave it."},
         },
         "required": ["key", "value", "source"],
@@ -215,6 +216,15 @@ PARAMETERS: _Json = {
             {"type": "integer", "minimum": 1, "maximum": MOST_ENTRIES, "default": DEFAULT_ENTRIES},
         ),
         _parameter("after", "query", "Of a scan of all keys: the next of the answer before.", _TEXT),
+        _parameter(
+            "where",
+            "query",
+            "What the entries of a scan must pass: `FIELD OP VALUE` with one of ==, !=, <, <=, >, >=, `FIELD in A,B`, "
+            "`FIELD is null` or `FIELD is not null`. Given several times: all of it.",
+            {"type": "array", "items": _TEXT},
+        ),
+        _parameter("fields", "query", "Fields of the value, with commas between them: values have these alone.", _TEXT),
+        _parameter("keys_only", "query", "Keys, and null as values.", {"type": "boolean", "default": False}),
         _parameter("descending", "query", "Scan from the last entry down.", {"type": "boolean", "default": False}),
         _parameter(
             "stale",

@@ -12,11 +12,14 @@ import msgspec
 from keyhole.client.bounds import bounds_of
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import key_of, parse_bound, parse_key
+from keyhole.encoding.predicate_text import parsed_where
 from keyhole.errors import MalformedRequest, Unsupported
 from keyhole.hints import ready
 from keyhole.model.read import Stale
+from keyhole.model.selection import Selection, selection
 from keyhole.model.state import KeyColumn
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.rpc.scan_requests import check_has_entries
 from keyhole.v1 import query_pb2 as pb
 
@@ -25,6 +28,7 @@ DEFAULT_ENTRIES, MOST_ENTRIES = 1_000, 10_000
 
 _READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending")
+_WHERE, _FIELDS, _KEYS_ONLY = _SELECT = ("where", "fields", "keys_only")
 _AFTER = "after"
 _MAP_KEY = "map_key"
 _CONSISTENCY = "consistency"
@@ -40,17 +44,19 @@ class Parameters(NamedTuple):
         timeout_seconds: None: the proxy's default.
         integers_as_text: Whole numbers of values and map keys are spelled as strings.
         others: What only some reads have, by name.
+        where: The comparisons that entries of a scan must pass, all of them.
     """
 
     options: pb.ReadOptions
     timeout_seconds: float | None
     integers_as_text: bool
     others: dict[str, str]
+    where: tuple[str, ...] = ()
 
     @property
     def scans(self) -> bool:
         """One of them is a scan's."""
-        return any(name in self.others for name in _SCAN)
+        return bool(self.where) or any(name in self.others for name in (*_SCAN, *_SELECT))
 
 
 def parameters(
@@ -66,13 +72,18 @@ def parameters(
     Raises:
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
-    own = (*_SCAN, _MAP_KEY) if one_key else (*_SCAN, _AFTER) if all_keys else (_CONSISTENCY,) if many else ()
+    scan = (*_SCAN, *_SELECT)
+    own = (*scan, _MAP_KEY) if one_key else (*scan, _AFTER) if all_keys else (_CONSISTENCY,) if many else ()
     known = (*_READ, *own)
     given: dict[str, str] = {}
+    where: list[str] = []
     for name, value in pairs:
         if name not in known:
             # Not the name: a key may have been put there by mistake.
             raise MalformedRequest(f"a query parameter is not known; there are {', '.join(known)}")
+        if name == _WHERE:
+            where.append(value)
+            continue
         if name in given:
             raise MalformedRequest(f"the query parameter {name} is given twice")
         given[name] = value
@@ -94,7 +105,7 @@ def parameters(
     if integers not in ("number", "text"):
         raise MalformedRequest("the query parameter integers is neither number nor text")
     others = {name: value for name, value in given.items() if name not in _READ}
-    return Parameters(options, _number(given, "timeout", most=MOST_SECONDS), integers == "text", others)
+    return Parameters(options, _number(given, "timeout", most=MOST_SECONDS), integers == "text", others, tuple(where))
 
 
 def lookup_key(codec: StateCodec, key: str, asked: Parameters) -> pb.Key:
@@ -153,19 +164,29 @@ def scan_request(codec: StateCodec, key: str | None, asked: Parameters) -> tuple
     if _AFTER in others:
         raise MalformedRequest("a broadcast state is in the order of its keys; go on by from, or to, and not by after")
     limit = _limit(others)
-    descending = others.get("descending", "false")
-    if descending not in ("true", "false"):
-        raise MalformedRequest("the query parameter descending is neither true nor false")
     request = pb.ScanRequest(
         key=pb.Key() if key is None else key_to_proto(descriptor.scan_key, parse_key(descriptor.scan_key, key)),
         to=_bound(descriptor.entry_key, others.get("to")),
-        descending=descending == "true",
+        descending=_flag(others, "descending"),
         limit=limit + 1,
         options=packed(asked.options),
         topic_id=descriptor.topic_id,
+        selection=selection_to_proto(selected(codec, asked)),
     )
     getattr(request, "from").CopyFrom(_bound(descriptor.entry_key, others.get("from")))
     return request, limit
+
+
+def selected(codec: StateCodec, asked: Parameters) -> Selection:
+    """Which entries of a scan are asked for, and what of each.
+
+    Raises:
+        MalformedRequest: A parameter that can't be.
+        ValueMismatch: The state has no such field, or it is of another type.
+    """
+    fields = asked.others.get(_FIELDS)
+    where = parsed_where(codec.descriptor, asked.where)
+    return selection(where, None if fields is None else fields.split(","), keys_only=_flag(asked.others, _KEYS_ONLY))
 
 
 def packed(options: pb.ReadOptions) -> pb.ReadOptions:
@@ -188,6 +209,13 @@ def all_keys(asked: Parameters) -> tuple[int, str]:
             f"all keys of a state come in no order, so that there is no {ordered[0]}; name a key to scan its entries"
         )
     return _limit(asked.others), asked.others.get(_AFTER, "")
+
+
+def _flag(others: dict[str, str], name: str) -> bool:
+    given = others.get(name, "false")
+    if given not in ("true", "false"):
+        raise MalformedRequest(f"the query parameter {name} is neither true nor false")
+    return given == "true"
 
 
 def _limit(others: dict[str, str]) -> int:

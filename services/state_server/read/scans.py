@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from keyhole.encoding.entry_filter import StoredEntry
+from keyhole.encoding.selected_entries import SelectedEntries
 from keyhole.errors import DeadlineExceeded, Overloaded
 from services.state_server.read.copies import Scanned
 
@@ -19,7 +22,7 @@ class ScanLimits:
         most: Scans at a time. Each may keep an older snapshot, and so old pages of the store, alive.
         seconds: How long one may keep it. Old pages that are kept make the store grow, and a full one takes no more
             epochs: a reader that does not read must not bring the job to a stop.
-        page_entries, page_bytes: A page is sent when it has reached either.
+        page_entries, page_bytes: A page is sent when it has reached either; it has less than twice as much.
         turn_entries: Looked at in one turn of the event loop, hidden ones included: some milliseconds.
     """
 
@@ -74,31 +77,51 @@ class Scans:
             self._open -= 1
             scanned.close()
 
-    def pages(self, scanned: Scanned, limit: int) -> Generator[Page]:
+    def pages(self, scanned: Scanned, limit: int, select: SelectedEntries | None = None) -> Generator[Page]:
         """Let other calls have their turn after each.
 
         Args:
             limit: The most entries; 0: all.
+            select: Which of them count; None: all.
 
         Raises:
             DeadlineExceeded: It has taken too long, and was closed.
         """
         limits, left = self._limits, limit
         page, size, looked = Page(), 0, 0
-        for key, row in scanned.entries:
-            looked += 1
-            if row is not None:
+        while True:
+            most = min(limits.page_entries, limits.turn_entries - looked)
+            piece = self._piece(scanned, min(most, left) if limit and not (select and select.tests) else most)
+            if not piece:
+                break
+            looked += len(piece)
+            entries: Sequence[StoredEntry] = [entry for entry in piece if entry[1] is not None]  # type: ignore[misc]
+            if select is not None:
+                entries = select.kept(entries)
+            if limit:
+                entries = entries[:left]
+                left -= len(entries)
+            for key, row in entries:
                 page.keys.append(key)
                 page.rows.append(row)
                 size += len(key) + len(row)
-                left -= 1
-                if not left:
-                    break
+            if limit and not left:
+                break
             if len(page.keys) >= limits.page_entries or size >= limits.page_bytes or looked >= limits.turn_entries:
                 yield page
                 self._check_open(scanned)
                 page, size, looked = Page(), 0, 0
         yield page
+
+    def _piece(self, scanned: Scanned, most: int) -> list[tuple[bytes, bytes | None]]:
+        """The next entries: so many, or as many as take the bytes of a page. None: there are no more."""
+        piece, room = [], self._limits.page_bytes
+        for entry in itertools.islice(scanned.entries, most):
+            piece.append(entry)
+            room -= len(entry[0]) + len(entry[1] or b"")
+            if room <= 0:
+                break
+        return piece
 
     def _check_open(self, scanned: Scanned) -> None:
         if scanned.closed:

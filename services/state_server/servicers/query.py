@@ -17,7 +17,7 @@ from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
-from keyhole.rpc.scan_requests import scan_range
+from keyhole.rpc.scan_requests import scan_range, selected_entries
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -112,23 +112,27 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     async def _scan(self, request: pb.ScanRequest) -> AsyncGenerator[pb.ScanResponse]:
         table, options = self._registry.table(request.state.application, request.state.state), request.options
         check_consistency(options)
-        as_json = options.format == pb.VALUE_FORMAT_JSON
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
+        select, selected = selected_entries(table.descriptor, request), request.HasField("selection")
         known, sent = len(within.prefix), False
         with (
             self._scans.open(lambda: table.scan(within, bounds, descending=request.descending)) as scanned,
-            closing(self._scans.pages(scanned, request.limit)) as pages,
+            closing(self._scans.pages(scanned, request.limit, select)) as pages,
         ):
             for page in pages:
-                rows = table.codec.rows.each_to_json(page.rows) if as_json else page.rows
+                rows = select.values(page.rows)
                 check_values(table.name, rows, "an entry")
                 for part in portions(map(len, rows)):
                     sent = True
                     map_keys = [key[known:] for key in page.keys[part]]
-                    yield pb.ScanResponse(source=scanned.source, map_keys=map_keys, values=rows[part])
+                    yield pb.ScanResponse(
+                        source=scanned.source, map_keys=map_keys, values=rows[part], selected=selected
+                    )
+                if not sent:
+                    # Nothing was found in a first turn: whoever waits for the first page hears that it is looked for.
+                    sent = True
+                    yield pb.ScanResponse(source=scanned.source, selected=selected)
                 await asyncio.sleep(0)
-            if not sent:
-                yield pb.ScanResponse(source=scanned.source)
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802 - gRPC
         """Rows, then each committed change of them."""

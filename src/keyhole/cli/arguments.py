@@ -82,6 +82,17 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; as --from")
     scan.add_argument("--descending", action="store_true", help="from the last one on")
+    scan.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="COMPARISON",
+        help="such entries alone, as 'max > 30', 'city in Bern,Basel', 'city is null'; several: all of them must hold",
+    )
+    scan.add_argument(
+        "--fields", type=lambda text: text.split(","), metavar="FIELD,...", help="of the values; default: all"
+    )
+    scan.add_argument("--keys-only", action="store_true", help="no values")
     scan.add_argument("--limit", type=count, metavar="N", help="default: all of one key, 1,000 of all keys")
     scan.add_argument("--after", metavar="TOKEN", help="of all keys: go on behind what an earlier scan has listed")
     explain = commands.add_parser(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from keyhole import Client, KeyedEntry, StateDescriptor
 from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
+from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyholeError, KeyMismatch, MalformedRequest, UnavailableError
 from keyhole.model.state_path import state_path
@@ -32,18 +34,39 @@ class Range:
     after: str | None = None
 
 
-def scan(client: Client, output: OutputFormat, path: str, key: str | None, within: Range, bounds: Bounds) -> None:
+@dataclass(frozen=True)
+class WantedEntries:
+    """Which of these entries, and what of each, as typed. `fields` None: all."""
+
+    where: Sequence[str] = ()
+    fields: Sequence[str] | None = None
+    keys_only: bool = False
+
+
+EVERYTHING = WantedEntries()
+
+
+def scan(
+    client: Client,
+    output: OutputFormat,
+    path: str,
+    key: str | None,
+    within: Range,
+    bounds: Bounds,
+    wanted: WantedEntries = EVERYTHING,
+) -> None:
     """The entries of one key, in order, all as of one epoch; without a key all of the state.
 
     Raises:
         KeyMismatch: The key, or a bound, does not fit the state; a bound without a key.
+        ValueMismatch, MalformedRequest: What is wanted does not fit it, or is no comparison.
         Unsupported: The state has one value per key, and a key is named.
         KeyholeError: As Client.scan and Client.scan_all.
     """
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
     if key is None and descriptor.scan_key:
-        _scan_all(client, output, path, descriptor, within, bounds)
+        _scan_all(client, output, path, descriptor, within, bounds, wanted)
         return
     if within.after is not None:
         raise MalformedRequest("--after goes on with all keys of a state; the entries of one key go on by --from")
@@ -61,9 +84,12 @@ def scan(client: Client, output: OutputFormat, path: str, key: str | None, withi
         max_staleness=_staleness(bounds),
         min_epoch=bounds.min_epoch,
         as_of=bounds.as_of,
+        where=parsed_where(descriptor, wanted.where),
+        fields=wanted.fields,
+        keys_only=wanted.keys_only,
     )
     names = ", ".join(column.name for column in descriptor.entry_key)
-    rows = [{"map_key": typed(entry.map_key), "value": to_json(entry.value)} for entry in entries]
+    rows = [{"map_key": typed(entry.map_key)} | _value(entry.value) for entry in entries]
     if output.as_json:
         source = entries.source
         told = {
@@ -82,7 +108,13 @@ def scan(client: Client, output: OutputFormat, path: str, key: str | None, withi
 
 
 def _scan_all(
-    client: Client, output: OutputFormat, path: str, descriptor: StateDescriptor, within: Range, bounds: Bounds
+    client: Client,
+    output: OutputFormat,
+    path: str,
+    descriptor: StateDescriptor,
+    within: Range,
+    bounds: Bounds,
+    wanted: WantedEntries,
 ) -> None:
     if within.start is not None or within.stop is not None or within.descending:
         columns = ", ".join(f"{column.name} {column.type}" for column in descriptor.scan_key)
@@ -99,6 +131,9 @@ def _scan_all(
         max_staleness=_staleness(bounds),
         min_epoch=bounds.min_epoch,
         as_of=bounds.as_of,
+        where=parsed_where(descriptor, wanted.where),
+        fields=wanted.fields,
+        keys_only=wanted.keys_only,
     ) as found:
         rows: list[dict[str, Any]] = []
         broken: KeyholeError | None = None
@@ -130,10 +165,14 @@ def _row(entry: KeyedEntry, *, with_map_key: bool, as_json: bool) -> dict[str, A
     row = {"key": typed(entry.key)}
     if with_map_key:
         row["map_key"] = typed(entry.map_key)
-    row["value"] = to_json(entry.value)
+    row |= _value(entry.value)
     if as_json:
         row |= {"epoch": entry.source.epoch, "server": entry.source.server, "role": role_of(entry.source)}
     return row
+
+
+def _value(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"value": to_json(value)}
 
 
 def _staleness(bounds: Bounds) -> timedelta | None:

@@ -22,6 +22,7 @@ from keyhole.client.options import (
     asked_of,
     at_one_epoch,
     defaults,
+    selection_of,
 )
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
@@ -191,11 +192,12 @@ class AsyncClient:
 
         Args:
             key: Without the map key; of a broadcast state, which is scanned whole, the empty tuple.
-            options: start, stop, descending, limit, and those of `get`: see ScanOptions.
+            options: start, stop, descending, limit, where, fields, keys_only, and those of `get`: see ScanOptions.
 
         Raises:
             Unsupported: The state has no map keys.
-            MalformedRequest: A limit below 1.
+            MalformedRequest: A limit below 1, or what is no predicate.
+            ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
             KeyholeError: As `get`.
         """
         bounds, seconds = asked_of(options, self._defaults, ScanOptions).read()
@@ -208,6 +210,7 @@ class AsyncClient:
             bounds,
             descending=options.get("descending", False),
             limit=options.get("limit"),
+            select=selection_of(options),
         )
         return await self._here().scan(scan, seconds)
 
@@ -221,9 +224,10 @@ class AsyncClient:
         may be of another epoch. A scan that breaks off has a `token`, behind which a later one goes on.
 
         Args:
-            options: limit, after, and those of `get`: see ScanAllOptions.
+            options: limit, after, where, fields, keys_only, and those of `get`: see ScanAllOptions.
 
         Raises (once it is read):
+            ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
             ServerLost: It broke off within a key group.
             StaleDescriptor: The state was made anew since the scan, or the one of its token, has begun.
             DeadlineExceeded: A key group took too long; a server closes a scan that is not read for a minute.
@@ -231,14 +235,14 @@ class AsyncClient:
             KeyholeError: As `get`.
 
         Raises (at once):
-            MalformedRequest: A limit below 1, a policy or a bound that there is not.
+            MalformedRequest: A limit below 1, a policy or a bound that there is not, what is no predicate.
             TypeError: An option that there is not.
         """
         bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
-        limit, after = checked_limit(options.get("limit")), options.get("after")
+        limit, after, select = checked_limit(options.get("limit")), options.get("after"), selection_of(options)
         name = (application, state)
         return AsyncStateScan(
-            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place), limit, after
+            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, select), limit, after
         )
 
     async def snapshot(self, *paths: str, timeout: Duration | None = None) -> AsyncStateSnapshot:

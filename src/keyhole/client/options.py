@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import MalformedRequest
+from keyhole.model.predicates import Predicate
 from keyhole.model.read import ReadBounds, Stale
+from keyhole.model.selection import Selection, selection
 
 Key: TypeAlias = KeyValue | Sequence[KeyValue]
 """One value, or a tuple or list of one per key column; to look an entry of a map state up, then one per map key
@@ -45,7 +47,19 @@ class ManyOptions(ReadOptions, total=False):
     and the same epoch, whichever servers have them."""
 
 
-class ScanOptions(ReadOptions, total=False):
+class SelectOptions(ReadOptions, total=False):
+    """Which entries a scan gives, and what of each; servers leave the others out. docs/predicates.md has what can be
+    asked."""
+
+    where: Predicate | None
+    """Those of which it is true, as `field("max") > 30`. None: all of them."""
+    fields: Sequence[str] | None
+    """Names of fields of the value: values have these alone, in this order. None: all."""
+    keys_only: bool
+    """Keys without values, which are None."""
+
+
+class ScanOptions(SelectOptions, total=False):
     """What a scan may be asked for beside its key."""
 
     start: MapKey | None
@@ -58,7 +72,7 @@ class ScanOptions(ReadOptions, total=False):
     """The most entries; None: all."""
 
 
-class ScanAllOptions(ReadOptions, total=False):
+class ScanAllOptions(SelectOptions, total=False):
     """What a scan of all keys may be asked for. Its `timeout` is that of each key group, of which there are many: a
     minute, unless it is given."""
 
@@ -112,6 +126,11 @@ def at_one_epoch(options: ManyOptions) -> bool:
 def defaults(timeout: Duration) -> RequestedRead:
     """The options of a read that names none, of a client with this timeout."""
     return RequestedRead(Stale.WHEN_NEEDED, None, 0, timeout)
+
+
+def selection_of(options: SelectOptions) -> Selection:
+    """What a scan with these options gives. Raises MalformedRequest: There is nothing like it; see `selection`."""
+    return selection(options.get("where"), options.get("fields"), keys_only=options.get("keys_only", False))
 
 
 def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptions] = ReadOptions) -> RequestedRead:

@@ -125,11 +125,12 @@ class Client:
 
         Args:
             key: Without the map key; of a broadcast state, which is scanned whole, the empty tuple.
-            options: start, stop, descending, limit, and those of `get`: see ScanOptions.
+            options: start, stop, descending, limit, where, fields, keys_only, and those of `get`: see ScanOptions.
 
         Raises:
             Unsupported: The state has no map keys.
-            MalformedRequest: A limit below 1.
+            MalformedRequest: A limit below 1, or what is no predicate.
+            ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
             KeyholeError: As `get`.
         """
         return self._run(lambda: self._client.scan(application, state, key, **options))

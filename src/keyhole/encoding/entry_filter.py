@@ -25,9 +25,8 @@ from keyhole.encoding.predicate_binding import (
     BoundNull,
     bound,
 )
-from keyhole.encoding.row_codec import RowCodec
+from keyhole.encoding.row_codec import refusal_of
 from keyhole.encoding.row_fields import fields_reader
-from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.predicates import ComparedBy, Predicate, is_nan
 from keyhole.model.state import StateDescriptor
 
@@ -56,21 +55,11 @@ class EntryFilter:
         try:
             return self._kept(entries)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise self._refusal(entries) from None
+            raise refusal_of(self._descriptor, (row for _, row in entries)) from None
 
     def passes(self, storage_key: bytes, row: bytes) -> bool:
         """Whether the predicate is true of one entry. Raises as `kept`."""
         return bool(self.kept(((storage_key, row),)))
-
-    def _refusal(self, entries: Sequence[StoredEntry]) -> KeyholeError:
-        """What whoever reads the rows would be told."""
-        decode = RowCodec(self._descriptor).decode
-        try:
-            for _, row in entries:
-                decode(row)
-        except KeyholeError as error:
-            return error
-        return InternalError("a row can be read, and not be compared, by a bug of Keyhole's")
 
 
 class _Source:

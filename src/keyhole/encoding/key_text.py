@@ -22,30 +22,33 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _binary(text: str) -> bytes:
+def spelled_binary(text: str) -> bytes:
+    """The bytes of hexadecimal digits. Raises ValueError: It is none."""
     if not _HEXADECIMAL.fullmatch(text):
         raise ValueError("no pairs of hexadecimal digits")
     return bytes.fromhex(text)
 
 
-def _boolean(text: str) -> bool:
+def spelled_boolean(text: str) -> bool:
+    """True or false, in letters of any case. Raises KeyError: It is neither."""
     return {"true": True, "false": False}[text.lower()]
 
 
-def _timestamp(text: str) -> datetime:
+def spelled_timestamp(text: str) -> datetime:
+    """A moment in ISO 8601, in UTC where it names no zone. Raises ValueError: It is none."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 _PARSE: Mapping[KeyType, tuple[Callable[[str], Any], str]] = {
     KeyType.STRING: (str, "text"),
-    KeyType.BINARY: (_binary, "hexadecimal digits, two for each byte"),
-    KeyType.BOOLEAN: (_boolean, "true or false"),
+    KeyType.BINARY: (spelled_binary, "hexadecimal digits, two for each byte"),
+    KeyType.BOOLEAN: (spelled_boolean, "true or false"),
     KeyType.SMALLINT: (_whole, "a whole number like 42 or -7"),
     KeyType.INT: (_whole, "a whole number like 42 or -7"),
     KeyType.BIGINT: (_whole, "a whole number like 42 or -7"),
     KeyType.DATE: (date.fromisoformat, "a date like 2026-11-21"),
-    KeyType.TIMESTAMP: (_timestamp, "a time like 2026-11-21T10:00:00 (UTC where it names no zone)"),
+    KeyType.TIMESTAMP: (spelled_timestamp, "a time like 2026-11-21T10:00:00 (UTC where it names no zone)"),
 }
 
 

@@ -17,7 +17,7 @@ from keyhole.encoding.earlier_rows import Upgrade, upgrades
 from keyhole.encoding.key_codec import NO_SUCH_VALUE
 from keyhole.encoding.row import Row, row_class
 from keyhole.encoding.value_types import ValueType, optional, value_type
-from keyhole.errors import StaleDescriptor, ValueMismatch
+from keyhole.errors import InternalError, KeyholeError, StaleDescriptor, ValueMismatch
 from keyhole.model.state import StateDescriptor, ValueField
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -31,6 +31,17 @@ def encode_row(version: int, fields: Iterable[Any]) -> bytes:
 def check_usable(descriptor: StateDescriptor) -> None:
     """Raises ValueMismatch where no row of the state can be read, and so none written; see RowCodec."""
     RowCodec(descriptor)
+
+
+def refusal_of(descriptor: StateDescriptor, rows: Iterable[bytes]) -> KeyholeError:
+    """The error for rows of which one can't be read: what `RowCodec.decode` raises for it."""
+    decode = RowCodec(descriptor).decode
+    try:
+        for row in rows:
+            decode(row)
+    except KeyholeError as error:
+        return error
+    return InternalError("a row can be read whole, and some of its fields can't be read alone, by a bug of Keyhole's")
 
 
 class RowCodec:

@@ -26,7 +26,9 @@ RowPlace = tuple[int, tuple[int, ...]]
 """A field of the value, and in a struct, and in a struct of that, the place of the field that is wanted."""
 
 
-def fields_reader(descriptor: StateDescriptor, wanted: Collection[RowPlace]) -> Callable[[bytes], Any]:
+def fields_reader(
+    descriptor: StateDescriptor, wanted: Collection[RowPlace], *, as_bytes: bool = False
+) -> Callable[[bytes], Any]:
     """Makes the function from a stored row to an object that has the field at place 2 as its attribute `_2`.
 
     A field of a struct is the attribute of such an object in turn. Values are as they are stored
@@ -35,10 +37,14 @@ def fields_reader(descriptor: StateDescriptor, wanted: Collection[RowPlace]) -> 
 
     Args:
         wanted: One at least.
+        as_bytes: Of whole fields what stands in the row, as an msgspec.Raw, or as bytes where that is a default.
     """
     schema = descriptor.value
     kinds = {at: parsed(schema.fields[at].type) for at, _ in wanted}
-    types = {at: _typed(kind, [inner for of, inner in wanted if of == at]) for at, kind in kinds.items()}
+    types: dict[int, Any] = {
+        at: msgspec.Raw if as_bytes else _typed(kind, [inner for of, inner in wanted if of == at])
+        for at, kind in kinds.items()
+    }
     newest: Sequence[Origin] = range(len(schema.fields))
     classes = [
         _row(version, places, types)
@@ -55,9 +61,7 @@ def _row(version: int, places: Sequence[Origin], types: Mapping[int, Any]) -> An
     """What a row of a version is decoded to: its fields are called by their places in the newest one."""
     at_home = {place: at for at in types if isinstance(place := places[at], int)}
     defaults = {
-        _attribute(at): msgspec.msgpack.decode(place, type=kind) if place else None
-        for at, kind in types.items()
-        if not isinstance(place := places[at], int)
+        _attribute(at): _default(place, kind) for at, kind in types.items() if not isinstance(place := places[at], int)
     }
     return _array(
         [types[at_home[place]] if place in at_home else None for place in range(max(at_home, default=-1) + 1)],
@@ -68,6 +72,12 @@ def _row(version: int, places: Sequence[Origin], types: Mapping[int, Any]) -> An
         namespace=defaults,
         tag=version,
     )
+
+
+def _default(stored: bytes, kind: Any) -> Any:
+    if kind is msgspec.Raw:
+        return stored or _NULL
+    return msgspec.msgpack.decode(stored, type=kind) if stored else None
 
 
 def _typed(kind: TypeName, inner: Sequence[tuple[int, ...]]) -> Any:
@@ -83,13 +93,17 @@ def _typed(kind: TypeName, inner: Sequence[tuple[int, ...]]) -> Any:
 
 
 _WHOLE = {"decimal": str}
+_NULL = msgspec.msgpack.encode(None)
 
 
 def _array(types: Sequence[Any], names: Sequence[str], *, namespace: Any = None, tag: int | None = None) -> Any:
     """An array whose further elements are not looked at. Of those whose type is None here nothing is kept."""
     made: Any = msgspec.defstruct(
         "Fields",
-        [(name, msgspec.Raw if of is None else of | None) for name, of in zip(names, types, strict=True)],
+        [
+            (name, msgspec.Raw if of in (None, msgspec.Raw) else of | None)
+            for name, of in zip(names, types, strict=True)
+        ],
         namespace=namespace,
         frozen=True,
         array_like=True,

@@ -21,7 +21,9 @@ from keyhole.model.predicates import (
     PredicateValue,
     checked,
 )
+from keyhole.model.selection import Selection, selection
 from keyhole.v1 import predicate_pb2 as pb
+from keyhole.v1 import query_pb2
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -159,3 +161,20 @@ def _digits(path: FieldPath, value: int | Decimal) -> str:
             f"field {str(path)!r} is compared with a number that is not finite, or has more than {_MOST_DIGITS} digits"
         )
     return spelled
+
+
+def selection_to_proto(selection: Selection) -> query_pb2.Selection | None:
+    """The selection of a request; None: everything is wanted. Raises as `predicate_to_proto`."""
+    if selection.is_all:
+        return None
+    return query_pb2.Selection(
+        where=None if selection.where is None else predicate_to_proto(selection.where),
+        fields=selection.fields or (),
+        keys_only=selection.keys_only,
+    )
+
+
+def selection_from_proto(message: query_pb2.Selection) -> Selection:
+    """What a request selects; of an empty message everything. Raises as `predicate_from_proto`."""
+    where = predicate_from_proto(message.where) if message.HasField("where") else None
+    return selection(where, message.fields or None, keys_only=message.keys_only)

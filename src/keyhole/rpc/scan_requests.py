@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.selected_entries import SelectedEntries
 from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.errors import MalformedRequest, StaleDescriptor, Unsupported
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import key_from_proto
+from keyhole.rpc.convert_predicates import selection_from_proto
 from keyhole.v1 import query_pb2
 
 _MOST_KEY_GROUP = (1 << 8 * GROUP_BYTES) - 1
@@ -36,6 +38,17 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
     check_has_entries(descriptor)
     start, stop = key_from_proto(getattr(request, "from")), key_from_proto(request.to)
     return codec.entry_range(key_from_proto(request.key), start, stop)
+
+
+def selected_entries(descriptor: StateDescriptor, request: query_pb2.ScanRequest) -> SelectedEntries:
+    """What is given of the entries in the range.
+
+    Raises:
+        ValueMismatch: The state has no such field, or of another type.
+        MalformedRequest: It is no selection.
+    """
+    as_json = request.options.format == query_pb2.VALUE_FORMAT_JSON
+    return SelectedEntries(descriptor, selection_from_proto(request.selection), as_json=as_json)
 
 
 def check_has_entries(descriptor: StateDescriptor) -> None:

@@ -25,6 +25,7 @@ from keyhole.model.read import ReadBounds, Role, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.read_requests import check_consistency
+from keyhole.rpc.scan_requests import selected_entries
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 
@@ -200,10 +201,19 @@ def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) 
     prefix, start, stop = within
     group = prefix[:GROUP_BYTES]
     rows = state.rows_as_of(request.options.as_of_epoch)
-    found = sorted(key for key in rows if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop))
+    select = selected_entries(state.descriptor, request)
+    found = sorted(
+        (key, row)
+        for key, row in rows.items()
+        if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop)
+    )
     if request.descending:
         found.reverse()
-    return [(key[len(prefix) :], value_of(state, key, request.options)) for key in found[: request.limit or None]]
+    kept = select.kept(found)[: request.limit or None]
+    return [
+        (key[len(prefix) :], value)
+        for (key, _), value in zip(kept, select.values([row for _, row in kept]), strict=True)
+    ]
 
 
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:

@@ -51,6 +51,7 @@ class FakeServer:
         streams: Lookup streams that are open.
         left: Lookup streams that their callers have ended; those that were cancelled don't count.
         frames: Frames answered so far.
+        selects: Set it to False, and its scans don't say that they heed a selection, as an older server's.
         version, clock_ahead_ms: What it says of itself in its status.
     """
 
@@ -69,6 +70,7 @@ class FakeServer:
         self.frames = 0
         self.draining = False
         self.protocol_version = PROTOCOL_VERSION
+        self.selects = True
         self.version = version()
         self.clock_ahead_ms = 0
         self._change = asyncio.Event()
@@ -253,7 +255,10 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                     await self._server.hold.wait()
                 page = entries[at : at + PAGE_ENTRIES]
                 yield pb.ScanResponse(
-                    source=source, map_keys=[key for key, _ in page], values=[value for _, value in page]
+                    source=source,
+                    map_keys=[key for key, _ in page],
+                    values=[value for _, value in page],
+                    selected=self._server.selects and request.HasField("selection"),
                 )
         finally:
             self._server.scans -= 1

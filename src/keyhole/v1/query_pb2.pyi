@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from keyhole.v1 import error_pb2 as _error_pb2
+from keyhole.v1 import predicate_pb2 as _predicate_pb2
 from keyhole.v1 import state_pb2 as _state_pb2
 import builtins as _builtins
 import sys
@@ -413,6 +414,7 @@ class ScanRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     KEY_GROUP_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
     descending: _builtins.bool
     limit: _builtins.int
     """The most entries; 0: all."""
@@ -434,6 +436,10 @@ class ScanRequest(_message.Message):
     def key_group(self) -> Global___KeyGroupScan:
         """In place of a key. `from`, `to` and `descending` are left out then."""
 
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Not there: all entries, whole."""
+
     def __init__(
         self,
         *,
@@ -445,14 +451,49 @@ class ScanRequest(_message.Message):
         options: Global___ReadOptions | None = ...,
         topic_id: _builtins.str = ...,
         key_group: Global___KeyGroupScan | None = ...,
+        selection: Global___Selection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "key_group", b"key_group", "options", b"options", "state", b"state", "to", b"to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "key_group", b"key_group", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScanRequest: _TypeAlias = ScanRequest  # noqa: Y015
+
+@_typing.final
+class Selection(_message.Message):
+    """Which of the entries, and what of each. `limit` counts those that are given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHERE_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    KEYS_ONLY_FIELD_NUMBER: _builtins.int
+    keys_only: _builtins.bool
+    """`values` are empty bytes. `fields` is left out then."""
+    @_builtins.property
+    def where(self) -> _predicate_pb2.Predicate:
+        """Not there: all of them."""
+
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Fields of the value, by name: rows have these alone, in this order. None: all."""
+
+    def __init__(
+        self,
+        *,
+        where: _predicate_pb2.Predicate | None = ...,
+        fields: _abc.Iterable[_builtins.str] | None = ...,
+        keys_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["where", b"where"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "keys_only", b"keys_only", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Selection: _TypeAlias = Selection  # noqa: Y015
 
 @_typing.final
 class ScanResponse(_message.Message):
@@ -463,6 +504,11 @@ class ScanResponse(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     MAP_KEYS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    SELECTED_FIELD_NUMBER: _builtins.int
+    selected: _builtins.bool
+    """The request's selection was heeded: each page of the answer to a request with one says so, but for those of servers
+    that know of none, and give everything.
+    """
     @_builtins.property
     def source(self) -> _state_pb2.Source: ...
     @_builtins.property
@@ -479,10 +525,11 @@ class ScanResponse(_message.Message):
         source: _state_pb2.Source | None = ...,
         map_keys: _abc.Iterable[_builtins.bytes] | None = ...,
         values: _abc.Iterable[_builtins.bytes] | None = ...,
+        selected: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["map_keys", b"map_keys", "source", b"source", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["map_keys", b"map_keys", "selected", b"selected", "source", b"source", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

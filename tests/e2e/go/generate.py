@@ -12,7 +12,7 @@ from grpc_tools import protoc
 HERE = Path(__file__).resolve().parent
 PROTOS = HERE.parents[2] / "protos"
 # What a reader needs.
-FILES = ("error", "state", "query")
+FILES = ("error", "state", "predicate", "query")
 PACKAGE = "keyhole.dev/e2e/keyholev1"
 
 

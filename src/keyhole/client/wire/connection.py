@@ -23,6 +23,7 @@ from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.read import Answer, Entries, ReadBounds, Source
+from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
 from keyhole.rpc.rotation import Renewing
@@ -82,11 +83,24 @@ class Connection:
             raise
 
     async def scan_all(
-        self, name: tuple[str, str], bounds: ReadBounds, seconds: float, limit: int | None, after: str | None
+        self,
+        name: tuple[str, str],
+        bounds: ReadBounds,
+        seconds: float,
+        limit: int | None,
+        after: str | None,
+        select: Selection,
     ) -> AsyncGenerator[EntriesRead]:
         """All keys of a state, page by page. Close the iterator. Raises as AsyncClient.scan_all."""
         reads = KeyGroupReads(
-            self._links, name, lambda: self._states.get(name) or self._reads(*name), bounds, seconds, limit, after
+            self._links,
+            name,
+            lambda: self._states.get(name) or self._reads(*name),
+            bounds,
+            seconds,
+            limit,
+            after,
+            select,
         )
         try:
             async with aclosing(reads.pages()) as pages:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
+from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import ScanPlace, place_of
@@ -24,8 +25,10 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.read import KeyedEntry, ReadBounds, Source
+from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import bounds_to_proto, source_from_proto
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.v1 import query_pb2 as pb
 
 
@@ -64,6 +67,7 @@ class KeyGroupReads:
         seconds: How long one key group may take.
         limit: The most entries; None: all.
         after: The token to go on behind; None: from the start.
+        select: Which entries, and what of each.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class KeyGroupReads:
         seconds: float,
         limit: int | None,
         after: str | None,
+        select: Selection,
     ) -> None:
         self._links = links
         self._name = name
@@ -83,6 +88,8 @@ class KeyGroupReads:
         self._seconds = seconds
         self._left = limit
         self._after = after
+        self._select = select
+        self._selected: tuple[StateCodec, SelectedRows] | None = None
         self._loop = asyncio.get_running_loop()
 
     async def pages(self) -> AsyncGenerator[EntriesRead]:
@@ -91,9 +98,8 @@ class KeyGroupReads:
         Raises:
             KeyholeError: See AsyncClient.scan_all.
         """
-        codec = await self._reads().codec(self._loop.time() + self._seconds)
-        self._topic_id = codec.descriptor.topic_id
-        descriptor = codec.descriptor
+        descriptor = (await self._begun_with()).descriptor
+        self._topic_id = descriptor.topic_id
         place = place_of(self._after, descriptor) if self._after else ScanPlace()
         key_groups = descriptor.key_groups
         while place.key_group < key_groups and self._left != 0:
@@ -120,6 +126,7 @@ class KeyGroupReads:
                 async with aclosing(self._call(link, codec, place, deadline)) as pages:
                     async for page in pages:
                         begun = True
+                        self._rows(codec).check_heeded(page)
                         if page.values:
                             yield await self._decoded(page, place.key_group, deadline)
             except StaleDescriptor as error:
@@ -135,6 +142,26 @@ class KeyGroupReads:
             else:
                 return
 
+    async def _begun_with(self) -> StateCodec:
+        """What the scan begins with: it has the fields that are selected by."""
+        deadline = self._loop.time() + self._seconds
+        while True:
+            codec = await self._reads().codec(deadline)
+            try:
+                self._rows(codec)
+            except ValueMismatch:
+                # The state may have got the field since it was described.
+                self._reads().outdated(codec)
+                if (await self._reads().codec(deadline)).descriptor == codec.descriptor:
+                    raise
+            else:
+                return codec
+
+    def _rows(self, codec: StateCodec) -> SelectedRows:
+        if self._selected is None or self._selected[0] is not codec:
+            self._selected = codec, SelectedRows(codec, self._select)
+        return self._selected[1]
+
     async def _call(
         self, link: Link, codec: StateCodec, place: ScanPlace, deadline: float
     ) -> AsyncGenerator[pb.ScanResponse]:
@@ -144,6 +171,7 @@ class KeyGroupReads:
             limit=self._left or 0,
             options=bounds_to_proto(self._bounds.among([place.key_group])),
             topic_id=codec.descriptor.topic_id,
+            selection=selection_to_proto(self._select),
         )
         call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
         try:
@@ -172,7 +200,8 @@ class KeyGroupReads:
         while True:
             codec = await self._codec(deadline)
             try:
-                entries = [_entry(codec, key, row, source) for key, row in zip(keys, page.values, strict=True)]
+                values = self._rows(codec).values(page)
+                entries = [_entry(codec, key, value, source) for key, value in zip(keys, values, strict=True)]
             except (StaleDescriptor, ValueMismatch) as error:
                 # A row of a schema that was added since the state was described.
                 await self._describe_again(codec, error, deadline)
@@ -198,11 +227,11 @@ class KeyGroupReads:
         return told
 
 
-def _entry(codec: StateCodec, storage_key: bytes, row: bytes, source: Source) -> KeyedEntry:
+def _entry(codec: StateCodec, storage_key: bytes, value: Any, source: Source) -> KeyedEntry:
     key, map_key = codec.entry(storage_key)
     if not key:  # of a broadcast state, whose keys are the entries of one
         key, map_key = map_key, ()
-    return KeyedEntry(_single(key), _single(map_key) if map_key else None, codec.decode_row(row), source)
+    return KeyedEntry(_single(key), _single(map_key) if map_key else None, value, source)
 
 
 def _single(values: tuple[object, ...]) -> object:

@@ -12,6 +12,7 @@ import grpc
 from keyhole.client.options import MapKey
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
+from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
@@ -27,8 +28,10 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.read import Entries, Entry, ReadBounds, Source
+from keyhole.model.selection import EVERYTHING, Selection
 from keyhole.model.state import KeyColumn
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.rpc.scan_requests import check_has_entries
 from keyhole.v1 import query_pb2 as pb
 
@@ -55,13 +58,17 @@ class Scan:
     bounds: ReadBounds
     descending: bool
     limit: int | None
+    select: Selection = EVERYTHING
 
     def __post_init__(self) -> None:
         checked_limit(self.limit)
 
     def request(self, codec: StateCodec) -> pb.ScanRequest:
-        """The scan as a request. Raises Unsupported where the state has no entries, KeyMismatch or NullKey where a
-        value does not fit.
+        """The scan as a request.
+
+        Raises:
+            Unsupported: The state has no entries.
+            KeyMismatch, NullKey, ValueMismatch: A value, or a field that is selected by, does not fit it.
         """
         check_has_entries(codec.descriptor)
         bounds = self.bounds
@@ -75,6 +82,7 @@ class Scan:
             limit=self.limit or 0,
             options=bounds_to_proto(bounds),
             topic_id=codec.descriptor.topic_id,
+            selection=selection_to_proto(self.select),
         )
         # A field of this name can't be an argument.
         getattr(request, "from").CopyFrom(_bound(codec.entries.columns, self.start))
@@ -114,9 +122,10 @@ class Scanner:
         while True:
             of = reads()
             codec = await of.codec(deadline)
-            answer = _Answer(codec)
             link = await attempts.link()
+            answer = _Answer()
             try:
+                answer.entries_of(codec, scan.select)
                 await self._read(link, scan.request(codec), answer, deadline)
             except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported) as error:
                 # The state may have changed since it was described.
@@ -153,19 +162,25 @@ class Scanner:
 class _Answer:
     """Of one call, put together from its pages as they come."""
 
-    def __init__(self, codec: StateCodec) -> None:
+    def __init__(self) -> None:
         self.source: Source | None = None
-        self._codec = codec
         self._entries: list[Entry] = []
-        self._single = len(codec.entries.columns) == 1
+
+    def entries_of(self, codec: StateCodec, select: Selection) -> None:
+        """What they are of, before the first page. Raises ValueMismatch: They are selected by what it has not."""
+        self._decode_key, self._single = codec.entries.decode, len(codec.entries.columns) == 1
+        self._selecting = SelectedRows(codec, select)
 
     def add(self, page: pb.ScanResponse) -> None:
-        """Raises ValueMismatch, StaleDescriptor: A row is not of the codec's schemas, or newer than these."""
+        """Raises ValueMismatch, StaleDescriptor, Unsupported: A row is not of the codec's schemas, or newer than these;
+        or the server knows of no selections.
+        """
+        self._selecting.check_heeded(page)
         self.source = self.source or source_from_proto(page.source)
-        decode_key, decode_row = self._codec.entries.decode, self._codec.decode_row
-        for encoded, row in zip(page.map_keys, page.values, strict=True):
+        decode_key, single = self._decode_key, self._single
+        for encoded, value in zip(page.map_keys, self._selecting.values(page), strict=True):
             map_key = decode_key(encoded)
-            self._entries.append(Entry(map_key[0] if self._single else map_key, decode_row(row)))
+            self._entries.append(Entry(map_key[0] if single else map_key, value))
 
     def whole(self, target: str) -> Entries:
         """Once there are no more pages."""

@@ -864,7 +864,9 @@ type ScanRequest struct {
 	// The descriptor's, of callers that decode the answer by it: STALE_DESCRIPTOR where the state was made anew since.
 	TopicId string `protobuf:"bytes,8,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	// In place of a key. `from`, `to` and `descending` are left out then.
-	KeyGroup      *KeyGroupScan `protobuf:"bytes,9,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
+	KeyGroup *KeyGroupScan `protobuf:"bytes,9,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
+	// Not there: all entries, whole.
+	Selection     *Selection `protobuf:"bytes,10,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,21 +964,95 @@ func (x *ScanRequest) GetKeyGroup() *KeyGroupScan {
 	return nil
 }
 
+func (x *ScanRequest) GetSelection() *Selection {
+	if x != nil {
+		return x.Selection
+	}
+	return nil
+}
+
+// Which of the entries, and what of each. `limit` counts those that are given.
+type Selection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not there: all of them.
+	Where *Predicate `protobuf:"bytes,1,opt,name=where,proto3" json:"where,omitempty"`
+	// Fields of the value, by name: rows have these alone, in this order. None: all.
+	Fields []string `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty"`
+	// `values` are empty bytes. `fields` is left out then.
+	KeysOnly      bool `protobuf:"varint,3,opt,name=keys_only,json=keysOnly,proto3" json:"keys_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Selection) Reset() {
+	*x = Selection{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Selection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Selection) ProtoMessage() {}
+
+func (x *Selection) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Selection.ProtoReflect.Descriptor instead.
+func (*Selection) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Selection) GetWhere() *Predicate {
+	if x != nil {
+		return x.Where
+	}
+	return nil
+}
+
+func (x *Selection) GetFields() []string {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *Selection) GetKeysOnly() bool {
+	if x != nil {
+		return x.KeysOnly
+	}
+	return false
+}
+
 // Columns, one item per entry. The first page has the source, also where there are no entries.
 type ScanResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Source *Source                `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The encoded map key (docs/keys.md). Of a scan of a key group: the encoded key, and behind it the map key where the
 	// state has one; that is the storage key without its key group.
-	MapKeys       [][]byte `protobuf:"bytes,2,rep,name=map_keys,json=mapKeys,proto3" json:"map_keys,omitempty"`
-	Values        [][]byte `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	MapKeys [][]byte `protobuf:"bytes,2,rep,name=map_keys,json=mapKeys,proto3" json:"map_keys,omitempty"`
+	Values  [][]byte `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	// The request's selection was heeded: each page of the answer to a request with one says so, but for those of servers
+	// that know of none, and give everything.
+	Selected      bool `protobuf:"varint,4,opt,name=selected,proto3" json:"selected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScanResponse) Reset() {
 	*x = ScanResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[11]
+	mi := &file_keyhole_v1_query_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1064,7 @@ func (x *ScanResponse) String() string {
 func (*ScanResponse) ProtoMessage() {}
 
 func (x *ScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[11]
+	mi := &file_keyhole_v1_query_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1077,7 @@ func (x *ScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResponse.ProtoReflect.Descriptor instead.
 func (*ScanResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{11}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ScanResponse) GetSource() *Source {
@@ -1023,6 +1099,13 @@ func (x *ScanResponse) GetValues() [][]byte {
 		return x.Values
 	}
 	return nil
+}
+
+func (x *ScanResponse) GetSelected() bool {
+	if x != nil {
+		return x.Selected
+	}
+	return false
 }
 
 type WatchRequest struct {
@@ -1051,7 +1134,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	mi := &file_keyhole_v1_query_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1146,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[12]
+	mi := &file_keyhole_v1_query_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1159,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRequest) GetState() *StateRef {
@@ -1168,7 +1251,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	mi := &file_keyhole_v1_query_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1263,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[13]
+	mi := &file_keyhole_v1_query_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1276,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchResponse) GetChanges() []*WatchedChanges {
@@ -1253,7 +1336,7 @@ type WatchedChanges struct {
 
 func (x *WatchedChanges) Reset() {
 	*x = WatchedChanges{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	mi := &file_keyhole_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1348,7 @@ func (x *WatchedChanges) String() string {
 func (*WatchedChanges) ProtoMessage() {}
 
 func (x *WatchedChanges) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[14]
+	mi := &file_keyhole_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1361,7 @@ func (x *WatchedChanges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedChanges.ProtoReflect.Descriptor instead.
 func (*WatchedChanges) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{14}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchedChanges) GetKeyGroup() uint32 {
@@ -1351,7 +1434,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[15]
+	mi := &file_keyhole_v1_query_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1446,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[15]
+	mi := &file_keyhole_v1_query_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1459,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LookupRequest) GetFrame() uint64 {
@@ -1454,7 +1537,7 @@ type LookupResponse struct {
 
 func (x *LookupResponse) Reset() {
 	*x = LookupResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[16]
+	mi := &file_keyhole_v1_query_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1549,7 @@ func (x *LookupResponse) String() string {
 func (*LookupResponse) ProtoMessage() {}
 
 func (x *LookupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[16]
+	mi := &file_keyhole_v1_query_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1562,7 @@ func (x *LookupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupResponse.ProtoReflect.Descriptor instead.
 func (*LookupResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{16}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LookupResponse) GetFrame() uint64 {
@@ -1535,7 +1618,7 @@ type LookupFailure struct {
 
 func (x *LookupFailure) Reset() {
 	*x = LookupFailure{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[17]
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1630,7 @@ func (x *LookupFailure) String() string {
 func (*LookupFailure) ProtoMessage() {}
 
 func (x *LookupFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[17]
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1643,7 @@ func (x *LookupFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupFailure.ProtoReflect.Descriptor instead.
 func (*LookupFailure) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{17}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LookupFailure) GetIndexes() []uint32 {
@@ -1587,7 +1670,7 @@ type ListStatesRequest struct {
 
 func (x *ListStatesRequest) Reset() {
 	*x = ListStatesRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1682,7 @@ func (x *ListStatesRequest) String() string {
 func (*ListStatesRequest) ProtoMessage() {}
 
 func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1695,7 @@ func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesRequest.ProtoReflect.Descriptor instead.
 func (*ListStatesRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListStatesRequest) GetApplication() string {
@@ -1631,7 +1714,7 @@ type ListStatesResponse struct {
 
 func (x *ListStatesResponse) Reset() {
 	*x = ListStatesResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1726,7 @@ func (x *ListStatesResponse) String() string {
 func (*ListStatesResponse) ProtoMessage() {}
 
 func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1739,7 @@ func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesResponse.ProtoReflect.Descriptor instead.
 func (*ListStatesResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListStatesResponse) GetStates() []*StateDescriptor {
@@ -1675,7 +1758,7 @@ type DescribeStateRequest struct {
 
 func (x *DescribeStateRequest) Reset() {
 	*x = DescribeStateRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1770,7 @@ func (x *DescribeStateRequest) String() string {
 func (*DescribeStateRequest) ProtoMessage() {}
 
 func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1783,7 @@ func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateRequest.ProtoReflect.Descriptor instead.
 func (*DescribeStateRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DescribeStateRequest) GetState() *StateRef {
@@ -1720,7 +1803,7 @@ type DescribeStateResponse struct {
 
 func (x *DescribeStateResponse) Reset() {
 	*x = DescribeStateResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1815,7 @@ func (x *DescribeStateResponse) String() string {
 func (*DescribeStateResponse) ProtoMessage() {}
 
 func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1828,7 @@ func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateResponse.ProtoReflect.Descriptor instead.
 func (*DescribeStateResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DescribeStateResponse) GetDescriptor_() *StateDescriptor {
@@ -1770,7 +1853,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1865,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1878,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
 }
 
 type StatusResponse struct {
@@ -1809,7 +1892,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1904,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1917,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StatusResponse) GetServers() []*ServerStatus {
@@ -1863,7 +1946,7 @@ type ProxyStatus struct {
 
 func (x *ProxyStatus) Reset() {
 	*x = ProxyStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +1958,7 @@ func (x *ProxyStatus) String() string {
 func (*ProxyStatus) ProtoMessage() {}
 
 func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +1971,7 @@ func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
 func (*ProxyStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ProxyStatus) GetVersion() string {
@@ -1940,7 +2023,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2035,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2048,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ServerStatus) GetServer() string {
@@ -2085,7 +2168,7 @@ type StateHolding struct {
 
 func (x *StateHolding) Reset() {
 	*x = StateHolding{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2180,7 @@ func (x *StateHolding) String() string {
 func (*StateHolding) ProtoMessage() {}
 
 func (x *StateHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2193,7 @@ func (x *StateHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHolding.ProtoReflect.Descriptor instead.
 func (*StateHolding) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StateHolding) GetDescriptor_() *StateDescriptor {
@@ -2201,7 +2284,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2296,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2309,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExplainRequest) GetState() *StateRef {
@@ -2277,7 +2360,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2372,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2385,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExplainResponse) GetKeyGroup() uint32 {
@@ -2415,7 +2498,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2510,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2523,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Hop) GetAddress() string {
@@ -2509,7 +2592,7 @@ type KeyGroupCopy struct {
 
 func (x *KeyGroupCopy) Reset() {
 	*x = KeyGroupCopy{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2604,7 @@ func (x *KeyGroupCopy) String() string {
 func (*KeyGroupCopy) ProtoMessage() {}
 
 func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2617,7 @@ func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
 func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *KeyGroupCopy) GetServer() string {
@@ -2619,7 +2702,7 @@ var File_keyhole_v1_query_proto protoreflect.FileDescriptor
 const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\n" +
 	"\x16keyhole/v1/query.proto\x12\n" +
-	"keyhole.v1\x1a\x16keyhole/v1/error.proto\x1a\x16keyhole/v1/state.proto\"B\n" +
+	"keyhole.v1\x1a\x16keyhole/v1/error.proto\x1a\x1akeyhole/v1/predicate.proto\x1a\x16keyhole/v1/state.proto\"B\n" +
 	"\bStateRef\x12 \n" +
 	"\vapplication\x18\x01 \x01(\tR\vapplication\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\"\xca\x01\n" +
@@ -2664,7 +2747,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"A\n" +
 	"\fKeyGroupScan\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\fR\x05after\"\xdd\x02\n" +
+	"\x05after\x18\x02 \x01(\fR\x05after\"\x92\x03\n" +
 	"\vScanRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x12#\n" +
@@ -2676,11 +2759,18 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x05limit\x18\x06 \x01(\x04R\x05limit\x121\n" +
 	"\aoptions\x18\a \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\x12\x19\n" +
 	"\btopic_id\x18\b \x01(\tR\atopicId\x125\n" +
-	"\tkey_group\x18\t \x01(\v2\x18.keyhole.v1.KeyGroupScanR\bkeyGroup\"m\n" +
+	"\tkey_group\x18\t \x01(\v2\x18.keyhole.v1.KeyGroupScanR\bkeyGroup\x123\n" +
+	"\tselection\x18\n" +
+	" \x01(\v2\x15.keyhole.v1.SelectionR\tselection\"m\n" +
+	"\tSelection\x12+\n" +
+	"\x05where\x18\x01 \x01(\v2\x15.keyhole.v1.PredicateR\x05where\x12\x16\n" +
+	"\x06fields\x18\x02 \x03(\tR\x06fields\x12\x1b\n" +
+	"\tkeys_only\x18\x03 \x01(\bR\bkeysOnly\"\x89\x01\n" +
 	"\fScanResponse\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.keyhole.v1.SourceR\x06source\x12\x19\n" +
 	"\bmap_keys\x18\x02 \x03(\fR\amapKeys\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\fR\x06values\"\xdb\x02\n" +
+	"\x06values\x18\x03 \x03(\fR\x06values\x12\x1a\n" +
+	"\bselected\x18\x04 \x01(\bR\bselected\"\xdb\x02\n" +
 	"\fWatchRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12#\n" +
 	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x12\x14\n" +
@@ -2858,7 +2948,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -2874,41 +2964,43 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*GetManyResponse)(nil),       // 11: keyhole.v1.GetManyResponse
 	(*KeyGroupScan)(nil),          // 12: keyhole.v1.KeyGroupScan
 	(*ScanRequest)(nil),           // 13: keyhole.v1.ScanRequest
-	(*ScanResponse)(nil),          // 14: keyhole.v1.ScanResponse
-	(*WatchRequest)(nil),          // 15: keyhole.v1.WatchRequest
-	(*WatchResponse)(nil),         // 16: keyhole.v1.WatchResponse
-	(*WatchedChanges)(nil),        // 17: keyhole.v1.WatchedChanges
-	(*LookupRequest)(nil),         // 18: keyhole.v1.LookupRequest
-	(*LookupResponse)(nil),        // 19: keyhole.v1.LookupResponse
-	(*LookupFailure)(nil),         // 20: keyhole.v1.LookupFailure
-	(*ListStatesRequest)(nil),     // 21: keyhole.v1.ListStatesRequest
-	(*ListStatesResponse)(nil),    // 22: keyhole.v1.ListStatesResponse
-	(*DescribeStateRequest)(nil),  // 23: keyhole.v1.DescribeStateRequest
-	(*DescribeStateResponse)(nil), // 24: keyhole.v1.DescribeStateResponse
-	(*StatusRequest)(nil),         // 25: keyhole.v1.StatusRequest
-	(*StatusResponse)(nil),        // 26: keyhole.v1.StatusResponse
-	(*ProxyStatus)(nil),           // 27: keyhole.v1.ProxyStatus
-	(*ServerStatus)(nil),          // 28: keyhole.v1.ServerStatus
-	(*StateHolding)(nil),          // 29: keyhole.v1.StateHolding
-	(*ExplainRequest)(nil),        // 30: keyhole.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 31: keyhole.v1.ExplainResponse
-	(*Hop)(nil),                   // 32: keyhole.v1.Hop
-	(*KeyGroupCopy)(nil),          // 33: keyhole.v1.KeyGroupCopy
-	nil,                           // 34: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 35: keyhole.v1.Source
-	(*Error)(nil),                 // 36: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 37: keyhole.v1.StateDescriptor
+	(*Selection)(nil),             // 14: keyhole.v1.Selection
+	(*ScanResponse)(nil),          // 15: keyhole.v1.ScanResponse
+	(*WatchRequest)(nil),          // 16: keyhole.v1.WatchRequest
+	(*WatchResponse)(nil),         // 17: keyhole.v1.WatchResponse
+	(*WatchedChanges)(nil),        // 18: keyhole.v1.WatchedChanges
+	(*LookupRequest)(nil),         // 19: keyhole.v1.LookupRequest
+	(*LookupResponse)(nil),        // 20: keyhole.v1.LookupResponse
+	(*LookupFailure)(nil),         // 21: keyhole.v1.LookupFailure
+	(*ListStatesRequest)(nil),     // 22: keyhole.v1.ListStatesRequest
+	(*ListStatesResponse)(nil),    // 23: keyhole.v1.ListStatesResponse
+	(*DescribeStateRequest)(nil),  // 24: keyhole.v1.DescribeStateRequest
+	(*DescribeStateResponse)(nil), // 25: keyhole.v1.DescribeStateResponse
+	(*StatusRequest)(nil),         // 26: keyhole.v1.StatusRequest
+	(*StatusResponse)(nil),        // 27: keyhole.v1.StatusResponse
+	(*ProxyStatus)(nil),           // 28: keyhole.v1.ProxyStatus
+	(*ServerStatus)(nil),          // 29: keyhole.v1.ServerStatus
+	(*StateHolding)(nil),          // 30: keyhole.v1.StateHolding
+	(*ExplainRequest)(nil),        // 31: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 32: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 33: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 34: keyhole.v1.KeyGroupCopy
+	nil,                           // 35: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 36: keyhole.v1.Source
+	(*Predicate)(nil),             // 37: keyhole.v1.Predicate
+	(*Error)(nil),                 // 38: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 39: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	34, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	35, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	35, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	36, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -2920,58 +3012,60 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	5,  // 17: keyhole.v1.ScanRequest.to:type_name -> keyhole.v1.Key
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
 	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
-	35, // 20: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	3,  // 21: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 22: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
-	2,  // 23: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
-	17, // 24: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
-	3,  // 25: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 26: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 27: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	35, // 28: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	20, // 29: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	36, // 30: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	37, // 31: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
-	3,  // 32: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	37, // 33: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	29, // 34: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	28, // 35: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	27, // 36: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	29, // 37: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	37, // 38: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	35, // 39: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 40: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 41: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 42: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 43: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	36, // 44: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	32, // 45: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	33, // 46: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	36, // 47: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	35, // 48: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	21, // 49: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	23, // 50: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 51: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 52: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	18, // 53: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	13, // 54: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	15, // 55: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
-	25, // 56: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	30, // 57: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	22, // 58: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	24, // 59: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 60: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 61: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	19, // 62: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	14, // 63: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	16, // 64: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
-	26, // 65: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	31, // 66: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	58, // [58:67] is the sub-list for method output_type
-	49, // [49:58] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	14, // 20: keyhole.v1.ScanRequest.selection:type_name -> keyhole.v1.Selection
+	37, // 21: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
+	36, // 22: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	3,  // 23: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 24: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
+	2,  // 25: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
+	18, // 26: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
+	3,  // 27: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 28: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 29: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
+	36, // 30: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	21, // 31: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	38, // 32: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	39, // 33: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	3,  // 34: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
+	39, // 35: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	30, // 36: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	29, // 37: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	28, // 38: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	30, // 39: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	39, // 40: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	36, // 41: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 42: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 43: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 44: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 45: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	38, // 46: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	33, // 47: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	34, // 48: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	38, // 49: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	36, // 50: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	22, // 51: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	24, // 52: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 53: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 54: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	19, // 55: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 56: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	16, // 57: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
+	26, // 58: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	31, // 59: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	23, // 60: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	25, // 61: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 62: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 63: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	20, // 64: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	15, // 65: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	17, // 66: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
+	27, // 67: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	32, // 68: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	60, // [60:69] is the sub-list for method output_type
+	51, // [51:60] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -2980,6 +3074,7 @@ func file_keyhole_v1_query_proto_init() {
 		return
 	}
 	file_keyhole_v1_error_proto_init()
+	file_keyhole_v1_predicate_proto_init()
 	file_keyhole_v1_state_proto_init()
 	file_keyhole_v1_query_proto_msgTypes[1].OneofWrappers = []any{
 		(*KeyPart_String_)(nil),
@@ -2989,7 +3084,7 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
-	file_keyhole_v1_query_proto_msgTypes[28].OneofWrappers = []any{
+	file_keyhole_v1_query_proto_msgTypes[29].OneofWrappers = []any{
 		(*ExplainResponse_Answer)(nil),
 		(*ExplainResponse_Error)(nil),
 	}
@@ -2999,7 +3094,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

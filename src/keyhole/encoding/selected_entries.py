@@ -1,0 +1,50 @@
+"""What a scan gives of stored entries: those that are selected, and of each what is wanted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyhole.encoding.entry_filter import EntryFilter, StoredEntry
+from keyhole.encoding.predicate_binding import bound
+from keyhole.encoding.row_codec import RowCodec
+from keyhole.encoding.row_projection import RowProjection
+from keyhole.model.selection import Selection
+from keyhole.model.state import StateDescriptor
+
+
+class SelectedEntries:
+    """Of one state, as it is described now. Thread-safe.
+
+    Args:
+        as_json: Rows as JSON, in UTF-8.
+
+    Raises:
+        ValueMismatch: The state has no such field, or of another type.
+        MalformedRequest: The predicate is too large.
+    """
+
+    def __init__(self, descriptor: StateDescriptor, selection: Selection, *, as_json: bool = False) -> None:
+        where, fields = selection.where, selection.fields
+        self.tests = where is not None
+        self._filter = None if where is None else EntryFilter(descriptor, where)
+        self._projection = None if fields is None else RowProjection(descriptor, fields)
+        self._keys_only = selection.keys_only
+        self._json = RowCodec(given_descriptor(descriptor, selection)) if as_json else None
+
+    def kept(self, entries: Sequence[StoredEntry]) -> Sequence[StoredEntry]:
+        """Those that are selected, as they are stored. Raises ValueMismatch, StaleDescriptor."""
+        return entries if self._filter is None else self._filter.kept(entries)
+
+    def values(self, rows: Sequence[bytes]) -> list[bytes]:
+        """What is wanted of each row; empty bytes: nothing. Raises ValueMismatch, StaleDescriptor."""
+        if self._keys_only:
+            return [b""] * len(rows)
+        cut = list(rows) if self._projection is None else self._projection.rows(rows)
+        return cut if self._json is None else self._json.each_to_json(cut)
+
+
+def given_descriptor(descriptor: StateDescriptor, selection: Selection) -> StateDescriptor:
+    """The state's, with the fields alone that a scan gives: what reads them. Raises as SelectedEntries."""
+    if selection.where is not None:
+        bound(selection.where, descriptor)
+    return descriptor if selection.fields is None else RowProjection(descriptor, selection.fields).descriptor
