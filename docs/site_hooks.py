@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import io
 import logging
 import os
 import posixpath
 import re
 import tarfile
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -171,11 +171,12 @@ def _cached_mermaid() -> str | None:
         try:
             with urllib.request.urlopen(_MERMAID, timeout=60) as answer:
                 packed = answer.read()
-        except (urllib.error.URLError, TimeoutError) as error:
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            cache.write_bytes(packed)
+        # A reply that breaks off, or is none, is an HTTPException; a connection that does an OSError, as is URLError.
+        except (OSError, http.client.HTTPException) as error:
             _log.info("the pictures stay text: %s can't be had (%s)", _MERMAID, error)
             return None
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_bytes(packed)
     packed = cache.read_bytes()
     if base64.b64encode(hashlib.sha512(packed).digest()).decode() != _MERMAID_SHA512:
         cache.unlink()

@@ -260,10 +260,7 @@ async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
         ((PATH, "sensor-7"), "no entries to scan"),
         ((PATH, "sensor-7", "--from", "a"), "no entries to scan"),
         ((HOURLY, "sensor-7", "--from", "noon"), "give a time like"),
-        ((HOURLY, "--from", "2026-11-21"), "name it (sensor string)"),
-        ((PATH, "--descending"), "all keys come in no order"),
         ((PATH, "--after", "x"), "no token of an earlier one"),
-        ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
         ((RULES, "sensor-7"), "kind broadcast, and listed whole"),
         ((WINDOWS, "sensor-7", "--to", "a,b,c"), "has 3 columns"),
         ((WINDOWS, "sensor-7", "--min-epoch", "9"), "at epoch 1"),
@@ -274,6 +271,24 @@ async def test_a_scan_that_cant_be_is_one_message_and_exit_code_1(
     keyhole: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
 ) -> None:
     assert (await refused(keyhole, capsys, says, "scan", *arguments)).startswith("keyhole: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((HOURLY, "--from", "2026-11-21"), "name it (sensor string)"),
+        ((PATH, "--descending"), "all keys come in no order"),
+        ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
+        ((RULES, "--after", "x"), "leave --after out"),
+    ],
+)
+async def test_options_that_contradict_each_other_are_wrong_usage(
+    keyhole: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
+) -> None:
+    assert await keyhole("scan", *arguments) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert says in told.err
 
 
 async def test_a_limit_of_nothing_is_wrong_usage() -> None:
@@ -328,7 +343,6 @@ def _column(names: str, row: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("get", "weather", "a"), "APPLICATION/STATE"),
         (("get", "weather/nothing", "a"), STATE),
         (("get", "climate/readings", "a"), APPLICATION),
     ],
@@ -384,7 +398,8 @@ async def test_retire_has_all_servers_forget_and_says_what_each_has_forgotten(
             server.clock.ahead_seconds += 2 * LEASE_SECONDS
         assert await run(APPLICATION, "another", "--proxy", proxy.address, "--json") == 0
         assert json.loads(capsys.readouterr().out)["retired"] == []
-        assert await run(APPLICATION, "main", "--servers", f"{a.address},{unused_address()}", "--json") == 1
+        with unused_address() as nobody:
+            assert await run(APPLICATION, "main", "--servers", f"{a.address},{nobody}", "--json") == 1
         told = json.loads(capsys.readouterr().out)
         assert told["retired"] == [{"server": a.address, "query": "main", "states": [STATE]}]
         assert len(told["not_asked"]) == 1

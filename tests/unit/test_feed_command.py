@@ -111,7 +111,7 @@ def test_formats_are_those_that_a_feeder_reads() -> None:
 def test_what_contradicts_itself_or_lacks_is_said_with_what_to_write(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*FEED, *words]) == 1
+    assert main([*FEED, *words]) == 2
     assert says in capsys.readouterr().err
 
 

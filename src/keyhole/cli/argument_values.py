@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from typing import Any
+
+from keyhole.addresses import is_host_port
+from keyhole.errors import InvalidConfiguration
+from keyhole.model.names import checked_name
+from keyhole.model.state_path import state_path
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_AS_LISTED = "write it as `keyhole states` lists it"
 
 
 def seconds(text: str) -> float:
@@ -38,6 +47,53 @@ def count_or_none(text: str) -> int:
 def seconds_or_none(text: str) -> float:
     """0 or more, and finite. Raises ArgumentTypeError."""
     return 0.0 if text.strip() == "0" else seconds(text)
+
+
+def whole(text: str) -> int:
+    """A whole number of 0 or more. Raises ArgumentTypeError."""
+    return count_or_none(text)
+
+
+def name(text: str) -> str:
+    """Of an application, a query or a state. Raises ArgumentTypeError."""
+    return _taken(lambda: checked_name("the name", text, _AS_LISTED))
+
+
+def state(text: str) -> str:
+    """A state by its whole name, APP/STATE. Raises ArgumentTypeError."""
+
+    def checked() -> str:
+        application, of = state_path(text)
+        checked_name("the application's name", application, _AS_LISTED)
+        checked_name("the state's name", of, _AS_LISTED)
+        return text
+
+    return _taken(checked)
+
+
+def addresses(text: str) -> list[str]:
+    """HOST:PORT, separated by commas. Raises ArgumentTypeError."""
+    found = [part.strip() for part in text.split(",")]
+    for one in found:
+        if not is_host_port(one):
+            raise argparse.ArgumentTypeError(f"{one!r} is not HOST:PORT; write several with commas between")
+    return found
+
+
+def topic(text: str) -> str:
+    """A name that a topic of Kafka's can have. Raises ArgumentTypeError."""
+    if not _TOPIC.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249"
+        )
+    return text
+
+
+def _taken(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except InvalidConfiguration as error:
+        raise argparse.ArgumentTypeError(error.message) from error
 
 
 class Version(argparse.Action):

@@ -8,11 +8,22 @@ import os
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.cli import read_commands, run_commands, tool_commands
-from keyhole.cli.argument_values import Version, add_pairs, count, seconds, seconds_or_none
+from keyhole.cli.argument_values import (
+    Version,
+    add_pairs,
+    addresses,
+    count,
+    name,
+    seconds,
+    seconds_or_none,
+    state,
+    whole,
+)
 from keyhole.cli.credential_arguments import add_credentials
 from keyhole.cli.feed_arguments import add_feed
 from keyhole.cli.project_arguments import add_new
 from keyhole.cli.up_arguments import add_up
+from keyhole.cli.wrong_usage import OneLineParser
 from keyhole.config import DEFAULT_PROXY_PORT, PROXY_VARIABLE
 from keyhole.demo.jobs import job_names
 from keyhole.up.exports import proxy_here
@@ -22,7 +33,7 @@ _AS_LISTED = "as `keyhole states` lists them"
 
 def parser_of_all() -> argparse.ArgumentParser:
     """The parser of all commands. What it gives has `run`: a function of what it gave, which returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = OneLineParser(
         prog="keyhole", description="Queryable state for Spark.", epilog="keyhole COMMAND --help says more of each."
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print Keyhole's version")
@@ -35,10 +46,10 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_drop(commands)
     _add_doctor(commands)
     _add_token(commands)
-    for name, program in run_commands.SERVICES.items():
-        service = commands.add_parser(name, help=f"run a {name} here, configured by the environment")
+    for of, program in run_commands.SERVICES.items():
+        service = commands.add_parser(of, help=f"run a {of} here, configured by the environment")
         service.set_defaults(run=functools.partial(run_commands.become, program))
-        if name == "state-server":
+        if of == "state-server":
             service.add_argument("--role", choices=("owner", "replica"), help="default: KEYHOLE_STATE_SERVER_ROLE")
             service.add_argument("--applications", metavar="APP,...", help="what a replica follows")
     _add_jobs(commands)
@@ -63,9 +74,9 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_credentials(common)
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
     describe = commands.add_parser("describe", parents=[common], help="show what a state is and who holds it")
-    describe.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    describe.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
     get = commands.add_parser("get", parents=[common], help="look keys up")
-    get.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    get.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
     get.add_argument(
         "keys",
         nargs="+",
@@ -73,7 +84,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="several columns: a JSON array, or separated by commas; of a map state the key's, then the map key's",
     )
     scan = commands.add_parser("scan", parents=[common], help="list all keys of a state, or the entries of one key")
-    scan.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    scan.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
     scan.add_argument(
         "key", nargs="?", metavar="KEY", help="as for get, without the map key; default: all keys, in no order"
     )
@@ -98,7 +109,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     explain = commands.add_parser(
         "explain", parents=[common], help="say how keys are read: who is asked, how long each takes, who holds them"
     )
-    explain.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    explain.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
     explain.add_argument("keys", nargs="+", metavar="KEY", help="as for get")
     for command in (get, scan, explain):
         command.add_argument(
@@ -111,7 +122,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--max-staleness", type=seconds, metavar="SECONDS", help="the oldest answer that will do; default: any"
         )
         command.add_argument(
-            "--min-epoch", type=int, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
+            "--min-epoch", type=whole, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
         )
         command.add_argument(
             "--as-of", type=count, metavar="EPOCH", help="as of this very epoch, which servers keep for a while"
@@ -124,7 +135,10 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     top.set_defaults(run=tool_commands.run_top)
     for command in (status, top):
         command.add_argument(
-            "--interval", type=seconds, default=2.0, metavar="SECONDS", help="between two looks (%(default)s)"
+            "--interval",
+            type=seconds,
+            metavar="SECONDS",
+            help=f"between two looks ({read_commands.LOOK_SECONDS})",
         )
         command.add_argument("--count", type=count, metavar="N", help="end after so many looks; default: at Ctrl-C")
     status.add_argument(
@@ -136,14 +150,14 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     status.add_argument("--namespace", help="of these pods; default: the one that this runs in, or KUBECONFIG's")
     codegen = commands.add_parser("codegen", parents=[common], help="write types for the values of states")
-    codegen.add_argument("application", metavar="APP", help="whose states")
-    codegen.add_argument("states", nargs="*", metavar="STATE", help="default: all of them")
+    codegen.add_argument("application", type=name, metavar="APP", help="whose states")
+    codegen.add_argument("states", type=name, nargs="*", metavar="STATE", help="default: all of them")
     codegen.add_argument(
         "--language", choices=("python", "typescript"), default="python", help="typescript: for HTTP (%(default)s)"
     )
     reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status, "codegen": codegen}
-    for name, command in (reads | {"explain": explain}).items():
-        command.set_defaults(run=read_commands.read, read=name)
+    for read, command in (reads | {"explain": explain}).items():
+        command.set_defaults(run=read_commands.read, read=read)
 
 
 def _add_proxy(command: argparse.ArgumentParser) -> None:
@@ -156,10 +170,8 @@ def _add_proxy(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_servers(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--servers", type=lambda text: text.split(","), metavar="HOST:PORT,...", help="in place of those a proxy knows"
-    )
+def _add_servers(command: argparse._ActionsContainer) -> None:
+    command.add_argument("--servers", type=addresses, metavar="HOST:PORT,...", help="in place of those a proxy knows")
 
 
 def _add_token(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -183,7 +195,7 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
 
     create = verbs.add_parser("create", parents=[kafka, shown], help="take one, while the job runs")
-    create.add_argument("application", metavar="APP")
+    create.add_argument("application", type=name, metavar="APP")
     create.add_argument("--to", required=True, metavar="PATH", help="a new folder, local or any that fsspec reaches")
     add_pairs(create, "--checkpoint", "QUERY=DIR", "Spark's checkpoint of a query; needed where Spark keeps state")
     create.add_argument(
@@ -200,7 +212,7 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
     restore = verbs.add_parser("restore", parents=[kafka, shown], help="make an application of one")
     restore.add_argument("path", metavar="PATH")
-    restore.add_argument("--application", metavar="NAME", help="a new name; default: the old one")
+    restore.add_argument("--application", type=name, metavar="NAME", help="a new name; default: the old one")
     add_pairs(restore, "--key-groups", "STATE=N", "another number of key groups", count)
     add_pairs(restore, "--rename", "OLD=NEW", "another name for a state")
     add_pairs(restore, "--rename-query", "OLD=NEW", "another name for a query")
@@ -211,12 +223,12 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verify = commands.add_parser("verify", help="compare all copies of a state with its changelog, record by record")
-    verify.add_argument("state", metavar="APP/STATE", help=_AS_LISTED)
+    verify.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
     verify.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
     _add_proxy(verify)
     _add_servers(verify)
     verify.add_argument(
-        "--show", type=int, default=0, metavar="N", help="also the first N storage keys of each kind, in hexadecimal"
+        "--show", type=whole, default=0, metavar="N", help="also the first N storage keys of each kind, in hexadecimal"
     )
     verify.add_argument("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="of one call (%(default)s)")
     verify.add_argument(
@@ -251,8 +263,8 @@ def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     retire = commands.add_parser("retire", help="have all state servers forget a query whose job is over for good")
-    retire.add_argument("application", metavar="APP")
-    retire.add_argument("query", metavar="QUERY", nargs="?", default="", help="default: all of the application")
+    retire.add_argument("application", type=name, metavar="APP")
+    retire.add_argument("query", type=name, metavar="QUERY", nargs="?", help="default: all of the application")
     _add_proxy(retire)
     _add_servers(retire)
     retire.add_argument(
@@ -270,13 +282,18 @@ def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     drop = commands.add_parser("drop", help="delete a query that is over: its states, their topics and its records")
-    drop.add_argument("application", metavar="APP")
-    drop.add_argument("query", metavar="QUERY", help="of a state that `keyhole feed` feeds: the state's name")
+    drop.add_argument("application", type=name, metavar="APP")
+    drop.add_argument(
+        "query", type=name, metavar="QUERY", help="of a state that `keyhole feed` feeds: the state's name"
+    )
     drop.add_argument("--yes", action="store_true", help="else what would go is shown, and nothing goes")
     drop.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
     _add_proxy(drop)
-    _add_servers(drop)
-    drop.add_argument("--no-servers", action="store_true", help="there are none any more that would have to forget it")
+    servers = drop.add_mutually_exclusive_group()
+    _add_servers(servers)
+    servers.add_argument(
+        "--no-servers", action="store_true", help="there are none any more that would have to forget it"
+    )
     drop.add_argument(
         "--timeout",
         type=seconds,

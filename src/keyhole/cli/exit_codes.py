@@ -25,10 +25,13 @@ _MEANINGS = {
         "It could not be done, and standard error says why and what to do; or what was looked at is not as it should "
         "be, as said below. Also where whatever reads the output has ended."
     ),
-    ExitCode.WRONG_USAGE: "The command line is wrong: an option that there is not, a value that can't be.",
+    ExitCode.WRONG_USAGE: (
+        "The command line is wrong: an option that there is not, a value that can't be, options that contradict each "
+        "other. One line says so."
+    ),
     ExitCode.BROKEN_OFF: (
         "It was broken off by Ctrl-C. What runs until then ends with 0: `top`, `status --watch`, `feed`, `demo`, "
-        "`up --foreground`."
+        "`job`, `dev`, `up --foreground`."
     ),
 }
 

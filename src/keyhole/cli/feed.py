@@ -14,12 +14,14 @@ from rich.console import Console
 
 from keyhole import logs
 from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.cli.wrong_usage import as_usage
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import CallerSettings, JobConfig, load
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.waiting import ProgressLine
+from keyhole.discovery.parse import read as read_servers
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
 from keyhole.feed.kafka.last_records import last_records, partitions_of
 from keyhole.feed.kafka.recorded import recorded_state
@@ -108,15 +110,8 @@ def feed_config(options: argparse.Namespace, application: str) -> JobConfig:
     """Where Kafka and the servers are, and who asks: by the options, else by the environment.
 
     Raises:
-        InvalidConfiguration: Something is missing, or wrong; the message names the option or the variable.
+        InvalidConfiguration: Something is wrong; the message names the variable.
     """
-    for name in ("bootstrap_servers", "servers"):
-        variable = f"{JobConfig.PREFIX}{name.upper()}"
-        if not (getattr(options, name) or os.environ.get(variable)):
-            option = f"--{name.replace('_', '-')}"
-            raise InvalidConfiguration(
-                f"give {option} HOST:PORT, or set {variable}: `keyhole demo` prints those of its own", variable=variable
-            )
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(CallerSettings)}
     if given["tls"] is None and any(value for name, value in given.items() if name.startswith("tls_")):
         given["tls"] = "on"
@@ -138,10 +133,10 @@ def run(options: argparse.Namespace) -> int:
         The exit code: 0; 130 where it was broken off before it had begun to feed.
 
     Raises:
+        WrongUsage: The command line contradicts itself, or lacks something.
         KeyholeError: It can't begin, and nothing was made; or it can't go on, and the next start goes on behind it.
     """
-    chosen = feed_options(options)
-    descriptor = describe(chosen)
+    chosen, descriptor = as_usage(lambda: _wanted(options))
     config = feed_config(options, chosen.application)
     clock = SystemClock()
     encoding = _encoding(options, clock)
@@ -171,6 +166,23 @@ def run(options: argparse.Namespace) -> int:
         return _BROKEN_OFF
     _say(console, f"stopped: {shown.total(done)}. {options.state} can be read; the same command goes on from here")
     return 0
+
+
+def _wanted(options: argparse.Namespace) -> tuple[FeedOptions, StateDescriptor]:
+    """What is to be fed, once the command line has all that it takes. Raises InvalidConfiguration."""
+    chosen = feed_options(options)
+    descriptor = describe(chosen)
+    for name in ("bootstrap_servers", "servers"):
+        variable = f"{JobConfig.PREFIX}{name.upper()}"
+        if not (getattr(options, name) or os.environ.get(variable)):
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidConfiguration(
+                f"give {option} HOST:PORT, or set {variable}: `keyhole up` and `keyhole demo` print those of their own",
+                variable=variable,
+            )
+    if options.servers:
+        read_servers(options.servers)
+    return chosen, descriptor
 
 
 def _say(console: Console, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from keyhole.cli import run_commands
-from keyhole.cli.argument_values import count, count_or_none, seconds
+from keyhole.cli.argument_values import count, count_or_none, seconds, state, topic
 from keyhole.cli.credential_arguments import add_credentials
 
 FORMATS = ("json", "debezium", "avro", "debezium-avro", "protobuf")
@@ -27,8 +27,10 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    feed.add_argument("state", metavar="APP/STATE", help="made at the first start; later ones go on with it")
-    feed.add_argument("--topic", required=True, metavar="TOPIC", help="what is fed into it")
+    feed.add_argument(
+        "state", type=state, metavar="APP/STATE", help="made at the first start; later ones go on with it"
+    )
+    feed.add_argument("--topic", type=topic, required=True, metavar="TOPIC", help="what is fed into it")
     feed.add_argument(
         "--format",
         choices=FORMATS,

@@ -9,12 +9,17 @@ from collections.abc import Callable, Sequence
 
 from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.exit_codes import ExitCode
+from keyhole.cli.wrong_usage import WrongUsage
 from keyhole.errors import KeyholeError, ServerLost
 from keyhole.terminal.written_out import written_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code, an ExitCode; the message of an error is on standard error. Wrong usage is a SystemExit."""
+    """Returns the exit code, an ExitCode; the message of an error is on standard error.
+
+    Raises:
+        SystemExit: The parser refuses the arguments; with the code of other wrong usage.
+    """
     parser = parser_of_all()
     given = sys.argv[1:] if arguments is None else arguments
     if not given:
@@ -24,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
+    except WrongUsage as wrong:
+        print("keyhole:", written_out(str(wrong)), file=sys.stderr)
+        return ExitCode.WRONG_USAGE
     except KeyholeError as error:
         # Lines and tabs are those of a log that is quoted.
         print("keyhole:", written_out(error.message + _hint(options, error), but="\n\t"), file=sys.stderr)

@@ -8,20 +8,31 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from keyhole.cli.wrong_usage import WrongUsage, as_usage
 from keyhole.config import CliConfig, load
-from keyhole.errors import InvalidConfiguration
 from keyhole.installing import require
 from keyhole.security.credentials import Credentials
 
 TO_READ = ("grpc", "rich")
 """Modules that a command needs which asks a proxy and prints tables."""
 
+LOOK_SECONDS = 2.0
+"""Between two looks of a command that looks again and again, unless it is told otherwise."""
+
 RELEASES = "app.kubernetes.io/name=keyhole"
 """A label selector: the pods of all releases of the chart."""
 
 
 def credentials(options: argparse.Namespace) -> Credentials:
-    """Who asks: by the options, else by the environment. Raises InvalidConfiguration."""
+    """Who asks: by the options, else by the environment. It also checks who is to be asked, by --proxy.
+
+    Raises:
+        InvalidConfiguration: The credentials can't be, or their files can't be read.
+        WrongUsage: What --proxy says is no address.
+    """
+    from keyhole.client.target import targets_of
+
+    as_usage(lambda: targets_of(options.proxy))
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(CliConfig)}
     if given["tls"] is None and any(value for name, value in given.items() if name.startswith("tls_")):
         given["tls"] = "on"
@@ -31,10 +42,10 @@ def credentials(options: argparse.Namespace) -> Credentials:
 def _pods(options: argparse.Namespace) -> Mapping[str, list[dict[str, Any]]] | None:
     if options.pods is None:
         if options.namespace is not None:
-            raise InvalidConfiguration("--namespace says where the pods of --pods are: give both, or neither")
+            raise WrongUsage("--namespace says where the pods of --pods are: give both, or neither")
         return None
     if options.watch:
-        raise InvalidConfiguration("--pods asks Kubernetes once, and --watch looks again and again: give one of them")
+        raise WrongUsage("--pods asks Kubernetes once, and --watch looks again and again: give one of them")
     require("keyhole status --pods", "service", ("kubernetes",))
     from keyhole.cli.pod_status import pod_troubles
 
@@ -44,6 +55,10 @@ def _pods(options: argparse.Namespace) -> Mapping[str, list[dict[str, Any]]] | N
 def read(options: argparse.Namespace) -> int:
     """Runs the one that `options.read` names. Raises KeyholeError."""
     require(f"keyhole {options.read}", "cli", TO_READ)
+    if options.read == "status" and not options.watch and (options.count or options.interval):
+        raise WrongUsage("--count and --interval are of looking again and again: give --watch, too, or leave them out")
+    if options.read == "scan" and options.key is not None and options.after is not None:
+        raise WrongUsage("--after goes on with all keys of a state; the entries of one key go on by --from")
     from keyhole import Client
     from keyhole.cli import reads
     from keyhole.cli.patience import PatientClient
@@ -78,7 +93,7 @@ def read(options: argparse.Namespace) -> int:
             from keyhole.cli import status_watch
             from keyhole.terminal.rounds import Rounds
 
-            status_watch.watch(client, output, Rounds(options.interval, options.count))
+            status_watch.watch(client, output, Rounds(options.interval or LOOK_SECONDS, options.count))
         else:
             reads.status(client, output, pods)
     return 0

@@ -79,7 +79,7 @@ def retire_everywhere(options: argparse.Namespace, credentials: Credentials, *, 
                 found[server.server] = retire(
                     server.address,
                     options.application,
-                    options.query,
+                    options.query or "",
                     check_only=check_only,
                     timeout_seconds=options.timeout,
                     credentials=credentials,

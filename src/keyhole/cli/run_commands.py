@@ -7,8 +7,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from keyhole.cli.wrong_usage import WrongUsage
 from keyhole.demo.jobs import JobDescription, described
-from keyhole.errors import InvalidConfiguration
 from keyhole.installing import require
 
 
@@ -53,7 +53,7 @@ def start_job(options: argparse.Namespace) -> int:
     """`keyhole job`: all that the job needs here, or its own process alone. Raises KeyholeError."""
     if options.external or "KEYHOLE_JOB_SERVERS" in os.environ:
         if options.verify or options.chaos or options.json or options.seconds is not None:
-            raise InvalidConfiguration(
+            raise WrongUsage(
                 "--seconds, --verify, --chaos and --json are of a run with all that the job needs. Here it is only the "
                 "job's own process, as --external or KEYHOLE_JOB_SERVERS says: leave them out, or that"
             )

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from keyhole import Client, KeyedEntry, StateDescriptor
 from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
+from keyhole.cli.wrong_usage import WrongUsage
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
-from keyhole.errors import KeyholeError, KeyMismatch, MalformedRequest, UnavailableError
+from keyhole.errors import KeyholeError, KeyMismatch, UnavailableError
 from keyhole.model.state_path import state_path
 from keyhole.rpc.scan_requests import check_has_entries
 
@@ -58,7 +59,8 @@ def scan(
     """The entries of one key, in order, all as of one epoch; without a key all of the state.
 
     Raises:
-        KeyMismatch: The key, or a bound, does not fit the state; a bound without a key.
+        KeyMismatch: The key, or a bound, does not fit the state.
+        WrongUsage: A bound without a key; or --after where the entries come in order.
         ValueMismatch, MalformedRequest: What is wanted does not fit it, or is no comparison.
         Unsupported: The state has one value per key, and a key is named.
         KeyholeError: As Client.scan and Client.scan_all.
@@ -69,7 +71,7 @@ def scan(
         _scan_all(client, output, path, descriptor, within, bounds, wanted)
         return
     if within.after is not None:
-        raise MalformedRequest("--after goes on with all keys of a state; the entries of one key go on by --from")
+        raise WrongUsage(f"state {path} is listed whole, in order: leave --after out, and go on by --from")
     check_has_entries(descriptor)
     one = _scanned_key(descriptor, path, key)
     entries = client.scan(
@@ -118,7 +120,7 @@ def _scan_all(
 ) -> None:
     if within.start is not None or within.stop is not None or within.descending:
         columns = ", ".join(f"{column.name} {column.type}" for column in descriptor.scan_key)
-        raise KeyMismatch(
+        raise WrongUsage(
             f"--from, --to and --descending are of the entries of one key; name it ({columns}), or leave them out: all "
             "keys come in no order"
         )

@@ -50,7 +50,7 @@ def run_retire(options: argparse.Namespace) -> int:
 
 def run_drop(options: argparse.Namespace) -> int:
     """Runs `keyhole drop`; returns the exit code. Raises KeyholeError."""
-    require("keyhole drop", "feed", _TO_DROP)
+    require("keyhole drop", "cli,kafka", _TO_DROP)
     from keyhole.cli import drop, reads
 
     return drop.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from keyhole.cli import up_commands
-from keyhole.cli.argument_values import Pairs, count
+from keyhole.cli.argument_values import Pairs, count, topic
 from keyhole.up.exports import SHELLS
 from keyhole.up.home import DEFAULT_DIRECTORY
 
@@ -85,4 +85,4 @@ def _topic(text: str) -> tuple[str, int]:
     name, colon, partitions = text.partition(":")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:PARTITIONS")
-    return name, count(partitions) if colon else 1
+    return topic(name), count(partitions) if colon else 1

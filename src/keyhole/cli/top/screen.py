@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from keyhole.cli.read_commands import LOOK_SECONDS
 from keyhole.cli.reads import OutputFormat
 from keyhole.cli.top.looks import ClusterLooks
 from keyhole.cli.top.overview import Overview
@@ -28,7 +29,7 @@ _AROUND = 6
 def run(options: argparse.Namespace, credentials: Credentials, output: OutputFormat) -> int:
     """Until Ctrl-C, or so many rounds; returns the exit code: 0."""
     console, overview = Console(highlight=False), Overview()
-    targets = targets_of(options.proxy)
+    targets, seconds = targets_of(options.proxy), options.interval or LOOK_SECONDS
 
     def say() -> None:
         if output.as_json:
@@ -41,11 +42,11 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
     # Into a file or a program goes JSON line by line, also where it is a terminal.
     on = Console(file=console.file, force_terminal=False) if output.as_json else console
     # Somebody who looks is shown at once what is known; of lines that stay, each has what comes until the next one.
-    patience = _DRAWN_SECONDS if on.is_terminal else max(_DRAWN_SECONDS, options.interval)
+    patience = _DRAWN_SECONDS if on.is_terminal else max(_DRAWN_SECONDS, seconds)
     with stopped_by_signals(), ClusterLooks(targets, credentials, options.timeout, patience) as looks:
         show_rounds(
             on,
-            Rounds(options.interval, options.count),
+            Rounds(seconds, options.count),
             lambda: overview.take(looks.look()),
             lambda: screen_of(overview, ",".join(targets), console.width, console.height),
             say,
