@@ -58,11 +58,16 @@ class Directory:
         self.silent_calls = 0
         self.events = RouteEvents()
         """What happened of late, for the console."""
+        self._change = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.reached = asyncio.Event()
         """Set once any server was reached."""
         self.settled = asyncio.Event()
         """Set once every server has answered or failed: before, a state that is not known may just not be known yet."""
+
+    def next_change(self) -> asyncio.Event:
+        """Set at the next change of what a server says of itself. Take it before looking."""
+        return self._change
 
     def start(self) -> None:
         """Begins to follow the discovery."""
@@ -214,6 +219,8 @@ class Directory:
                     "moved_key_groups": {"/".join(name): count for name, count in change.moved.items()},
                 },
             )
+        self._change.set()
+        self._change = asyncio.Event()
         if any(link.reached for link in links):
             self.reached.set()
         if self._discovered and all(link.view is not None for link in links):

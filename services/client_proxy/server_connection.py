@@ -111,6 +111,17 @@ class ServerConnection:
             finally:
                 call.cancel()
 
+    async def watch(self, request: query_pb2.WatchRequest) -> AsyncGenerator[query_pb2.WatchResponse]:
+        """The server's part of a watch, for as long as it is read. Close it. Raises as `scan`."""
+        with self._calling():
+            call = self._query.Watch(request)
+            try:
+                async for response in call:
+                    self._heard()
+                    yield response
+            finally:
+                call.cancel()
+
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
         """Around a call: its failure as a KeyholeError, also where the channel is closed meanwhile."""

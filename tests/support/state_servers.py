@@ -15,6 +15,7 @@ from keyhole.config import StateServerConfig
 from keyhole.coordinator.task_stream import chunks
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.columnar import STORAGE_KEY, VALUE, ipc_stream
+from keyhole.encoding.storage_key import group_of
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, record
@@ -65,7 +66,7 @@ class Speaker:
 
     async def take(self, descriptor: StateDescriptor, owned: Sequence[int] = (), followed: Sequence[int] = ()) -> None:
         """Gives the server these key groups of the state, and no others of its query."""
-        self.descriptor = descriptor
+        self.descriptor, self.owned = descriptor, frozenset(owned)
         self.run = Run(descriptor.application, descriptor.query, 1, "run")
         self.version += 1
         async with channels.aio_channel(self._address(), self._credentials) as channel:
@@ -183,11 +184,22 @@ class RunningServer:
         topic_id = self._changelog(descriptor.application).admin().ensure(unnamed, 5)
         return msgspec.structs.replace(descriptor, topic_id=topic_id)
 
-    async def succeed(self, other: RunningServer) -> None:
-        """Owns all that another server has owned, which follows it then if it is there, and commits behind that."""
+    async def succeed(self, other: RunningServer, key_groups: Sequence[int] = ()) -> None:
+        """Owns what another server has owned (default: all), and commits behind that."""
         descriptor = other._speaker.descriptor
-        self._speaker.version, self._speaker.epoch = other._speaker.version, other._speaker.epoch
-        await self._speaker.take(descriptor, owned=range(descriptor.key_groups))
+        self._speaker.version = max(self._speaker.version, other._speaker.version)
+        self._speaker.epoch = other._speaker.epoch
+        await self._speaker.take(descriptor, owned=key_groups or range(descriptor.key_groups))
+
+    async def keep(self, key_groups: Sequence[int]) -> None:
+        """Owns these of its key groups, and follows the others."""
+        of = self._speaker.descriptor
+        await self._speaker.take(of, owned=key_groups, followed=sorted(set(range(of.key_groups)) - set(key_groups)))
+
+    async def commit_own(self, rows: Mapping[Any, bytes]) -> None:
+        """Of these rows, those of its own key groups, as one epoch."""
+        codec, owned = StateCodec(self._speaker.descriptor), self._speaker.owned
+        await self.commit({key: of for key, of in rows.items() if group_of(codec.storage_key(key)) in owned})
 
     async def evolve(self, descriptor: StateDescriptor) -> None:
         """The same state under another descriptor, all key groups."""

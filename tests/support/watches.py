@@ -66,10 +66,12 @@ class WatchReader:
             call = query_pb2_grpc.QueryStub(channel).Watch(request)
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
+                    greeted = False
                     async for message in call:
                         self.take(message)
-                        if done(self):
+                        if (greeted or message.changes or message.snapshot_done) and done(self):
                             return
+                        greeted = True
             except grpc.RpcError as error:
                 raise status.from_rpc_error(error, address) from error
             finally:

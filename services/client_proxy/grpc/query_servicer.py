@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import InternalError, KeyholeError, Overloaded, Unsupported
+from keyhole.errors import InternalError, KeyholeError, Overloaded
 from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
@@ -28,6 +28,7 @@ from services.client_proxy.forwarding.client_reads import ClientReads
 from services.client_proxy.forwarding.explained_reads import ExplainedReads
 from services.client_proxy.forwarding.scan import Scanning
 from services.client_proxy.forwarding.storage_reads import StorageReads
+from services.client_proxy.forwarding.watch import FannedWatch
 from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
 
 _log = logging.getLogger(__name__)
@@ -45,21 +46,28 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     Args:
         default_timeout_seconds: For requests that bring no deadline.
         max_keys: Beyond so many keys under way, requests are refused as overloaded.
-        max_scans: The same for scans.
+        max_scans: The same for scans, and `max_watches` for watches.
     """
 
     def __init__(
-        self, directory: Directory, default_timeout_seconds: float, max_keys: int = 262_144, max_scans: int = 256
+        self,
+        directory: Directory,
+        default_timeout_seconds: float,
+        max_keys: int = 262_144,
+        max_scans: int = 256,
+        max_watches: int = 20_000,
     ) -> None:
         self._directory = directory
         self._default_timeout = default_timeout_seconds
         self._max_scans = max_scans
+        self._max_watches = max_watches
         self._scans = 0
         self.counts = ProxyCounts(directory.clock)
         self._storage_reads = StorageReads(directory, self.counts, max_keys)
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
         self._explained_reads = ExplainedReads(directory, self._storage_reads)
         self._sessions: set[LookupSession] = set()
+        self._watches: set[FannedWatch] = set()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -68,9 +76,11 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         return self._storage_reads.keys, self._scans, len(self._sessions)
 
     def drain(self) -> None:
-        """Ends the Lookup streams, which clients keep open for ever, after the frames that are under way."""
+        """Ends what clients keep open for ever: Lookup streams, after the frames that are under way, and watches."""
         for session in self._sessions:
             session.drain()
+        for watch in self._watches:
+            watch.drain()
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
         """Lists the states of all servers."""
@@ -152,9 +162,24 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             self._scans -= 1
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
-        """Refused: state servers alone have it so far."""
-        raise Unsupported("a client proxy has no watches yet; a state server has those of its own key groups")
-        yield
+        """Yields rows and changes, of whichever servers have them."""
+        name = _name(request.state)
+        if len(self._watches) >= self._max_watches:
+            raise Overloaded(f"{len(self._watches):,} watches are under way in this proxy, and no more may be")
+        watch: FannedWatch | None = None
+        try:
+            await self._directory.known(name, self._deadline(context))
+            watch = FannedWatch(self._directory, request, self._default_timeout)
+            self._watches.add(watch)
+            async with aclosing(watch.responses()) as responses:
+                async for response in responses:
+                    yield response
+        except KeyholeError as error:
+            self.counts.failed(self.counts.of(name, self._directory.tables), [error])
+            raise
+        finally:
+            if watch is not None:
+                self._watches.discard(watch)
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         """Asks all servers at the same time; of those that can't be reached it says why."""

@@ -70,6 +70,8 @@ class Sent:
     Attributes:
         rows: None: deleted.
         befores: None: not known, or not asked for.
+        numbers: Which changes of the epoch they are; none: that can't be gone on behind.
+        begins: The changelog's offset where the epoch begins.
     """
 
     key_group: int
@@ -78,9 +80,12 @@ class Sent:
     keys: list[bytes] = field(default_factory=list)
     rows: list[bytes | None] = field(default_factory=list)
     befores: list[bytes | None] | None = None
+    numbers: list[int] = field(default_factory=list)
+    begins: int = 0
     size: int = 0
 
     def add(self, key: bytes, row: bytes | None, before: bytes | None = None) -> None:
+        """One more change, or row."""
         self.keys.append(key)
         self.rows.append(row)
         self.size += len(key) + len(row or b"") + len(before or b"")
@@ -147,6 +152,10 @@ class Watching:
         try:
             self._begin()
             beginning = self._asked.place is None or any(mark.below is not None for mark in self._marks.values())
+            if all(mark.begun for mark in self._marks.values()):
+                self._check_reached()
+            # So that the caller knows that it is here.
+            yield self._message(None)
             async with aclosing(self._rows()) as rows:
                 async for message in rows:
                     yield message
@@ -170,6 +179,8 @@ class Watching:
         if asked.place is not None:
             self._marks = {group: asked.place.marks[group] for group in asked.key_groups}
             self._as_of_ms = asked.place.as_of_ms
+            if not any(mark.begun for mark in self._marks.values()):
+                self._as_of_ms = confirmed_ms
         elif asked.snapshot:
             self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
             self._as_of_ms = confirmed_ms
@@ -345,7 +356,7 @@ class Watching:
         befores = pending.known and self._asked.before
 
         def begun() -> Sent:
-            return Sent(group, stamp, snapshot=False, befores=[] if befores else None)
+            return Sent(group, stamp, snapshot=False, befores=[] if befores else None, begins=pending.before)
 
         sent, mark, any_sent = begun(), self._marks[group], False
         for looked, change in enumerate(pending.changes, 1):
@@ -356,6 +367,7 @@ class Watching:
                 await asyncio.sleep(0)
             sent.add(change.key, _shown(show, change.entry), _shown(show, change.before) if befores else None)
             if not pending.partial:
+                sent.numbers.append(change.number)
                 self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
         after = pending.after
         self._marks[group] = WatchMark(after.offset, after.epoch, 0, below)

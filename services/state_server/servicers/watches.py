@@ -152,6 +152,8 @@ def _changes(table: Table, sent: Sent, *, as_json: bool) -> pb.WatchedChanges:
         snapshot=sent.snapshot,
         keys=[key[GROUP_BYTES:] for key in sent.keys],
         values=_values(table, sent.rows, as_json=as_json),
+        numbers=sent.numbers,
+        begins=sent.begins,
         befores=[] if sent.befores is None else _values(table, sent.befores, as_json=as_json),
     )
 

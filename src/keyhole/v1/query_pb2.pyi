@@ -647,12 +647,15 @@ class WatchedChanges(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     BEFORES_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    BEGINS_FIELD_NUMBER: _builtins.int
     key_group: _builtins.int
     epoch: _builtins.int
     commit_time_ms: _builtins.int
     """When the epoch was committed: milliseconds since 1970, UTC."""
     snapshot: _builtins.bool
     """Rows that were there, as of this epoch, and no changes."""
+    begins: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The storage key without its key group: the encoded key, and behind it the map key where the state has one."""
@@ -667,6 +670,12 @@ class WatchedChanges(_message.Message):
         back from the changelog.
         """
 
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For a client that goes on behind a change within the message: which change of its epoch each is, and the changelog's
+        offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
+        """
+
     def __init__(
         self,
         *,
@@ -677,10 +686,12 @@ class WatchedChanges(_message.Message):
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         values: _abc.Iterable[_builtins.bytes] | None = ...,
         befores: _abc.Iterable[_builtins.bytes] | None = ...,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+        begins: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["befores", b"befores", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "key_group", b"key_group", "keys", b"keys", "snapshot", b"snapshot", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["befores", b"befores", "begins", b"begins", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "key_group", b"key_group", "keys", b"keys", "numbers", b"numbers", "snapshot", b"snapshot", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1329,7 +1329,11 @@ type WatchedChanges struct {
 	Values [][]byte `protobuf:"bytes,6,rep,name=values,proto3" json:"values,omitempty"`
 	// Of a request with `before`, what was there; empty: nothing. None at all: it is not known, as the changes were read
 	// back from the changelog.
-	Befores       [][]byte `protobuf:"bytes,7,rep,name=befores,proto3" json:"befores,omitempty"`
+	Befores [][]byte `protobuf:"bytes,7,rep,name=befores,proto3" json:"befores,omitempty"`
+	// For a client that goes on behind a change within the message: which change of its epoch each is, and the changelog's
+	// offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
+	Numbers       []uint32 `protobuf:"varint,8,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	Begins        uint64   `protobuf:"varint,9,opt,name=begins,proto3" json:"begins,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1411,6 +1415,20 @@ func (x *WatchedChanges) GetBefores() [][]byte {
 		return x.Befores
 	}
 	return nil
+}
+
+func (x *WatchedChanges) GetNumbers() []uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *WatchedChanges) GetBegins() uint64 {
+	if x != nil {
+		return x.Begins
+	}
+	return 0
 }
 
 type LookupRequest struct {
@@ -2792,7 +2810,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12#\n" +
 	"\rsnapshot_done\x18\x03 \x01(\bR\fsnapshotDone\x12\x18\n" +
 	"\bas_of_ms\x18\x04 \x01(\x03R\x06asOfMs\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xcb\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xfd\x01\n" +
 	"\x0eWatchedChanges\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12$\n" +
@@ -2800,7 +2818,9 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\bsnapshot\x18\x04 \x01(\bR\bsnapshot\x12\x12\n" +
 	"\x04keys\x18\x05 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06values\x18\x06 \x03(\fR\x06values\x12\x18\n" +
-	"\abefores\x18\a \x03(\fR\abefores\"\x9c\x02\n" +
+	"\abefores\x18\a \x03(\fR\abefores\x12\x18\n" +
+	"\anumbers\x18\b \x03(\rR\anumbers\x12\x16\n" +
+	"\x06begins\x18\t \x01(\x04R\x06begins\"\x9c\x02\n" +
 	"\rLookupRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12*\n" +
 	"\x05state\x18\x02 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +

@@ -1,0 +1,309 @@
+"""Sends one watch through the proxy: a part of it to each owner of its key groups, and what they answer as one stream.
+
+A part that ends with something that a new owner mends is begun again there, behind what was forwarded of it. The token
+that a reader gets is put together of the parts'. Nothing is buffered but a message or two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keyhole.backoff import Backoff
+from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace, watch_place
+from keyhole.errors import (
+    Draining,
+    KeyholeError,
+    NoServer,
+    NotOwner,
+    NotReady,
+    ServerLost,
+    StaleDescriptor,
+    Unauthenticated,
+    UnknownApplication,
+    UnknownState,
+)
+from keyhole.protocol.routing import RouteTable
+from keyhole.rpc.watch_requests import watch_asked
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.directory import Directory
+from services.client_proxy.forwarding.routes import no_server
+
+_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
+_QUEUED = 2
+
+_MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, Unauthenticated, UnknownState, UnknownApplication)
+"""What another owner, or the same one in a moment, can mend. A state that is gone, the directory doesn't know."""
+
+
+@dataclass(eq=False)
+class _Part:
+    """Of the watch, what one server has.
+
+    Attributes:
+        begun: It has said something.
+        token: As it said last, where that was not taken in yet.
+        as_of_ms, epoch: As it said last.
+    """
+
+    address: str
+    key_groups: frozenset[int]
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    token: str = ""
+    as_of_ms: int = 0
+    epoch: int = 0
+
+
+class _Came(NamedTuple):
+    """What has come of a part: a response; or an error, behind which nothing comes."""
+
+    part: _Part
+    response: pb.WatchResponse | None
+    error: KeyholeError | None = None
+
+
+class FannedWatch:
+    """One watch. Event loop.
+
+    Args:
+        patience_seconds: For so long it looks for whoever has a key group, before it ends.
+    """
+
+    def __init__(self, directory: Directory, request: pb.WatchRequest, patience_seconds: float) -> None:
+        self._directory = directory
+        self._request = request
+        self._name = (request.state.application, request.state.state)
+        self._patience = patience_seconds
+        self._loop = asyncio.get_running_loop()
+        self._asked = watch_asked(directory.codec(self._name), request)
+        self._descriptor = directory.table(self._name).descriptor
+        self._parts: set[_Part] = set()
+        self._came: asyncio.Queue[_Came] = asyncio.Queue(_QUEUED)
+        self._marks: dict[int, WatchMark] = {}
+        self._begin()
+        self._told_done = bool(self._request.token) and self._rows_done
+        # Those that nobody is asked for, since when, when they are to be placed, and why they are not.
+        self._homeless: set[int] = set(self._asked.key_groups)
+        self._waiting_since: float | None = self._loop.time()
+        self._place_at = 0.0
+        self._cause: KeyholeError | None = None
+        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
+        self._all_begun = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def _begin(self) -> None:
+        if self._asked.place is not None:
+            self._marks = {group: self._asked.place.marks[group] for group in self._asked.key_groups}
+        elif self._asked.snapshot:
+            self._marks = dict.fromkeys(self._asked.key_groups, NOT_BEGUN)
+        self._as_of_ms = 0 if self._asked.place is None else self._asked.place.as_of_ms
+
+    @property
+    def _rows_done(self) -> bool:
+        """All rows that were there were forwarded."""
+        marks = self._marks
+        return len(marks) == len(self._asked.key_groups) and all(mark.below is None for mark in marks.values())
+
+    def drain(self) -> None:
+        """It ends soon, so that its reader goes on at another proxy."""
+        self._ended.set()
+
+    async def responses(self) -> AsyncGenerator[pb.WatchResponse]:
+        """Messages as its reader gets them. Close it.
+
+        Raises:
+            UnknownApplication, UnknownState: The state is gone.
+            StaleDescriptor: It was made anew.
+            NoServer, NotOwner, NotReady, ServerLost: Nobody has its key groups, for as long as it has patience.
+            Draining: The proxy ends.
+            KeyholeError: What a server refuses it with, or ends it with.
+        """
+        tasks: dict[asyncio.Event, asyncio.Task[bool]] = {}
+        try:
+            while True:
+                change = self._directory.next_change()
+                self._look()
+                while not change.is_set():
+                    self._place()
+                    came = await self._next((change, self._ended), tasks)
+                    if self._ended.is_set():
+                        raise Draining("the client proxy is shutting down; go on at another one, or in a moment")
+                    if came is not None and (response := self._taken(came)) is not None:
+                        yield response
+        finally:
+            await self._end([*tasks.values(), *(part.task for part in self._parts if part.task is not None)])
+
+    async def _next(
+        self, events: Collection[asyncio.Event], tasks: dict[asyncio.Event, asyncio.Task[bool]]
+    ) -> _Came | None:
+        """What has come; None: one of the events, or time has passed."""
+        if not self._came.empty():
+            return self._came.get_nowait()
+        for event in events:
+            if event not in tasks:
+                tasks[event] = self._loop.create_task(event.wait())
+        for event in [event for event, task in tasks.items() if task.done()]:
+            del tasks[event]
+        coming = self._loop.create_task(self._came.get())
+        try:
+            done, _ = await asyncio.wait(
+                {coming, *tasks.values()}, timeout=self._patience_left(), return_when=asyncio.FIRST_COMPLETED
+            )
+        except asyncio.CancelledError:
+            coming.cancel()
+            raise
+        if coming in done:
+            return coming.result()
+        coming.cancel()
+        await asyncio.wait({coming})
+        return None if coming.cancelled() else coming.result()
+
+    # --- who is asked -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Something is different: what has another owner by now is asked of that one."""
+        table = self._table()
+        for part in list(self._parts):
+            owners = {table.owners.addresses[group] for group in part.key_groups} - {""}
+            if owners - {part.address}:
+                self._leave(part)
+                self._place_at = 0.0
+
+    def _table(self) -> RouteTable:
+        table = self._directory.table(self._name)
+        if table.descriptor.topic_id != self._descriptor.topic_id:
+            raise StaleDescriptor(
+                f"state {'/'.join(self._name)} was made anew, and what was watched is gone; begin the watch without a "
+                "token",
+                topic_id=table.descriptor.topic_id,
+            )
+        return table
+
+    def _place(self) -> None:
+        now = self._loop.time()
+        if not self._homeless or now < self._place_at:
+            self._check_patience(now)
+            return
+        table = self._table()
+        by_address: dict[str, set[int]] = {}
+        for group in self._homeless:
+            by_address.setdefault(table.owners.addresses[group], set()).add(group)
+        for address, groups in by_address.items():
+            if address and self._directory.link(address) is not None:
+                self._ask(address, frozenset(groups))
+        if self._homeless:
+            self._cause = self._cause or no_server(self._name, table)
+            self._place_at = now + self._backoff.next()
+            self._check_patience(now)
+
+    def _ask(self, address: str, key_groups: frozenset[int]) -> None:
+        request = pb.WatchRequest()
+        request.CopyFrom(self._request)
+        del request.key_groups[:]
+        request.key_groups.extend(sorted(key_groups))
+        request.topic_id = self._descriptor.topic_id
+        if key_groups <= self._marks.keys():
+            place = WatchPlace({group: self._marks[group] for group in key_groups}, self._as_of_ms)
+            request.token = place.token(self._descriptor, self._asked.digest)
+        part = _Part(address, key_groups, as_of_ms=self._as_of_ms)
+        part.task = self._loop.create_task(self._read(part, request))
+        self._parts.add(part)
+        self._homeless -= key_groups
+
+    async def _read(self, part: _Part, request: pb.WatchRequest) -> None:
+        link = self._directory.link(part.address)
+        try:
+            if link is None:
+                raise NoServer(f"server {part.address} is no longer among the discovered ones")
+            async with aclosing(link.watch(request)) as responses:
+                async for response in responses:
+                    await self._came.put(_Came(part, response))
+                    if not self._all_begun.is_set():
+                        # Its changes could have no token before all have begun.
+                        await self._all_begun.wait()
+            error: KeyholeError = ServerLost(f"server {part.address} ended a watch; it is probably shutting down")
+        except KeyholeError as why:
+            error = why
+        await self._came.put(_Came(part, None, error))
+
+    def _patience_left(self) -> float | None:
+        until = [self._place_at] if self._homeless else []
+        if self._waiting_since is not None:
+            until.append(self._waiting_since + self._patience)
+        return max(0.0, min(until) - self._loop.time()) if until else None
+
+    def _check_patience(self, now: float) -> None:
+        if self._waiting_since is not None and now > self._waiting_since + self._patience:
+            raise self._cause or NotReady(f"no server has begun its part of a watch of {'/'.join(self._name)} in time")
+
+    def _leave(self, part: _Part) -> None:
+        """Nothing is asked of it any more; its key groups are asked of others, behind what it has said."""
+        self._settle(part)
+        self._parts.discard(part)
+        if part.task is not None:
+            part.task.cancel()
+        self._homeless |= part.key_groups
+        if self._waiting_since is None:
+            self._waiting_since = self._loop.time()
+
+    # --- what they say ------------------------------------------------------------------------------------------------
+
+    def _taken(self, came: _Came) -> pb.WatchResponse | None:
+        """What is forwarded of it; None: nothing."""
+        part, response, error = came
+        if part not in self._parts:
+            return None
+        if response is None:
+            assert error is not None
+            if not isinstance(error, _MENDABLE):
+                raise error
+            self._leave(part)
+            self._cause = error
+            self._place_at = self._loop.time() + self._backoff.next()
+            return None
+        part.begun = True
+        part.as_of_ms, part.epoch = response.as_of_ms, response.epoch
+        part.token = response.token or part.token
+        begun = not self._homeless and all(one.begun for one in self._parts)
+        if begun and self._waiting_since is not None:
+            self._waiting_since = self._cause = None
+            self._backoff.reset()
+            self._all_begun.set()
+        if begun and len(self._parts) == 1:
+            # Its token is the whole one.
+            self._told_done |= response.snapshot_done
+            return response
+        self._settle(part)
+        if len(self._marks) < len(self._asked.key_groups):
+            return None
+        return self._forwarded(response)
+
+    def _forwarded(self, response: pb.WatchResponse) -> pb.WatchResponse:
+        self._as_of_ms = max(self._as_of_ms, min(part.as_of_ms for part in self._parts))
+        whole = bool(response.token) or not response.changes
+        place = WatchPlace(self._marks, self._as_of_ms)
+        done = not self._told_done and self._rows_done
+        self._told_done |= done
+        return pb.WatchResponse(
+            changes=response.changes,
+            token=place.token(self._descriptor, self._asked.digest) if whole else "",
+            snapshot_done=done,
+            as_of_ms=self._as_of_ms,
+            epoch=0 if self._homeless else min(part.epoch for part in self._parts),
+        )
+
+    def _settle(self, part: _Part) -> None:
+        if part.token:
+            self._marks |= watch_place(part.token, self._descriptor, self._asked.digest).marks
+            part.token = ""
+            if len(self._parts) == 1 and not self._homeless:
+                self._as_of_ms = max(self._as_of_ms, part.as_of_ms)
+
+    async def _end(self, tasks: Collection[asyncio.Task[bool] | asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
