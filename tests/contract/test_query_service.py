@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ import grpc
 import msgspec
 import pytest
 
-from keyhole import errors
+from keyhole import Client, errors
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError
 from keyhole.model.state import KeyType, StateDescriptor
@@ -24,7 +25,7 @@ from keyhole.v1 import query_pb2_grpc, state_pb2
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 
@@ -97,6 +98,7 @@ class Served:
     stub: Any
     backend: Backend
     behind_a_proxy: bool
+    address: str
 
     async def lookup(self, *requests: pb.LookupRequest) -> list[pb.LookupResponse]:
         """One stream; the responses by frame number."""
@@ -118,7 +120,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
         if request.param.endswith("proxy"):
             address = (await stack.enter_async_context(proxy_of(address))).address
         channel = await stack.enter_async_context(channels.aio_channel(address))
-        yield Served(query_pb2_grpc.QueryStub(channel), backend, request.param.endswith("proxy"))
+        yield Served(query_pb2_grpc.QueryStub(channel), backend, request.param.endswith("proxy"), address)
 
 
 def key(name: str) -> pb.Key:
@@ -328,3 +330,36 @@ async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new
             else:
                 break
     assert msgspec.msgpack.decode(answer.value) == [1, 1.0, 1]
+
+
+async def test_a_client_of_threads_gives_futures_of_its_reads(served: Served) -> None:
+    def reads() -> None:
+        with Client(served.address, timeout=PATIENCE_SECONDS) as client:
+            future, many = (
+                client.get_async(APPLICATION, STATE, "sensor-7"),
+                client.get_many_async(APPLICATION, STATE, (f"sensor-{number}" for number in range(101))),
+            )
+            assert isinstance(future, Future)
+            assert (future.result().value.celsius, future.result().epoch) == (7.0, 1)
+            assert [answer.value.celsius for answer in many.result()[:100]] == list(map(float, range(100)))
+            assert not many.result()[100].found
+            unknown = client.get_async(APPLICATION, "nothing", "sensor-7")
+            assert isinstance(unknown.exception(), errors.UnknownState)
+            with pytest.raises(errors.KeyMismatch):
+                client.get_async(APPLICATION, STATE, 7).result()
+            session = client.session()
+            typed = session.state(f"{APPLICATION}/{STATE}").get_async("sensor-0")
+            assert typed.result().value.celsius == 0.0
+            assert session.epochs == {(APPLICATION, STATE): 1}
+            asyncio.run_coroutine_threadsafe(served.backend.advance(), loop).result(PATIENCE_SECONDS)
+            until(lambda: client.get_async(APPLICATION, STATE, "sensor-0").result().value.celsius == 0.5)
+            # What is read after it, by whichever method, is never older.
+            assert session.get_many_async(APPLICATION, STATE, ["sensor-0"]).result()[0].epoch == 2
+            assert session.epochs == {(APPLICATION, STATE): 2}
+            with pytest.raises(errors.EpochNotReached):
+                client.session({(APPLICATION, STATE): 9}).get_async(
+                    APPLICATION, STATE, "sensor-0", timeout=0.2
+                ).result()
+
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(reads)

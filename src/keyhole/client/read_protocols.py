@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Protocol, Unpack
 
 from keyhole.client.bounds import Duration
@@ -52,6 +53,12 @@ class Reads(Protocol):
     def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]: ...
+
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]: ...
+
+    def get_many_async(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
+    ) -> Future[list[Answer]]: ...
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
 

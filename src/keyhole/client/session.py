@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any, TypeVar, Unpack, overload
 
+from keyhole.client.futures import then
 from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.session_epochs import Epochs, Seen, StateName
@@ -125,20 +128,24 @@ class Session:
     """Reads through a client; each answer holds all that earlier answers of the same state held: of one that is fed by
     updates, earlier answers of the same key group. Made by Client.session.
 
-    For one thread at a time: each read blocks until it is answered, or its timeout has passed. Needs no closing.
+    For one thread at a time: each read but `get_async` and `get_many_async` blocks until it is answered, or its timeout
+    has passed. Needs no closing.
     """
 
     def __init__(self, client: States, epochs: Epochs) -> None:
         self._client = client
         self._seen = Seen(epochs)
         self._codecs = _Codecs(client)
+        # Answers that nobody waits for come in the client's thread.
+        self._lock = threading.Lock()
 
     @property
     def epochs(self) -> dict[tuple[str, str], int | dict[int, int]]:
         """The highest epoch seen of each state, by application and state; of one that is fed by updates, by key group.
         A copy. Another session can go on from it.
         """
-        return self._seen.epochs
+        with self._lock:
+            return self._seen.epochs
 
     @overload
     def state(self, path: str) -> State[Any]: ...
@@ -154,10 +161,9 @@ class Session:
         """The value of one key, at the highest epoch seen or a later one. Blocks. Raises as Client.get."""
         name = application, state
         codec = self._described(name, options)
-        self._seen.hold(name, options, (key,), codec)
+        self._hold(name, options, (key,), codec)
         answer = self._client.get(application, state, key, **options)
-        self._seen.note(name, [(key, answer.epoch)], self._codecs.get(name))
-        return answer
+        return self._noted(name, [(key, answer.epoch)], answer)
 
     def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
@@ -168,11 +174,31 @@ class Session:
         """
         name, wanted = (application, state), keys_of(keys)
         codec = self._described(name, options)
-        self._seen.hold(name, options, wanted, codec)
+        self._hold(name, options, wanted, codec)
         answers = self._client.get_many(application, state, wanted, **options)
-        epochs = [(key, answer.epoch) for key, answer in zip(wanted, answers, strict=True)]
-        self._seen.note(name, epochs, self._codecs.get(name))
-        return answers
+        return self._noted(name, _epochs(wanted, answers), answers)
+
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]:
+        """As `get`, without waiting: see Client.get_async.
+
+        Reads that are under way at the same time don't wait for each other: an answer holds what was seen before its
+        read began. It waits once, where nothing is known yet of a state that is fed by updates.
+        """
+        name = application, state
+        codec = self._described(name, options)
+        self._hold(name, options, (key,), codec)
+        asked = self._client.get_async(application, state, key, **options)
+        return then(asked, lambda answer: self._noted(name, [(key, answer.epoch)], answer))
+
+    def get_many_async(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
+    ) -> Future[list[Answer]]:
+        """As `get_many`, without waiting; as `get_async`."""
+        name, wanted = (application, state), keys_of(keys)
+        codec = self._described(name, options)
+        self._hold(name, options, wanted, codec)
+        asked = self._client.get_many_async(application, state, wanted, **options)
+        return then(asked, lambda answers: self._noted(name, _epochs(wanted, answers), answers))
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """The entries of one key, at the highest epoch seen or a later one.
@@ -181,13 +207,35 @@ class Session:
         """
         name = application, state
         codec = self._described(name, options)
-        self._seen.hold(name, options, (key,), codec, scan=True)
+        self._hold(name, options, (key,), codec, scan=True)
         entries = self._client.scan(application, state, key, **options)
-        self._seen.note(name, [(key, entries.epoch)], self._codecs.get(name), scan=True)
-        return entries
+        return self._noted(name, [(key, entries.epoch)], entries, scan=True)
+
+    def _hold(
+        self,
+        name: StateName,
+        options: ReadOptions,
+        keys: Iterable[Key],
+        codec: StateCodec | None,
+        *,
+        scan: bool = False,
+    ) -> None:
+        with self._lock:
+            self._seen.hold(name, options, keys, codec, scan=scan)
+
+    def _noted(self, name: StateName, epochs: Iterable[tuple[Key, int]], of: T, *, scan: bool = False) -> T:
+        with self._lock:
+            self._seen.note(name, epochs, self._codecs.get(name), scan=scan)
+        return of
 
     def _described(self, name: StateName, options: ReadOptions) -> StateCodec | None:
         """As the client knows the state; asked for where key groups must be known, and it has read nothing of it."""
-        if self._seen.needs_key_groups(name, options) and self._codecs.get(name) is None:
+        with self._lock:
+            lacking = self._seen.needs_key_groups(name, options) and self._codecs.get(name) is None
+        if lacking:
             self._codecs.put(name, self._client.describe_state(*name, timeout=options.get("timeout")))
         return self._codecs.get(name)
+
+
+def _epochs(keys: Iterable[Key], answers: Iterable[Answer]) -> list[tuple[Key, int]]:
+    return [(key, answer.epoch) for key, answer in zip(keys, answers, strict=True)]

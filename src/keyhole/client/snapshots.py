@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, overload
 
@@ -167,6 +168,16 @@ class StateSnapshot(_OneEpoch[States]):
     ) -> list[Answer]:
         """The values of many keys, in their order. Blocks. Raises as Client.get_many, and EpochGone."""
         return self._client.get_many(application, state, keys, **self._as_of(application, state, options))
+
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]:
+        """As `get`, without waiting: see Client.get_async."""
+        return self._client.get_async(application, state, key, **self._as_of(application, state, options))
+
+    def get_many_async(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
+    ) -> Future[list[Answer]]:
+        """As `get_many`, without waiting: see Client.get_many_async."""
+        return self._client.get_many_async(application, state, keys, **self._as_of(application, state, options))
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """The entries of one key. Blocks. Raises as Client.scan, and EpochGone."""

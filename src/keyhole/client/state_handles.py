@@ -10,8 +10,10 @@ Made by the `state` of a client or of a session; needs no closing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, Unpack
 
+from keyhole.client.futures import then
 from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, Catalogue, Reads
 from keyhole.client.state_scans import AsyncStateScan, StateScan
@@ -168,7 +170,8 @@ class AsyncState(_Handle[T]):
 
 
 class State(_Handle[T]):
-    """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks.
+    """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks,
+    but for `get_async` and `get_many_async`.
 
     Attributes:
         application, name: What it is called.
@@ -196,6 +199,21 @@ class State(_Handle[T]):
         """The values of many keys, in their order. Raises as Client.get_many, and ValueMismatch as `get`."""
         answers = self._reads.get_many(self.application, self.name, keys, **options)
         return [self._typed.answer(answer) for answer in answers]
+
+    def get_async(self, key: Key = _NOT_GIVEN, /, **given: Any) -> Future[TypedAnswer[T]]:
+        """As `get`, without waiting: see Client.get_async. A key by its columns waits where nothing is known of the
+        state yet: `describe` first.
+        """
+        options, columns = self._parted(key, given, ReadOptions)
+        if key is _NOT_GIVEN:
+            of = self.known or self.describe()
+            key = self._key((*of.scan_key, *of.entry_key), columns)
+        return then(self._reads.get_async(self.application, self.name, key, **options), self._typed.answer)
+
+    def get_many_async(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> Future[list[TypedAnswer[T]]]:
+        """As `get_many`, without waiting: see Client.get_many_async."""
+        asked = self._reads.get_many_async(self.application, self.name, keys, **options)
+        return then(asked, lambda answers: [self._typed.answer(answer) for answer in answers])
 
     def scan(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedEntries[T]:
         """The entries of one key in order. Takes and raises what AsyncState.scan does."""

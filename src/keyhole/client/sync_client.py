@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
@@ -26,7 +26,7 @@ from keyhole.client.state_scans import StateScan
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import ClientClosed
+from keyhole.errors import ClientClosed, Unsupported
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import forked
@@ -40,8 +40,8 @@ class Client:
     """Reads states, from any thread; many may share one. An event loop in a thread of its own does the work.
 
     What the threads ask for at the same time shares frames, but each `get` here waits for its answer: for many keys,
-    use `get_many`. It connects when it is first used; one that was used before a fork can't be used in the child
-    (docs/clients.md).
+    use `get_many`, and to go on meanwhile `get_async`. It connects when it is first used; one that was used before a
+    fork can't be used in the child (docs/clients.md).
 
     Args:
         target: host:port of a client proxy, without the port 7400 (or of one state server, which answers only for its
@@ -117,6 +117,48 @@ class Client:
         """
         wanted = keys_of(keys)
         return self._run(lambda: self._client.get_many(application, state, wanted, **options))
+
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]:
+        """The same as `get`, without waiting: the lookup is under way once this returns.
+
+            first, second = client.get_async("shop", "totals", "c1"), client.get_async("shop", "totals", "c2")
+            print(first.result().value, second.result().value)
+
+        Each future is done by the timeout at the latest, whatever happens. Those that are cancelled before are read no
+        more. Callbacks run in the client's own thread: they should be short, and may begin further reads, but none
+        that block.
+
+        Args:
+            key, options: As for `get`.
+
+        Raises (through the future):
+            KeyholeError, MalformedRequest, TypeError: Those of `get`.
+            ClientClosed: The client was closed meanwhile.
+
+        Raises (at once):
+            ClientClosed: It was closed before.
+            Unsupported: This process was forked after the client was used.
+        """
+        return self._begun(lambda: self._client.get(application, state, key, **options))
+
+    def get_many_async(
+        self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
+    ) -> Future[list[Answer]]:
+        """The same as `get_many`, without waiting; as `get_async`.
+
+        Args:
+            keys: Are read in the calling thread, before this returns.
+            options: As for `get_many`.
+
+        Raises (through the future):
+            KeyholeError: As `get_many`.
+
+        Raises (at once):
+            MalformedRequest: `keys` is one text.
+            KeyholeError: As `get_async`.
+        """
+        wanted = keys_of(keys)
+        return self._begun(lambda: self._client.get_many(application, state, wanted, **options))
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
@@ -236,11 +278,16 @@ class Client:
         return self._run(lambda: self._client.explain(application, state, key, **options))
 
     def close(self) -> None:
-        """Closes the connection and ends the thread. Calls under way fail with ClientClosed. Idempotent."""
+        """Closes the connection and ends the thread. Calls under way fail with ClientClosed. Idempotent.
+
+        Raises:
+            Unsupported: A callback of a future calls it: it would wait for its own end.
+        """
         if forked.process.cut_off:
             # Its thread and its connection are the parent's.
             self._closed = True
             return
+        self._check_may_block()
         with self._lock:
             loop, thread = self._loop, self._thread
             if self._closed or loop is None or thread is None:
@@ -259,22 +306,44 @@ class Client:
         # Let the calls that just failed hand their errors over before the loop stops.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
-            await asyncio.wait(others, timeout=1.0)
+            _, left = await asyncio.wait(others, timeout=1.0)
+            # Nobody may wait for ever for a future of a loop that stands still.
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=1.0)
 
-    def _run(self, start: Callable[[], Awaitable[_T]]) -> _T:
+    def _begun(self, start: Callable[[], Awaitable[_T]]) -> Future[_T]:
+        """The call is under way. Raises ClientClosed or Unsupported."""
+
         async def run() -> _T:
-            return await start()
+            try:
+                return await start()
+            except asyncio.CancelledError as error:
+                if self._closed:
+                    raise ClientClosed(f"the client of {self._target} was closed", address=self._target) from error
+                raise
 
         # Before the lock, which another thread may have had at the fork.
         forked.check()
         with self._lock:
             if self._closed:
                 raise ClientClosed(f"the client of {self._target} is closed; make a new one", address=self._target)
-            future: Future[_T] = asyncio.run_coroutine_threadsafe(run(), self._started())
+            return asyncio.run_coroutine_threadsafe(run(), self._started())
+
+    def _check_may_block(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise Unsupported(
+                "a callback of a future runs in the client's own thread, which would wait for itself here: read by "
+                "get_async or get_many_async in it, and do what blocks in a thread of yours",
+                address=self._target,
+            )
+
+    def _run(self, start: Callable[[], Awaitable[_T]]) -> _T:
+        self._check_may_block()
+        future = self._begun(start)
         try:
             return future.result()
-        except CancelledError as error:
-            raise ClientClosed(f"the client of {self._target} was closed", address=self._target) from error
         except BaseException:
             # An interrupted thread leaves nothing under way.
             with contextlib.suppress(RuntimeError):
