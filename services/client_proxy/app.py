@@ -32,7 +32,7 @@ class ClientProxy:
     """One client proxy. Make it inside the running event loop.
 
     Raises:
-        InvalidConfiguration: Addresses or origins that can't be, or settings that contradict each other.
+        InvalidConfiguration: Addresses, origins or names that can't be, or settings that contradict each other.
     """
 
     def __init__(self, config: ClientProxyConfig, discovery: Discovery, clock: Clock) -> None:
@@ -50,10 +50,11 @@ class ClientProxy:
         self._console: ConsoleRoutes | None = None
         if config.http:
             self._read_by_http(config.http)
-        elif config.http_origins:
+        elif config.http_origins or config.http_hosts:
+            which = "ORIGINS" if config.http_origins else "HOSTS"
             raise InvalidConfiguration(
-                "KEYHOLE_CLIENT_PROXY_HTTP_ORIGINS is set and KEYHOLE_CLIENT_PROXY_HTTP isn't: there are no reads over "
-                "HTTP; set both, or neither"
+                f"KEYHOLE_CLIENT_PROXY_HTTP_{which} is set and KEYHOLE_CLIENT_PROXY_HTTP isn't: there are no reads "
+                "over HTTP; set both, or neither"
             )
         self._health: asyncio.Task[None] | None = None
 
@@ -134,10 +135,11 @@ class ClientProxy:
         from services.client_proxy.console.console_routes import ConsoleRoutes
         from services.client_proxy.http.app import HttpReads
         from services.client_proxy.http.cors import checked_origins
+        from services.client_proxy.http.host_names import checked_hosts
 
         timeout, guard = self._config.default_timeout_seconds, self._rpc.guard
-        origins = checked_origins(self._config.http_origins)
-        self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard, origins=origins)
+        origins, hosts = checked_origins(self._config.http_origins), checked_hosts(self._config.http_hosts)
+        self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard, origins=origins, hosts=hosts)
         if self._config.console == "on":
             counts, caller_of = self._servicer.counts, self._reads.caller_of
             self._console = ConsoleRoutes(self._directory, counts, caller_of, lambda: self._rpc.port)

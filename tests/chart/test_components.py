@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from keyhole.discovery import parse as spelling
+from services.client_proxy.http.host_names import checked_hosts
 from tests.support.chart import (
     CHART,
     JOB,
@@ -97,6 +98,18 @@ def test_readers_come_over_http_too_unless_that_is_not_wanted(wanted: bool) -> N
     assert [port["port"] for port in ports] == ([7400, 7402] if wanted else [7400])
     readers = one(objects, "NetworkPolicy", "keyhole-client-proxy")["spec"]["ingress"][0]
     assert ({"port": "http"} in readers["ports"]) == wanted
+
+
+def test_the_http_port_answers_to_the_services_names_and_to_those_that_are_listed() -> None:
+    [proxy] = pod(render(KAFKA, {"clientProxy.httpHosts": ["reads.example.com"]}), PROXY).containers
+    names = environment(proxy)["KEYHOLE_CLIENT_PROXY_HTTP_HOSTS"].split(",")
+    service, spaced = names[:2]
+    assert spaced.startswith(f"{service}.")
+    assert names[2:] == [f"{spaced}.svc", f"{spaced}.svc.cluster.local", "reads.example.com"]
+    assert one(render(KAFKA), "Service", service)
+    assert checked_hosts(names) == set(names)
+    for wrong in ("*", "http://x", "x:80"):
+        assert "httpHosts" in refused(KAFKA, {"clientProxy.httpHosts": [wrong]})
 
 
 def test_origins_that_may_read_over_http_are_listed() -> None:

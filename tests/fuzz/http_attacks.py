@@ -45,7 +45,7 @@ async def made_up_requests(chance: random.Random, target: str, credentials: Cred
     requests = []
     for _ in range(chance.choice((1, 1, 3, 30))):
         lines = [f"{chance.choice(_METHODS)} {_path(chance)} {chance.choice(('HTTP/1.1', 'HTTP/1.0', 'HTTP/9', ''))}"]
-        lines += ["Host: fuzz", *_authorization(chance, credentials)]
+        lines += ["Host: localhost", *_authorization(chance, credentials)]
         lines += chance.sample(_HEADERS, chance.choice((0, 0, 1, 3)))
         body = _body(chance)
         if chance.random() < 0.8:
@@ -67,7 +67,7 @@ async def mutated_requests(chance: random.Random, target: str, credentials: Cred
     ]
     whole = b""
     for line, content in chance.choices(good, k=chance.randint(1, 5)):
-        head = [line, "Host: fuzz", *token, f"Content-Length: {len(content)}", "", ""]
+        head = [line, "Host: localhost", *token, f"Content-Length: {len(content)}", "", ""]
         whole += "\r\n".join(head).encode() + content
     changed = bytearray(whole)
     for _ in range(chance.randint(1, 12)):
@@ -77,7 +77,7 @@ async def mutated_requests(chance: random.Random, target: str, credentials: Cred
 
 async def chunks(chance: random.Random, target: str, credentials: Credentials) -> None:
     """Bodies in parts: of wrong lengths, without an end, of many small ones, and of more than is taken."""
-    head = ["POST /v1/app/counts:batchGet HTTP/1.1", "Host: fuzz", *_authorization(chance, credentials)]
+    head = ["POST /v1/app/counts:batchGet HTTP/1.1", "Host: localhost", *_authorization(chance, credentials)]
     parts = ["\r\n".join([*head, "Transfer-Encoding: chunked", "", ""]).encode()]
     for _ in range(chance.choice((1, 20, 500))):
         content = chance.randbytes(chance.choice((0, 1, 10, 20_000)))
@@ -91,14 +91,14 @@ async def chunks(chance: random.Random, target: str, credentials: Credentials) -
 async def too_much(chance: random.Random, target: str, credentials: Credentials) -> None:
     """Lines, headers and bodies beyond the limits."""
     line, count = chance.choice(((100_000, 1), (10, 5_000), (8_000, 100)))
-    head = [f"GET /v1/app/counts/{'k' * line if chance.random() < 0.5 else 'a'} HTTP/1.1", "Host: fuzz"]
+    head = [f"GET /v1/app/counts/{'k' * line if chance.random() < 0.5 else 'a'} HTTP/1.1", "Host: localhost"]
     head += [f"x-{number}: {'v' * line}" for number in range(count)]
     await send(target, ["\r\n".join([*head, f"Content-Length: {1 << 40}", "", ""]).encode(), bytes(1 << 20)])
 
 
 async def no_requests(chance: random.Random, target: str, credentials: Credentials) -> None:
     """Another protocol, random bytes, and beginnings."""
-    begun = b"GET /v1/app/counts/a HTTP/1.1\r\nHost: fuzz\r\n\r\n"
+    begun = b"GET /v1/app/counts/a HTTP/1.1\r\nHost: localhost\r\n\r\n"
     client_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
     beginning = begun[: chance.randrange(len(begun))]
     data = (PREFACE + bytes(9), client_hello + chance.randbytes(500), chance.randbytes(20_000), beginning)

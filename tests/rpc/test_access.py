@@ -236,6 +236,19 @@ async def test_a_reader_reads_what_it_may_and_nothing_else(cluster: Cluster) -> 
     assert all(not error.facts for error in refused)
 
 
+async def test_who_reads_is_told_how_a_key_is_read_without_where_the_servers_are(cluster: Cluster) -> None:
+    request = query_pb2.ExplainRequest(
+        state=query_pb2.StateRef(application="app", state="counts"),
+        key=query_pb2.Key(parts=[query_pb2.KeyPart(string="a")]),
+    )
+    async with aio_channel(cluster.proxy.address, cluster.token("reader")) as channel:
+        told = await query_pb2_grpc.QueryStub(channel).Explain(request)
+    assert told.answer.found
+    assert [(copy.server, copy.address) for copy in told.copies] == [("a", "a")]
+    assert [hop.address for hop in told.hops] == ["a"]
+    assert cluster.server.address not in str(told)
+
+
 async def test_each_identity_has_its_verbs_at_the_proxy(cluster: Cluster) -> None:
     async with AsyncClient(cluster.proxy.address, credentials=cluster.token("scanner")) as client:
         assert isinstance(await refusal(lambda: client.get("app", "counts", "a")), PermissionDenied)

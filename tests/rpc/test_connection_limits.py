@@ -162,7 +162,7 @@ async def test_an_http_connection_that_waits_too_long_for_its_next_request_is_en
     port = await _http(HttpLimits(idle_seconds=0.3), None)
     try:
         async with connection(port.address) as (reader, writer):
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
             assert await ends(reader)
     finally:

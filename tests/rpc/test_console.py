@@ -141,7 +141,7 @@ async def test_nothing_else_is_served(path: str) -> None:
         async with shown(nowhere) as console:
             reader, writer = await asyncio.open_connection(*console.proxy.http_address.rsplit(":", 1))
             # As it is: a client library would take the steps itself.
-            writer.write(f"GET /console/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            writer.write(f"GET /console/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             answer = await reader.read()
             writer.close()
             assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400"))

@@ -11,21 +11,41 @@ import pytest
 
 from keyhole import AsyncClient
 from keyhole.cli.main import main
-from keyhole.errors import NotReady, Unsupported
+from keyhole.errors import NotReady, Overloaded, Unsupported
 from keyhole.model.read import Role
 from keyhole.model.state import KeyType
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.convert import key_to_proto
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
+from services.client_proxy.forwarding import explained_reads
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.refusals import longer_and_longer
 from tests.support.state_servers import state_server
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, eventually
 
 PATH = f"{APPLICATION}/{STATE}"
+
+
+async def test_a_proxy_explains_so_many_keys_at_a_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explained_reads, "_MOST_AT_ONCE", 1)
+    async with (
+        fake_servers("a") as (server,),
+        proxy_of(server.address) as proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+    ):
+        server.host(descriptor(), rows(1))
+        await client.get(APPLICATION, STATE, "sensor-0")
+        server.hold.clear()
+        first = asyncio.ensure_future(client.explain(APPLICATION, STATE, "sensor-0"))
+        await eventually(lambda: server.held == 1)
+        with pytest.raises(Overloaded, match="1 keys are being explained"):
+            await client.explain(APPLICATION, STATE, "sensor-0")
+        server.hold.set()
+        assert (await first).answer is not None
+        assert (await client.explain(APPLICATION, STATE, "sensor-0")).answer is not None
 
 
 async def test_an_explanation_says_who_was_asked_how_long_each_took_and_why_the_answer_is_as_it_is(

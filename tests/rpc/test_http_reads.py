@@ -379,7 +379,7 @@ async def read_to_end(port: HttpPort, data: bytes) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"GET /v1 HTTP/1.1\r\nHost: x\r\n", b"\x00\x01"])
+@pytest.mark.parametrize("data", [b"", b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n", b"\x00\x01"])
 async def test_who_sends_no_headers_in_time_is_let_go(served: Served, data: bytes) -> None:
     async with port_of(served, HttpLimits(header_seconds=0.2)) as port:
         answer = await read_to_end(port, data)
@@ -388,7 +388,7 @@ async def test_who_sends_no_headers_in_time_is_let_go(served: Served, data: byte
 
 async def test_who_sends_no_body_in_time_is_told_so_and_let_go(served: Served) -> None:
     async with port_of(served, HttpLimits(body_seconds=0.2)) as port:
-        head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{{".encode()
+        head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{{".encode()
         assert b"408" in await read_to_end(port, head)
 
 
@@ -410,10 +410,10 @@ async def test_connections_beyond_the_limit_are_closed_at_once(served: Served) -
         host, number = port.address.rsplit(":", 1)
         _, first = await asyncio.open_connection(host, number)
         await eventually(lambda: len(port._connections) == 1)
-        assert await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        assert await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
         first.close()
         await eventually(lambda: not port._connections)
-        answer = await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in answer
 
 
@@ -422,7 +422,7 @@ async def test_who_does_not_read_the_answer_is_let_go(served: Served) -> None:
     async with port_of(served, limits) as port:
         reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1), limit=1)
         body = json.dumps({"keys": ["sensor-1"] * 16_000}).encode()
-        head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST {PATH}:batchGet HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         for _ in range(4):  # each is answered by 5 MB, more than the sockets of both sides hold
             writer.write(head + body)
         await eventually(lambda: len(port._connections) == 1, LONG_SECONDS)
@@ -491,7 +491,7 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
         assert STATE not in told["detail"] + json.dumps(told["facts"])
         async with http.get(f"https://{port.address}/healthz", ssl=trusting) as response:
             assert response.status == 200
-        assert b"200" not in await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" not in await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
 async def test_plaintext_where_others_reach_the_port_must_be_chosen() -> None:

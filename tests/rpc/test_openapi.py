@@ -93,7 +93,7 @@ def _request(path: str, operation: dict[str, Any], example: str) -> tuple[str, A
     for parameter in map(_resolved, operation.get("parameters", [])):
         value = parameter.get("examples", {}).get(example, {}).get("value")
         if value is None:
-            assert parameter["in"] == "query", f"{example} of {path} gives no {parameter['name']}"
+            assert parameter["in"] in ("query", "header"), f"{example} of {path} gives no {parameter['name']}"
         elif parameter["in"] == "path":
             path = path.replace(f"{{{parameter['name']}}}", quote(value, safe=""))
         else:
@@ -211,11 +211,12 @@ async def test_pages_of_the_listed_origins_may_read_and_no_others(shop: Shop) ->
         async with shop.http.request(method, shop.url(path), headers=given) as response:
             names = {name: value for name, value in response.headers.items() if name.startswith("Access-Control-")}
             assert response.headers["Vary"] == "Origin"
+            assert "Cache-Control" in response.headers or response.status == 204
             return response.status, names
 
     allowed = {
         "Access-Control-Allow-Origin": PAGE_ORIGIN,
-        "Access-Control-Expose-Headers": "Retry-After, WWW-Authenticate",
+        "Access-Control-Expose-Headers": "ETag, Retry-After, WWW-Authenticate",
     }
     batch = "/v1/shop/totals:batchGet"
     assert await asked("/v1/shop/totals/c1", PAGE_ORIGIN) == (200, allowed)
@@ -230,7 +231,7 @@ async def test_pages_of_the_listed_origins_may_read_and_no_others(shop: Shop) ->
             {
                 **allowed,
                 "Access-Control-Allow-Methods": methods,
-                "Access-Control-Allow-Headers": "Authorization, Content-Type",
+                "Access-Control-Allow-Headers": "Authorization, Content-Type, If-None-Match",
                 "Access-Control-Max-Age": "600",
             },
         )
@@ -287,7 +288,8 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
         checked_origins([origin])
 
 
-async def test_origins_without_an_http_port_are_refused() -> None:
-    with pytest.raises(InvalidConfiguration, match="there are no reads over HTTP"):
-        async with proxy_of("127.0.0.1:1", http_origins=(PAGE_ORIGIN,)):
-            pass
+async def test_origins_and_names_without_an_http_port_are_refused() -> None:
+    for given in ({"http_origins": (PAGE_ORIGIN,)}, {"http_hosts": ("reads.example.com",)}):
+        with pytest.raises(InvalidConfiguration, match="there are no reads over HTTP"):
+            async with proxy_of("127.0.0.1:1", **given):  # type: ignore[arg-type]
+                pass

@@ -20,7 +20,7 @@ from keyhole.encoding.storage_key import group_of
 from keyhole.errors import KeyholeError
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.rpc import channels
-from keyhole.testing.fake_server import FakeServer
+from keyhole.testing.fake_server import FakeQuery, FakeServer
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours, key_of, row, scan_request
@@ -209,6 +209,27 @@ async def test_nothing_is_asked_before_the_first_entry_and_nothing_is_left_behin
         assert len(await scan.page()) > 0
     await eventually(lambda: not even.scans and not odd.scans)
     assert await scan.page() == []
+
+
+async def test_a_server_of_before_there_were_scans_of_all_keys_is_named_and_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It passes the key group over, and gives all entries of a broadcast state, each time from the first one on."""
+    scan = FakeQuery.Scan
+
+    async def older(query: FakeQuery, request: pb.ScanRequest, context: Any) -> AsyncIterator[pb.ScanResponse]:
+        request.ClearField("key_group")
+        async for page in scan(query, request, context):
+            yield page
+
+    monkeypatch.setattr(FakeQuery, "Scan", older)
+    async with fake_servers("a") as (server,), AsyncClient(server.address) as client:
+        server.host(rules(), {name: row(1.0) for name in "abc"})
+        async with client.scan_all(APPLICATION, rules().state, limit=2) as entries:
+            assert len([entry async for entry in entries]) == 2
+            token = entries.token
+        with pytest.raises(errors.Unsupported, match=f"{server.address} is of an earlier version"):
+            await anext(aiter(client.scan_all(APPLICATION, rules().state, after=token)))
 
 
 async def test_what_breaks_off_within_a_key_group_says_so_and_goes_on_behind_its_token() -> None:

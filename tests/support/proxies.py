@@ -35,6 +35,7 @@ async def proxy_of(
     discovery: Discovery | None = None,
     http: str = "",
     http_origins: tuple[str, ...] = (),
+    http_hosts: tuple[str, ...] = (),
     applications: tuple[str, ...] = (),
 ) -> AsyncIterator[ClientProxy]:
     """A started proxy, which may not have reached its servers yet.
@@ -50,6 +51,7 @@ async def proxy_of(
         hop_timeout_seconds=hop_seconds,
         http=http,
         http_origins=http_origins,
+        http_hosts=http_hosts,
         applications=applications,
     )
     proxy = ClientProxy(config, discovery or StaticDiscovery(addresses), SystemClock())

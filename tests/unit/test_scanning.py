@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import DeadlineExceeded, KeyholeError, NotReady, TooStale
+from keyhole.encoding.storage_key import group_of
+from keyhole.errors import DeadlineExceeded, KeyholeError, NotReady, TooStale, Unsupported
 from keyhole.model.read import Role
+from keyhole.model.selection import Selection
+from keyhole.model.state import StateKind
 from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.scan import Scanning
+from services.client_proxy.http.all_keys import found_keys
 from tests.support.entries import hourly, scan_request
 
 CODEC = StateCodec(hourly())
@@ -42,6 +46,83 @@ class _Directory:
     async def scan(self, *_: object) -> AsyncGenerator[pb.ScanResponse]:
         raise self._refusals.pop(0)
         yield
+
+
+RULES = hourly(kind=StateKind.BROADCAST, key_groups=1)
+
+
+class _Older(_Directory):
+    """A server of before there were scans of a key group: of a broadcast state it gives all, anew each time."""
+
+    def codec(self, _: tuple[str, str]) -> StateCodec:
+        return StateCodec(RULES)
+
+    async def scan(self, *_: object) -> AsyncGenerator[pb.ScanResponse]:
+        yield pb.ScanResponse()
+        yield pb.ScanResponse(map_keys=[self.codec(("", "")).storage_key(key)[2:] for key in "ab"], values=[b"", b""])
+
+
+async def test_a_server_that_does_not_know_scans_of_a_key_group_is_found_out_before_it_is_read_for_ever() -> None:
+    async def read(after: bytes) -> list[bytes]:
+        request = scan_request()
+        request.Clear()
+        request.state.application, request.state.state = RULES.application, RULES.state
+        request.key_group.after = after
+        scanning = Scanning(_Older(), request, asyncio.get_running_loop().time() + 5)  # type: ignore[arg-type]
+        return [key async for page in scanning.pages() for key in page.map_keys]
+
+    first = await read(b"")
+    assert len(first) == 2
+    for key in first:
+        with pytest.raises(Unsupported, match=r"state server a is of an earlier version.*anew.*Update it"):
+            await read(b"\0\0" + key)
+
+
+class _Servicer:
+    """Has keys in one key group, and answers so many scans before there is no time left."""
+
+    def __init__(self, codec: StateCodec, key: bytes, answers: int) -> None:
+        self._key = key
+        self._answers = answers
+        self.asked: list[int] = []
+
+    async def Scan(self, request: pb.ScanRequest, _: object) -> AsyncGenerator[pb.ScanResponse]:  # noqa: N802
+        if not self._answers:
+            raise DeadlineExceeded("no time is left")
+        self._answers -= 1
+        group = request.key_group.key_group
+        self.asked.append(group)
+        mine = group_of(self._key) == group and request.key_group.after < self._key
+        yield pb.ScanResponse(map_keys=[self._key[2:]] if mine else [], values=[b"row"] if mine else [])
+
+
+async def test_a_scan_of_all_keys_keeps_its_place_over_many_empty_key_groups() -> None:
+    """However few of them are read in the time of one request."""
+    codec = StateCodec(hourly())
+    key = codec.storage_key(("sensor-7", 3))
+    name, token = ("app", "hourly"), ""
+    found: list[bytes] = []
+    asked: list[int] = []
+    for _ in range(hourly().key_groups + 1):
+        servicer: Any = _Servicer(codec, key, 1)
+        page = await found_keys(
+            servicer, name, codec, pb.ReadOptions(), 10, token, None, most_bytes=1 << 20, select=Selection()
+        )
+        found += [of for of, _, _ in page.rows]
+        asked += servicer.asked
+        if page.next is None:
+            break
+        assert page.next != token
+        token = page.next
+    assert found == [key]
+    assert sorted(set(asked)) == list(range(hourly().key_groups))
+    # Where it comes no further it says why, at the start and later on.
+    for after in ("", token):
+        servicer = _Servicer(codec, key, 0)
+        with pytest.raises(DeadlineExceeded):
+            await found_keys(
+                servicer, name, codec, pb.ReadOptions(), 10, after, None, most_bytes=1 << 20, select=Selection()
+            )
 
 
 @pytest.mark.parametrize(

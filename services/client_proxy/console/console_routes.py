@@ -27,7 +27,8 @@ from services.client_proxy.console.state_standing import Described, StateStandin
 from services.client_proxy.console.troubles import troubles_of
 from services.client_proxy.counts import ProxyCounts, StateCounts
 from services.client_proxy.directory import Directory
-from services.client_proxy.http.answers import descriptor_json, encoded
+from services.client_proxy.http.answers import descriptor_json
+from services.client_proxy.http.json_response import json_response
 
 POLL_SECONDS = 2 * FRESH_SECONDS
 """How often an open page asks; the answer says so."""
@@ -88,7 +89,7 @@ class ConsoleRoutes:
         administers = _administers(caller)
         servers = _servers(reports, seen, all_of_them=administers)
         events = [event for event in self._directory.events if _may_know(caller, event.application, event.state)]
-        return _answer(
+        return _shown(
             {
                 **self._head(reports),
                 "version": version(),
@@ -110,7 +111,7 @@ class ConsoleRoutes:
             {"application": name[0], "state": name[1], "key_groups": of.standing.key_groups, "runs": of.runs}
             for name, of in _seen(caller, described).items()
         ]
-        return _answer({**self._head(reports), "states": states})
+        return _shown({**self._head(reports), "states": states})
 
     async def _state(self, request: web.Request) -> web.Response:
         caller = self._caller_of(request)
@@ -125,7 +126,7 @@ class ConsoleRoutes:
         of = described.get(name)
         if of is None:  # it has come since the servers were asked
             of = describe_all({name: self._directory.table(name)}, reports.servers)[name]
-        return _answer(
+        return _shown(
             {
                 **self._head(reports),
                 "grpc_port": self._grpc_port(),
@@ -218,6 +219,5 @@ def _moment(ms: int) -> str | None:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat() if ms else None
 
 
-def _answer(body: dict[str, Any]) -> web.Response:
-    headers = {**HEADERS, "Cache-Control": "no-store"}
-    return web.Response(body=encoded(body), content_type="application/json", headers=headers)
+def _shown(body: dict[str, Any]) -> web.Response:
+    return json_response(body, HEADERS)

@@ -11,7 +11,7 @@ from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
 from keyhole.clock import Clock
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, Overloaded
 from keyhole.protocol.routing import RouteTable
 from keyhole.rpc.explanations import copy_in, micros
 from keyhole.rpc.frames import as_error
@@ -25,6 +25,12 @@ from services.client_proxy.forwarding.storage_reads import StorageReads
 
 _HOPS = 16
 """So many are kept from the beginning, and so many from the end: a key may be tried for minutes."""
+
+_MOST_SECONDS = 30.0
+"""A person waits for it. What takes longer than that is tried again and again, and says no more in the end."""
+
+_MOST_AT_ONCE = 16
+"""Each asks all servers that hold the key group for all that they hold."""
 
 # Of the caller's time, what is kept for asking the copies once the lookup has none left.
 _FOR_COPIES = 0.2
@@ -112,15 +118,58 @@ class ExplainedReads:
         self._directory = directory
         self._reads = reads
         self._loop = asyncio.get_running_loop()
+        self._under_way = 0
 
-    async def explain(self, request: pb.ExplainRequest, deadline: float) -> pb.ExplainResponse:
-        """The whole response, within the deadline. That the key has no answer is no error of the call.
+    async def explain(self, request: pb.ExplainRequest, deadline: float, *, addresses: bool) -> pb.ExplainResponse:
+        """The whole response, within the deadline and half a minute. That the key has no answer is no error here.
+
+        Args:
+            addresses: The caller may know where servers are. Else they are called by their names.
 
         Raises:
+            Overloaded: Too many are under way.
             UnknownApplication, UnknownState, NoServer: As Directory.table.
             KeyMismatch, NullKey, MalformedRequest, Unsupported: There is no such key, or option.
             Overloaded: As StorageReads.forward.
         """
+        if self._under_way >= _MOST_AT_ONCE:
+            raise Overloaded(f"{self._under_way} keys are being explained by this proxy, and no more may be; try again")
+        self._under_way += 1
+        try:
+            response = await self._explained(request, min(deadline, self._loop.time() + _MOST_SECONDS))
+        finally:
+            self._under_way -= 1
+        return response if addresses else self._by_name(response)
+
+    def _by_name(self, response: pb.ExplainResponse) -> pb.ExplainResponse:
+        """The same with each server's name for its address, also within the words of errors."""
+        names = {link.address: link.view.server if link.view else "" for link in self._directory.links}
+        names |= {of.address: of.server for of in response.copies if of.server}
+        names |= dict.fromkeys({hop.address for hop in response.hops} - names.keys(), "")
+        # The longest ones first: one address may begin like another one.
+        told = sorted(names.items(), key=lambda of: -len(of[0]))
+
+        def named(text: str) -> str:
+            for address, name in told:
+                text = text.replace(address, name or "a server without a name")
+            return text
+
+        errors = [response.error] if response.HasField("error") else []
+        for hop in response.hops:
+            hop.address = named(hop.address)
+            errors += [hop.error] if hop.HasField("error") else []
+        for copy in response.copies:
+            copy.address = named(copy.address)
+            # Why it can't be reached may name where it, or its name's server, is.
+            copy.unreachable = "it can't be reached" if copy.unreachable else ""
+        for error in errors:
+            error.message = named(error.message)
+            for fact, text in error.facts.items():
+                error.facts[fact] = named(text)
+        response.missing = named(response.missing)
+        return response
+
+    async def _explained(self, request: pb.ExplainRequest, deadline: float) -> pb.ExplainResponse:
         clock, began = self._directory.clock, self._directory.clock.monotonic()
         lookup = lookup_of_keys(pb.GetManyRequest(state=request.state, keys=[request.key], options=request.options))
         await self._directory.known(lookup.state, deadline)

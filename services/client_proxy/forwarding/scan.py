@@ -11,7 +11,7 @@ from keyhole.backoff import Backoff
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServer, ServerLost
 from keyhole.rpc.convert import bounds_from_proto
-from keyhole.rpc.scan_requests import scan_range
+from keyhole.rpc.scan_requests import check_goes_on, scan_range
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.key_attempts import MENDABLE, KeyAttempts
@@ -66,6 +66,7 @@ class Scanning:
             UnknownApplication, UnknownState, KeyMismatch, NullKey, Unsupported: The request is wrong.
             StaleDescriptor: It means a state that was made anew since.
             EpochNotReached, TooStale, Unconfirmed: No copy met the reader's bounds within the deadline.
+            Unsupported: Or the server is of a version that knows no scans of a key group.
             Overloaded: A server has too many scans under way.
             ServerLost: The copy broke off.
             DeadlineExceeded: The message names what it waited for.
@@ -75,15 +76,22 @@ class Scanning:
             begun = await self._first()
             open_calls.push_async_callback(begun.others.aclose)
             await self._end_others()
+            checked = self._goes_on(begun.address, begun.first)
             yield begun.first
             try:
                 async for page in begun.others:
+                    checked = checked or self._goes_on(begun.address, page)
                     yield page
             except MENDABLE as error:
                 raise ServerLost(
                     f"server {begun.address} broke off in the middle of a scan; begin it again ({error.message})",
                     address=begun.address,
                 ) from error
+
+    def _goes_on(self, address: str, page: pb.ScanResponse) -> bool:
+        """Whether the page has said that the server knows what it was asked for. Raises Unsupported: it doesn't."""
+        check_goes_on(self._directory.codec(self._name), self._request, page, f"state server {address}")
+        return bool(page.map_keys)
 
     async def _first(self) -> _Begun:
         while True:

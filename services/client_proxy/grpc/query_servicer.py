@@ -191,7 +191,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
     async def Explain(self, request: pb.ExplainRequest, context: _Context) -> pb.ExplainResponse:  # noqa: N802
         """Looks one key up, and says which way it went."""
-        return await self._explained_reads.explain(request, self._deadline(context))
+        addresses = current().may_everywhere(Verb.ADMIN, Verb.PLATFORM)
+        return await self._explained_reads.explain(request, self._deadline(context), addresses=addresses)
 
     def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
         def failed(error: Exception) -> None:

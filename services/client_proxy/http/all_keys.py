@@ -49,10 +49,11 @@ async def found_keys(
 
     Raises:
         MalformedRequest, StaleDescriptor: The token is none, or of another state.
-        KeyholeError: As Scan, where nothing was read yet.
+        KeyholeError: As Scan, where it has come no further than it began. Else that far is an answer, also where there
+            was nothing: the next request says why there is no more for now.
     """
     descriptor = codec.descriptor
-    place = place_of(after, descriptor) if after else ScanPlace()
+    place = began = place_of(after, descriptor) if after else ScanPlace()
     rows: list[tuple[bytes, bytes, int]] = []
     sources: list[state_pb2.Source] = []
     size = 0
@@ -83,9 +84,8 @@ async def found_keys(
                     if size > most_bytes or len(rows) >= limit:
                         return FoundKeys(rows, sources, place.token(descriptor))
         except UnavailableError:
-            if not rows:
+            if place == began:
                 raise
-            # What was read is an answer, and the next request says why there is no more for now.
             return FoundKeys(rows, sources, place.token(descriptor))
         place = ScanPlace(place.key_group + 1)
     return FoundKeys(rows, sources, None)

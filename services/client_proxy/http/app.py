@@ -37,9 +37,13 @@ from keyhole.v1 import state_pb2
 from services.client_proxy.directory import Directory
 from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http import answers as http_answers
+from services.client_proxy.http import caching
 from services.client_proxy.http import requests as http_requests
 from services.client_proxy.http.all_keys import found_keys
 from services.client_proxy.http.cors import allowing
+from services.client_proxy.http.host_names import VARIABLE as HOSTS_VARIABLE
+from services.client_proxy.http.host_names import answering_to
+from services.client_proxy.http.json_response import NO_STORE, json_response
 from services.client_proxy.http.openapi_page import add_openapi
 from services.client_proxy.http.requests import Parameters
 
@@ -68,6 +72,7 @@ class HttpReads:
         default_timeout_seconds: For requests that bring no timeout.
         guard: Knows who calls, and what that one may read; None: everybody may read everything.
         origins: Whose pages may read the answers, as cors.checked_origins returns them.
+        hosts: By which names it may be called, as host_names.checked_hosts returns them.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class HttpReads:
         limits: HttpLimits | None = None,
         guard: PortGuard | None = None,
         origins: frozenset[str] = frozenset(),
+        hosts: frozenset[str] = frozenset(),
     ) -> None:
         self.draining = False
         self._directory = directory
@@ -85,7 +91,9 @@ class HttpReads:
         self._default_timeout = default_timeout_seconds
         self._limits = limits or HttpLimits()
         self._guard = guard
-        self.app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[allowing(origins), _problems])
+        self._pace = caching.EpochPace()
+        middlewares = [allowing(origins), _problems, answering_to(hosts)]
+        self.app = web.Application(client_max_size=self._limits.body_bytes, middlewares=middlewares)
         state = r"/v1/{application:[^/:]+}/{state:[^/:]+}"
         self.app.router.add_routes(
             [
@@ -121,14 +129,14 @@ class HttpReads:
             for state in listed.states
             if caller.may_see(state.application, state.state)
         ]
-        return _answer({"states": states})
+        return json_response({"states": states})
 
     async def _state(self, request: web.Request) -> web.Response:
         caller, name = self.caller_of(request), _name(request)
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items())
         codec = await self._codec(caller, name, self._deadline(asked))
-        return _answer(http_answers.descriptor_json(codec.descriptor))
+        return json_response(http_answers.descriptor_json(codec.descriptor))
 
     async def _key(self, request: web.Request) -> web.Response:
         return await self._read(request, request.match_info["key"])
@@ -145,14 +153,35 @@ class HttpReads:
         codec = await self._codec(caller, name, deadline)
         if key is None and codec.descriptor.scan_key:
             caller.check(Verb.SCAN, *name)
-            return _answer(await self._scan_all(name, codec, asked, deadline))
+            return json_response(await self._scan_all(name, codec, asked, deadline))
         if http_requests.is_scan(codec, asked, whole=key is None):
             caller.check(Verb.SCAN, *name)
-            return _answer(await self._scan(name, codec, key, asked, deadline))
+            return json_response(await self._scan(name, codec, key, asked, deadline))
         assert key is not None
         caller.check(Verb.READ, *name)
-        (answer,) = await self._answers(name, [http_requests.lookup_key(codec, key, asked)], asked, deadline)
-        return _answer(answer)
+        wanted = http_requests.lookup_key(codec, key, asked)
+        (answer,) = await self._found(name, [wanted], asked, deadline)
+        return self._cacheable(request, codec, wanted, answer, asked)
+
+    def _cacheable(
+        self, request: web.Request, codec: StateCodec, key: pb.Key, answer: pb.Answer, asked: Parameters
+    ) -> web.Response:
+        """The answer to one key, for caches; without a body where who asks has it already."""
+        descriptor, source = codec.descriptor, answer.source
+        name = (descriptor.application, descriptor.state)
+        self._pace.note(name, source)
+        pace, now_ms = self._pace.seconds(name, source.generation), self._directory.clock.now_ms()
+        seconds = caching.fresh_seconds(descriptor, asked.options, source, pace, now_ms)
+        tag = caching.tag_of(descriptor, key, answer, integers_as_text=asked.integers_as_text)
+        private = self._guard is not None and self._guard.asks_who
+        headers = {"ETag": f'W/"{tag}"', "Cache-Control": caching.control(seconds, private=private)}
+        if private:
+            headers["Vary"] = "Authorization"
+        known = request.if_none_match
+        if caching.is_known(tag, None if known is None else {of.value for of in known}):
+            return web.Response(status=304, headers=headers)
+        body = http_answers.answer_json(answer, self._now(), integers_as_text=asked.integers_as_text)
+        return json_response(body, headers)
 
     async def _batch(self, request: web.Request) -> web.Response:
         caller, name = self.caller_of(request), _name(request)
@@ -167,15 +196,15 @@ class HttpReads:
         deadline = self._deadline(asked)
         codec = await self._codec(caller, name, deadline)
         keys = [http_requests.batch_key(codec, key) for key in given]
-        return _answer({"answers": await self._answers(name, keys, asked, deadline)})
+        found, now = await self._found(name, keys, asked, deadline), self._now()
+        answers = [http_answers.answer_json(of, now, integers_as_text=asked.integers_as_text) for of in found]
+        return json_response({"answers": answers})
 
-    async def _answers(
+    async def _found(
         self, name: tuple[str, str], keys: list[pb.Key], asked: Parameters, deadline: Any
-    ) -> list[dict[str, Any]]:
+    ) -> list[pb.Answer]:
         request = pb.GetManyRequest(state=_ref(name), keys=keys, options=asked.options)
-        answers = await self._servicer.read_many(request, deadline, _MOST_BATCH_BYTES)
-        now = self._now()
-        return [http_answers.answer_json(answer, now, integers_as_text=asked.integers_as_text) for answer in answers]
+        return await self._servicer.read_many(request, deadline, _MOST_BATCH_BYTES)
 
     async def _scan(
         self, name: tuple[str, str], codec: StateCodec, key: str | None, asked: Parameters, deadline: Any
@@ -282,12 +311,8 @@ def _ref(name: tuple[str, str]) -> pb.StateRef:
     return pb.StateRef(application=name[0], state=name[1])
 
 
-def _answer(body: dict[str, Any]) -> web.Response:
-    return web.Response(body=http_answers.encoded(body), content_type="application/json")
-
-
 def _problem(error: KeyholeError) -> web.Response:
-    headers = {"Retry-After": "1"} if error.retryable else {}
+    headers = {**NO_STORE, **({"Retry-After": "1"} if error.retryable else {})}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return web.Response(
@@ -305,7 +330,7 @@ async def _problems(request: web.Request, handler: Callable[[web.Request], Await
     except web.HTTPException as refused:
         # What the HTTP library refuses by itself: an unknown path or method, a body that is too large or too late.
         what = problem(MalformedRequest(_WHY.get(refused.status, refused.reason)))
-        headers = {"Allow": refused.headers["Allow"]} if "Allow" in refused.headers else {}
+        headers = {**NO_STORE, **({"Allow": refused.headers["Allow"]} if "Allow" in refused.headers else {})}
         response = web.Response(
             status=refused.status,
             body=http_answers.encoded({**what, "status": refused.status}),
@@ -326,4 +351,5 @@ _WHY = {
     405: "the path is there, but not with this method",
     408: "the body did not come in time",
     413: "the body is too large; ask for fewer keys at once",
+    421: f"the proxy does not answer to this name; call it by its address, or list the name in {HOSTS_VARIABLE}",
 }

@@ -16,8 +16,8 @@ VARIABLE = "KEYHOLE_CLIENT_PROXY_HTTP_ORIGINS"
 _HOST = re.compile(r"[a-z0-9._:-]+")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # What a request may bring that a form couldn't send, and what a page may read of an answer beside its body.
-_REQUEST_HEADERS = "Authorization, Content-Type"
-_ANSWER_HEADERS = "Retry-After, WWW-Authenticate"
+_REQUEST_HEADERS = "Authorization, Content-Type, If-None-Match"
+_ANSWER_HEADERS = "ETag, Retry-After, WWW-Authenticate"
 # How long a browser need not ask again whether it may; an origin that is taken out is refused after that at the latest.
 _PREFLIGHT_SECONDS = 600
 
@@ -50,7 +50,8 @@ def allowing(origins: frozenset[str]) -> Any:
         allowed = origin in origins
         response = (_preflight(request) if allowed else None) or await handler(request)
         # Also where it is not allowed: a cache must not give one origin what it was answered for another.
-        response.headers["Vary"] = "Origin"
+        also = response.headers.get("Vary")
+        response.headers["Vary"] = f"{also}, Origin" if also else "Origin"
         if allowed:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Expose-Headers"] = _ANSWER_HEADERS

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from services.client_proxy.http.openapi_shapes import (
+    CACHING,
     DAILY_DESCRIPTOR,
     PARAMETERS,
     RULES_DESCRIPTOR,
@@ -122,8 +123,8 @@ def _key() -> _Json:
         "read",
         "values",
         "The value of a key; of a map or list state the entries of the key, or one entry by map_key",
-        ("application", "state", "key", "map_key", *_SCAN, *_READ),
-        _answered("An answer, or entries in their order.", ("Answer", "Entries"), answers),
+        ("application", "state", "key", "map_key", *_SCAN, *_READ, "If-None-Match"),
+        _answered("An answer, or entries in their order.", ("Answer", "Entries"), answers, CACHING),
         {
             "value": totals,
             "absent": {**totals, "key": "nobody"},
@@ -132,6 +133,7 @@ def _key() -> _Json:
             "entry": {**daily, "map_key": "2026-11-21"},
             "where": {**daily, "where": ["orders > 1"]},
         },
+        more={"304": {"description": "The answer is the one that If-None-Match names.", "headers": CACHING}},
     )
 
 
@@ -206,12 +208,14 @@ def _operation(
     examples: dict[str, _Json] | None = None,
     *,
     body: bool = False,
+    more: _Json | None = None,
 ) -> _Json:
     """One operation below /v1.
 
     Args:
         examples: By the name of an example, the parameters that it gives.
         body: It takes one, so that it may be refused for it.
+        more: Responses that others don't have.
     """
     refusals = [one for one in problems() if body or one not in ("408", "413")]
     return {
@@ -219,7 +223,11 @@ def _operation(
         "tags": [tag],
         "summary": summary,
         "parameters": [_parameter(one, examples or {}) for one in parameters],
-        "responses": {"200": answered, **{one: {"$ref": f"#/components/responses/{one}"} for one in refusals}},
+        "responses": {
+            "200": answered,
+            **(more or {}),
+            **{one: {"$ref": f"#/components/responses/{one}"} for one in refusals},
+        },
     }
 
 
@@ -230,14 +238,15 @@ def _parameter(name: str, examples: dict[str, _Json]) -> _Json:
     return {**PARAMETERS[name], "examples": given}
 
 
-def _answered(about: str, schema: str | tuple[str, ...], examples: _Json) -> _Json:
+def _answered(about: str, schema: str | tuple[str, ...], examples: _Json, headers: _Json | None = None) -> _Json:
     names = (schema,) if isinstance(schema, str) else schema
     refs = [{"$ref": f"#/components/schemas/{name}"} for name in names]
     content = {
         "schema": refs[0] if len(refs) == 1 else {"oneOf": refs},
         "examples": {name: {"value": value} for name, value in examples.items()},
     }
-    return {"description": about, "content": {"application/json": content}}
+    answered = {"description": about, "content": {"application/json": content}}
+    return {**answered, "headers": headers} if headers else answered
 
 
 def _text(name: str, summary: str, answers: dict[str, tuple[str, str]]) -> _Json:

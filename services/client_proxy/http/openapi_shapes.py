@@ -265,13 +265,14 @@ PARAMETERS: _Json = {
             "How whole numbers of values and map keys come; text: as strings, for readers whose numbers are doubles.",
             {"type": "string", "enum": ["number", "text"], "default": "number"},
         ),
+        _parameter("If-None-Match", "header", "The ETag of an answer that the reader has; of one value alone.", _TEXT),
     )
 }
 
 
 def problems() -> _Json:
     """By the status as text, the refusals that a request may be answered with, each with its reasons."""
-    reasons: dict[int, list[str]] = {408: ["MALFORMED_REQUEST"], 413: ["MALFORMED_REQUEST"]}
+    reasons: dict[int, list[str]] = {status: ["MALFORMED_REQUEST"] for status in (408, 413, 421)}
     for kind in by_reason().values():
         if not issubclass(kind, (CommitError, MachineError)):
             reasons.setdefault(http_status(kind("")), []).append(kind.reason)
@@ -284,5 +285,14 @@ def problems() -> _Json:
         for status, names in sorted(reasons.items())
     }
 
+
+CACHING = {
+    "ETag": {"description": "Of the answer to one key: another one where it says anything new.", "schema": _TEXT},
+    "Cache-Control": {
+        "description": "max-age: until the next epoch is due. private: where the proxy asks who calls.",
+        "schema": _TEXT,
+    },
+}
+"""What the answer to one key may be kept by. All other answers, and refusals, say no-store."""
 
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds; only where it may help.", "schema": {"type": "integer"}}}

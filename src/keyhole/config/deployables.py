@@ -90,6 +90,7 @@ class ClientProxyConfig(SecuritySettings):
         metrics: host:port of its own /metrics; empty: none.
         http: host:port of reads over HTTP and JSON; empty: none.
         http_origins: The origins (https://app.example.com) whose web pages may read these; empty: none of another one.
+        http_hosts: The names by which these may be called; addresses and localhost always may.
         console: "on": the port of `http` has the console as well, under /console/; "off": it doesn't.
     """
 
@@ -105,6 +106,7 @@ class ClientProxyConfig(SecuritySettings):
     metrics: str = ""
     http: str = ""
     http_origins: tuple[str, ...] = ()
+    http_hosts: tuple[str, ...] = ()
     console: str = "on"
     log_level: str = "INFO"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.selected_entries import SelectedEntries
-from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.errors import MalformedRequest, StaleDescriptor, Unsupported
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import key_from_proto
@@ -49,6 +49,29 @@ def selected_entries(descriptor: StateDescriptor, request: query_pb2.ScanRequest
     """
     as_json = request.options.format == query_pb2.VALUE_FORMAT_JSON
     return SelectedEntries(descriptor, selection_from_proto(request.selection), as_json=as_json)
+
+
+def check_goes_on(codec: StateCodec, request: query_pb2.ScanRequest, page: query_pb2.ScanResponse, who: str) -> None:
+    """Passes where the first entries that came are of the key group that was asked for, and behind `after`.
+
+    A server of before there were scans of a key group passes that field over. Of a broadcast state it then gives all
+    entries, each time from the first one on, and who goes on behind the last one would never come to an end.
+
+    Args:
+        page: The first one with entries.
+        who: Has sent it.
+
+    Raises:
+        Unsupported: They aren't.
+    """
+    if not request.HasField("key_group") or not page.map_keys or codec.descriptor.scan_key:
+        return
+    group, after = request.key_group.key_group, request.key_group.after
+    if group != group_of(codec.prefix(())) or prefix_of(group) + page.map_keys[0] <= after:
+        raise Unsupported(
+            f"{who} is of an earlier version, which does not know scans of all keys: it began state "
+            f"{codec.descriptor.application}/{codec.descriptor.state} anew. Update it, or scan the state without a key"
+        )
 
 
 def check_has_entries(descriptor: StateDescriptor) -> None:

@@ -70,6 +70,11 @@ class PortGuard:
         if on and self.access is None and not self.client_certificates:
             _log.warning("everybody who can connect may do everything; set a policy", extra={"service": name})
 
+    @property
+    def asks_who(self) -> bool:
+        """Who calls must show who it is, so that what one is answered is not for all others."""
+        return self.access is not None or self.client_certificates
+
     def check_host(self, what: str, host: str) -> None:
         """Raises InvalidConfiguration: another port would be in plaintext where that was not chosen."""
         _check_plaintext(what, host, self._settings)

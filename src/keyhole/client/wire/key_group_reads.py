@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import grpc
 
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
+from keyhole.client.wire.links import CallAttempts, Link, Links
+from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
@@ -29,6 +30,7 @@ from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import bounds_to_proto, source_from_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
+from keyhole.rpc.scan_requests import check_goes_on
 from keyhole.v1 import query_pb2 as pb
 
 
@@ -149,11 +151,10 @@ class KeyGroupReads:
             codec = await self._reads().codec(deadline)
             try:
                 self._rows(codec)
-            except ValueMismatch:
+            except ValueMismatch as error:
                 # The state may have got the field since it was described.
                 self._reads().outdated(codec)
-                if (await self._reads().codec(deadline)).descriptor == codec.descriptor:
-                    raise
+                await await_newer(self._links, lambda: self._reads().codec(deadline), codec, error, deadline)
             else:
                 return codec
 
@@ -174,9 +175,13 @@ class KeyGroupReads:
             selection=selection_to_proto(self._select),
         )
         call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
+        begun = False
         try:
             async for page in call:
                 link.heard()
+                if not begun:
+                    check_goes_on(codec, request, page, link.target)
+                begun = begun or bool(page.map_keys)
                 yield page
         except grpc.RpcError as error:
             raise link.failed(error) from error
@@ -211,12 +216,7 @@ class KeyGroupReads:
     async def _describe_again(self, codec: StateCodec, error: KeyholeError, deadline: float) -> None:
         """What the codec was made of is outdated. Raises the error where nothing newer comes in time."""
         self._reads().outdated(codec)
-        if (await self._codec(deadline)).descriptor == codec.descriptor:
-            # Who describes it may hear of a schema after its first row.
-            until = self._loop.time() + pause_seconds()
-            if until >= deadline:
-                raise error
-            await self._links.pause(until)
+        await await_newer(self._links, lambda: self._codec(deadline), codec, error, deadline)
 
     def _broken_off(self, error: KeyholeError) -> KeyholeError:
         name = "/".join(self._name)

@@ -11,7 +11,8 @@ import grpc
 
 from keyhole.client.options import MapKey
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
+from keyhole.client.wire.links import CallAttempts, Link, Links
+from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
@@ -130,12 +131,7 @@ class Scanner:
             except (StaleDescriptor, ValueMismatch, KeyMismatch, Unsupported) as error:
                 # The state may have changed since it was described.
                 of.outdated(codec)
-                if (await reads().codec(deadline)).descriptor == codec.descriptor:
-                    # The one who describes it may hear of a schema after its first row.
-                    pause = pause_seconds()
-                    if not isinstance(error, StaleDescriptor) or self._loop.time() + pause >= deadline:
-                        raise
-                    await self._links.pause(self._loop.time() + pause)
+                await await_newer(self._links, lambda: reads().codec(deadline), codec, error, deadline)
             except UnavailableError as error:
                 # A proxy tries the copies that don't begin; what breaks off in the middle is begun again here.
                 if not is_cut_off(error) and (answer.source is None or not error.retryable):
