@@ -15,6 +15,7 @@ from keyhole.local.java import Java
 from keyhole.local.spark_home import other_spark
 from keyhole.local.stack_ports import StackPorts
 from keyhole.up import developing
+from keyhole.up.bringing_up import UpOptions
 from keyhole.up.developing import job_environ
 from keyhole.up.home import Home, Recorded
 from keyhole.up.job_file import JobFile, Settling
@@ -142,6 +143,35 @@ def test_another_spark_is_refused_before_anything_starts(
     pyspark = Path(str(importlib.util.find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[union-attr,index]
     assert other_spark({"SPARK_HOME": str(pyspark)}) == ""
     assert other_spark({}) == ""
+
+
+def test_servers_and_a_temporary_folder_are_as_of_up_and_told_where_something_else_runs(
+    tmp_path: Path, ready_machine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[UpOptions] = []
+
+    def ensure_up(home: Home, options: UpOptions, *_: object) -> bool:
+        asked.append(options)
+        return False
+
+    def client(*_: object, **more: object) -> object:
+        raise MachineError("that is enough")
+
+    recorded = Recorded(ports=StackPorts(9092), data=str(tmp_path))
+    monkeypatch.setattr(developing, "ensure_up", ensure_up)
+    monkeypatch.setattr(developing, "running", lambda home: recorded)
+    monkeypatch.setattr(developing, "Client", client)
+    job = tmp_path / "job.py"
+    job.touch()
+    home = tmp_path / ".keyhole"
+    for words, other in ([], False), (["--servers", "1"], False), (["--servers", "3"], True), (["--ephemeral"], True):
+        assert main(["dev", str(job), "--topic", "orders:4", *words]) == 1
+        assert asked.pop() == UpOptions(
+            int(words[1]) if "--servers" in words else None, "--ephemeral" in words, topics={"orders": 4}
+        )
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("To have it otherwise, end it first: " in told) is other
+        assert (f"keyhole down --dir {home}" in told) is other
 
 
 def test_a_run_reads_what_its_job_prints_once(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         epilog=_UP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    up.add_argument("--servers", type=count, metavar="N", help="state servers; default: as many as last time, or 1")
+    _add_servers(up)
     up.add_argument(
         "--ephemeral", action="store_true", help="keep the data in a temporary folder, until `keyhole down`"
     )
@@ -62,11 +62,21 @@ def _add_dev(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="start it again after a change of this file, too; may be repeated",
     )
     _add_topics(dev)
+    _add_servers(dev)
+    dev.add_argument(
+        "--ephemeral", action="store_true", help="keep states and checkpoint in a temporary folder, until the end"
+    )
     dev.add_argument(
         "--keep", action="store_true", help="leave what it has started, but for the job, running at the end"
     )
     dev.add_argument("--fresh", action="store_true", help="delete what is in the folder first, with all states in it")
     dev.set_defaults(run=up_commands.run_dev)
+
+
+def _add_servers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--servers", type=count, metavar="N", help="state servers; default: as many as last time, or 1"
+    )
 
 
 def _add_topics(command: argparse.ArgumentParser) -> None:

@@ -52,5 +52,5 @@ def run_dev(options: argparse.Namespace) -> int:
     from keyhole.up.home import DEFAULT_DIRECTORY, Home
 
     home = Home(options.dir or options.job.parent / DEFAULT_DIRECTORY)
-    chosen = DevOptions(options.watch, options.topics, options.keep, options.fresh)
+    chosen = DevOptions(options.watch, options.topics, options.keep, options.fresh, options.servers, options.ephemeral)
     return develop(options.job, home, chosen, os.environ, Console(highlight=False))

@@ -138,10 +138,15 @@ def _running(home: Home, recorded: Recorded | None, options: UpOptions, console:
     recorded = _use_running(home, recorded, options)
     pid = recorded.supervisor.pid if recorded.supervisor is not None else "?"
     _show(home, recorded, f"Keyhole runs here already, as process {pid}.", console)
-    other = options.servers is not None and options.servers != len(recorded.ports.servers)
-    if other or options.ephemeral != recorded.ephemeral:
+    if is_other(options, recorded) or (recorded.ephemeral and not options.ephemeral):
         console.print("To start it otherwise, end it first.", soft_wrap=True)
     return 0
+
+
+def is_other(options: UpOptions, recorded: Recorded) -> bool:
+    """Whether what runs is not what these options say: other state servers, or data that stay."""
+    other = options.servers is not None and options.servers != len(recorded.ports.servers)
+    return other or (options.ephemeral and not recorded.ephemeral)
 
 
 def _use_running(home: Home, recorded: Recorded | None, options: UpOptions) -> Recorded:

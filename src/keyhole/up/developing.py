@@ -19,7 +19,7 @@ from keyhole.local.jars import JarSet
 from keyhole.local.java import Java, find_java
 from keyhole.local.spark_home import other_spark
 from keyhole.terminal.commands import keyhole_command
-from keyhole.up.bringing_up import UpOptions, ensure_up
+from keyhole.up.bringing_up import UpOptions, ensure_up, is_other
 from keyhole.up.exports import running, variables
 from keyhole.up.home import Home, Recorded
 from keyhole.up.job_file import JobFile, JobText, Settling
@@ -41,6 +41,8 @@ class DevOptions:
     Attributes:
         watch: Files beside the job's whose change starts it again.
         topics: Are made in Kafka, with so many partitions.
+        servers: So many state servers; None: as many as last time, or one.
+        ephemeral: The states and the job's checkpoint are in a temporary folder, and go at the end.
         keep: What this command has started goes on after it.
         fresh: What is in the folder goes first: states, checkpoints, logs.
     """
@@ -49,6 +51,8 @@ class DevOptions:
     topics: Mapping[str, int] = field(default_factory=dict)
     keep: bool = False
     fresh: bool = False
+    servers: int | None = None
+    ephemeral: bool = False
 
 
 def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, str], console: Console) -> int:
@@ -78,9 +82,12 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
             # Its own: the one from before went with the folder.
             with home.developed(path):
                 try:
-                    started = ensure_up(home, UpOptions(topics=options.topics), environ, console)
+                    wanted = UpOptions(options.servers, options.ephemeral, topics=options.topics)
+                    started = ensure_up(home, wanted, environ, console)
                     recorded = running(home)
                     _say(console, _told(home, recorded, started=started))
+                    if is_other(wanted, recorded):
+                        _say(console, f"To have it otherwise, end it first: {_down(home, environ)}")
                     settings = job_environ(environ, recorded, java, connector)
                     with Client(recorded.proxy, timeout=_ASK_SECONDS) as client:
                         work = _Work(file, home, recorded, settings, client, signals, console, began)
@@ -95,8 +102,7 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
         _say(console, "broken off")
         return _BROKEN_OFF
     if home.runs():
-        of = "" if home.path == Path(".keyhole") else f" --dir {home.path}"
-        _say(console, f"what serves states goes on: {keyhole_command(environ)} down{of} ends it")
+        _say(console, f"what serves states goes on: {_down(home, environ)} ends it")
     return 0
 
 
@@ -122,6 +128,11 @@ def _told(home: Home, recorded: Recorded, *, started: bool) -> str:
         f"{what}: Kafka {recorded.kafka}, client proxy {recorded.proxy}, HTTP {recorded.http}, "
         f"console {recorded.http}/console/; its data are in {recorded.data if recorded.ephemeral else home.path}"
     )
+
+
+def _down(home: Home, environ: Mapping[str, str]) -> str:
+    of = "" if home.path == Path(".keyhole") else f" --dir {home.path}"
+    return f"{keyhole_command(environ)} down{of}"
 
 
 def _say(console: Console, what: str) -> None:
