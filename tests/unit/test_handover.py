@@ -239,6 +239,26 @@ def test_a_handover_that_breaks_off_after_release_is_undone_under_another_versio
     every_key_can_be_read(world, 2.0)
 
 
+@pytest.mark.parametrize(
+    "fault", [Fault.SERVER_DIES, Fault.SERVER_DIES_AFTER, Fault.SERVER_LOSES_ITS_STORE], ids=lambda fault: fault.name
+)
+def test_a_server_that_is_killed_while_it_drains_and_goes_on_loses_nothing(standing_by: World, fault: Fault) -> None:
+    world = standing_by
+    world.servers["a"].drain()
+    world.faults_at["a", "Release"] = fault
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)  # by standbys meanwhile
+    world.settle()
+    assert not world.faults_at
+    assert owned(world, "a") == ()
+    world.after_each = lambda: None
+    assert world.run_epoch(1, rows(2.0)).epoch == 2
+    # A process that comes in its place has not been asked.
+    world.servers["a"].start()
+    world.settle()
+    assert owned(world, "a") != ()
+    every_key_can_be_read(world, 2.0)
+
+
 def test_what_was_released_unheard_is_owned_again_before_the_next_epoch(standing_by: World) -> None:
     world = standing_by
     world.servers["a"].end()

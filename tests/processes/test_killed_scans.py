@@ -1,0 +1,144 @@
+"""Real processes that are killed in the middle of a scan of all keys, and of a drain."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from keyhole import Client
+from keyhole.cli.main import main
+from keyhole.config import JobConfig
+from keyhole.encoding.columnar import encode
+from keyhole.errors import UnavailableError
+from keyhole.local.ports import free_ports
+from keyhole.local.processes import Child
+from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.model.read import KeyedEntry
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.rpc.draining import drain
+from tests.support.feeding import Feed
+from tests.support.waiting import LONG_SECONDS, until
+
+STATE, KEY_GROUPS, KEYS = "numbers", 12, range(3_000)
+
+
+def _descriptor(application: str) -> StateDescriptor:
+    """Each key's number tells the epoch that wrote it."""
+    return StateDescriptor(
+        application=application,
+        state=STATE,
+        query="killed",
+        kind=StateKind.VALUE,
+        key_groups=KEY_GROUPS,
+        key=(KeyColumn("k", KeyType.BIGINT),),
+        value=ValueSchema(1, (ValueField("n", "bigint"),)),
+    )
+
+
+def _number(key: int, epoch: int) -> int:
+    return epoch * 10_000 + key
+
+
+def _rows(of: StateDescriptor, epoch: int) -> list[pa.RecordBatch]:
+    numbers = pa.array([_number(key, epoch) for key in KEYS], pa.int64())
+    return [encode(pa.RecordBatch.from_pydict({"k": pa.array(KEYS, pa.int64()), "n": numbers}), of)]
+
+
+@contextmanager
+def _repeating(act: Callable[[], object]) -> Iterator[None]:
+    """In a thread of its own; what it raises is raised at the end."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(0.3):
+            act()
+
+    with ThreadPoolExecutor(1) as thread:
+        repeats = thread.submit(repeat)
+        try:
+            yield
+        finally:
+            ended.set()
+            repeats.result()
+
+
+def _all_keys(client: Client, application: str, at: dict[int, Callable[[], object]]) -> list[KeyedEntry]:
+    """Reads all of the state, on behind the token wherever it breaks off.
+
+    Args:
+        at: By how many entries were read, what happens then.
+    """
+    found: list[KeyedEntry] = []
+    token: str | None = None
+    while True:
+        with client.scan_all(application, STATE, after=token) as entries:
+            try:
+                for entry in entries:
+                    found.append(entry)
+                    at.get(len(found), lambda: None)()
+            except UnavailableError:
+                token = entries.token
+            else:
+                return found
+
+
+def test_each_key_is_read_once_and_nothing_is_lost_whoever_is_killed_in_the_middle_of_a_scan_and_of_a_drain(
+    kafka: str, application: str, tmp_path: Path
+) -> None:
+    of = _descriptor(application)
+    names = [f"server-{index}" for index in range(3)]
+    children: dict[str, Child] = {}
+    *ports, first, second = free_ports(5)
+    try:
+        for name, port in zip(names, ports, strict=True):
+            children[name] = start_state_server(
+                name, port, bootstrap_servers=kafka, directory=tmp_path, environ=dict(os.environ)
+            )
+        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+        for name, port in (("proxy-0", first), ("proxy-1", second)):
+            children[name] = start_client_proxy(
+                name, port, servers=list(addresses.values()), directory=tmp_path, environ=dict(os.environ)
+            )
+        config = JobConfig(application, tuple(addresses.values()), kafka, epoch_deadline_seconds=120)
+        targets = f"127.0.0.1:{first},127.0.0.1:{second}"
+        with Feed(config, of, lambda epoch: _rows(of, epoch)) as feed, Client(targets, timeout=LONG_SECONDS) as client:
+
+            def owned_by(*servers: str) -> int:
+                return sum(len(feed.coordinator.owned_by(name, STATE)) for name in servers)
+
+            feed.epoch()
+            assert [owned_by(name) for name in names] == [4, 4, 4]
+            # Of the last key group, which is read last.
+            (goes,) = (name for name in names if KEY_GROUPS - 1 in feed.coordinator.owned_by(name, STATE))
+            drained, last = (name for name in names if name != goes)
+            client.get(application, STATE, 1)
+            kills = {200: children[goes].kill, 1_500: children["proxy-0"].kill}
+            with _repeating(feed.epoch):
+                found = _all_keys(client, application, kills)
+            assert sorted(entry.key for entry in found) == list(KEYS)
+            assert [entry for entry in found if entry.value.n != _number(entry.key, entry.source.epoch)] == []
+            assert len({entry.source.epoch for entry in found}) > 1
+            assert all(children[name].exit_code is not None for name in (goes, "proxy-0"))
+
+            feed.epoch()
+            assert owned_by(drained) == owned_by(last) == KEY_GROUPS / 2
+            assert drain(addresses[drained]).owns
+            with _repeating(feed.epoch):
+                # Some have gone to the other one, or its copies are on their way.
+                children[drained].kill()
+                until(lambda: owned_by(last) == KEY_GROUPS, LONG_SECONDS)
+            epoch = feed.epoch().epoch
+            answers = client.get_many(application, STATE, KEYS, min_epoch=epoch)
+            assert [answer.value.n for answer in answers] == [_number(key, epoch) for key in KEYS]
+            assert {answer.server for answer in answers} == {last}
+        left = ["--bootstrap-servers", kafka, "--servers", addresses[last]]
+        assert main(["verify", f"{application}/{STATE}", *left]) == 0
+    finally:
+        for child in children.values():
+            child.kill()
