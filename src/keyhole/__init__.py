@@ -12,6 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.model import aggregates
+from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.predicates import Predicate, field
 from keyhole.model.read import Answer, Entries, Entry, KeyedEntry, Source, Stale
 from keyhole.model.state import StateDescriptor
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.client import AsyncClient, Client, ServerStatus, StateHolding
 
 __all__ = [
+    "AggregateAnswer",
     "Answer",
     "AsyncClient",
     "Client",
@@ -35,6 +38,7 @@ __all__ = [
     "Stale",
     "StateDescriptor",
     "StateHolding",
+    "aggregates",
     "field",
 ]
 

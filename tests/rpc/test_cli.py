@@ -247,12 +247,30 @@ async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
     assert one["map_key"] == hour(3).isoformat()
     assert "value" not in one
     assert await scan(PATH, "--where", "sensor in sensor-3,sensor-4", "--where", "celsius is null") == []
+    figures = ("count", "max(celsius)", "min(m0)", "bottom(2,celsius)")
+    asked = [word for figure in figures for word in ("--aggregate", figure)]
+    assert await keyhole("scan", HOURLY, *asked, "--where", "celsius >= 20", "--fields", "celsius", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [entry.pop("value") for entry in told["values"].pop("bottom(2,celsius)")] == [
+        {"celsius": 20.0},
+        {"celsius": 21.0},
+    ]
+    assert told == {
+        "values": {"count": 4, "max(celsius)": 23.0, "min(m0)": hour(20).isoformat()},
+        "epochs": [1],
+    }
+    assert await keyhole("scan", PATH, "--aggregate", "count", "--aggregate", "top(1,celsius)") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{PATH}: top(1,celsius)" in shown
+    assert "100" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ((HOURLY, "--where", "kelvin > 3"), "no field of state"),
+        ((HOURLY, "--aggregate", "median(celsius)"), "an aggregate is count"),
+        ((HOURLY, "--aggregate", "sum(sensor)"), "'sensor' is of type string, of which there is no sum"),
         ((HOURLY, "--where", "celsius"), "write FIELD OP VALUE"),
         ((HOURLY, "sensor-7", "--where", "celsius > hot"), "'celsius' is of type double: give a number"),
         ((HOURLY, "--fields", "kelvin"), "no field 'kelvin'"),
@@ -280,6 +298,8 @@ async def test_a_scan_that_cant_be_is_one_message_and_exit_code_1(
         ((PATH, "--descending"), "all keys come in no order"),
         ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
         ((RULES, "--after", "x"), "leave --after out"),
+        ((HOURLY, "sensor-7", "--aggregate", "count"), "of all keys of a state: leave KEY"),
+        ((HOURLY, "--limit", "3", "--aggregate", "count"), "of all keys of a state: leave KEY"),
     ],
 )
 async def test_options_that_contradict_each_other_are_wrong_usage(

@@ -218,7 +218,19 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     ]
     assert await values("hours:scan?where=hour%20in%200,1&keys_only=true") == [None, None]
     assert await values("rules:scan?where=n=98&fields=n&integers=text") == [{"n": "98"}]
+    status, told = await served.ask(
+        f"/v1/{APPLICATION}/hours:aggregate?of=count&of=sum(count)&of=top(2,celsius)&where=hour%20%3C%204"
+    )
+    assert status == 200, told
+    top = told["values"].pop("top(2,celsius)")
+    assert told["values"] == {"count": 4, "sum(count)": 4}
+    assert [(entry["map_key"], entry["value"]["celsius"]) for entry in top] == [(3, 3.0), (2, 2.0)]
+    assert all(told["sources"][entry["source"]]["epoch"] == 1 for entry in top)
     for path, said in (
+        ("hours:aggregate", "of says what is computed"),
+        ("hours:aggregate?of=median(celsius)", "an aggregate is count"),
+        ("hours:aggregate?of=sum(sensor)", "no sum"),
+        ("hours:aggregate?of=count&limit=3", "not known"),
         ("hours:scan?where=kelvin%20%3E%201", "no field of state"),
         ("hours:scan?fields=kelvin", "no field 'kelvin'"),
         ("hours:scan?keys_only=yes", "keys_only is neither true nor false"),

@@ -12,12 +12,15 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import text_of, typed
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.selected_entries import given_descriptor
+from keyhole.encoding.storage_key import group_of
+from keyhole.encoding.value_json import to_json
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import source_from_proto
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.http.all_keys import FoundKeys
+from services.client_proxy.http.figures import Computed
 
 
 def source_json(message: state_pb2.Source, now: datetime) -> dict[str, Any]:
@@ -82,6 +85,42 @@ def entries_json(
     }
 
 
+def aggregates_json(
+    codec: StateCodec, found: Computed, now: datetime, select: Selection, *, integers_as_text: bool
+) -> dict[str, Any]:
+    """The answer to a request for aggregates.
+
+    Raises:
+        StaleDescriptor: A row is of a newer schema than the codec knows.
+    """
+    copies: dict[bytes, tuple[int, state_pb2.Source]] = {}
+    place = [_place(copies, source) for source in found.sources]
+    values: dict[str, Any] = {}
+    for text, value in found.values.items():
+        if text in found.tops:
+            rows = [(entry.key, entry.row, place[group_of(entry.key)]) for entry in found.tops[text]]
+            values[text] = _found_json(codec, rows, select, integers_as_text=integers_as_text)
+        else:
+            values[text] = _spelled(_figure(value), integers_as_text=integers_as_text)
+    return {"values": values, "sources": [source_json(source, now) for _, source in copies.values()]}
+
+
+def _place(copies: dict[bytes, tuple[int, state_pb2.Source]], source: state_pb2.Source) -> int:
+    """Which of the copies it is; of the answers of one, the oldest time of which is told."""
+    same = state_pb2.Source()
+    same.CopyFrom(source)
+    same.as_of_ms = 0
+    known = same.SerializeToString(deterministic=True)
+    at, oldest = copies.get(known, (len(copies), source))
+    copies[known] = at, min(oldest, source, key=lambda one: one.as_of_ms)
+    return at
+
+
+def _figure(value: Any) -> Any:
+    """A sum may have more digits than whole numbers of JSON have elsewhere."""
+    return str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else to_json(value)
+
+
 def all_keys_json(
     codec: StateCodec, found: FoundKeys, now: datetime, select: Selection, *, integers_as_text: bool
 ) -> dict[str, Any]:
@@ -93,15 +132,23 @@ def all_keys_json(
     Raises:
         StaleDescriptor: A row is of a newer schema than the codec knows.
     """
+    entries = _found_json(codec, found.rows, select, integers_as_text=integers_as_text)
+    return {"entries": entries, "next": found.next, "sources": [source_json(source, now) for source in found.sources]}
+
+
+def _found_json(
+    codec: StateCodec, rows: Sequence[tuple[bytes, bytes, int]], select: Selection, *, integers_as_text: bool
+) -> list[dict[str, Any]]:
+    """Entries by storage key, and which source gave them."""
     entries, value = [], _reader(codec, select, integers_as_text=integers_as_text)
-    for storage_key, row, source in found.rows:
+    for storage_key, row, source in rows:
         key, map_key = codec.entry(storage_key)
         entry = {"key": _spelled(typed(_single(key)), integers_as_text=integers_as_text)}
         if map_key:
             entry["map_key"] = _spelled(typed(_single(map_key)), integers_as_text=integers_as_text)
         entry["value"] = value(row)
         entries.append({**entry, "source": source})
-    return {"entries": entries, "next": found.next, "sources": [source_json(source, now) for source in found.sources]}
+    return entries
 
 
 def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:

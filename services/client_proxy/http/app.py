@@ -5,6 +5,7 @@
     GET  /v1/{application}/{state}            what a state is
     GET  /v1/{application}/{state}/{key}      a value; of a map or list state its entries, or one by ?map_key=
     GET  /v1/{application}/{state}:scan       all keys of a state
+    GET  /v1/{application}/{state}:aggregate  figures over all of them
     POST /v1/{application}/{state}:batchGet   the values of several keys
     GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
     GET  /openapi.json, /openapi              what all this is, for programs (openapi.py), and a page to try it
@@ -41,6 +42,7 @@ from services.client_proxy.http import caching
 from services.client_proxy.http import requests as http_requests
 from services.client_proxy.http.all_keys import found_keys
 from services.client_proxy.http.cors import allowing
+from services.client_proxy.http.figures import computed
 from services.client_proxy.http.host_names import VARIABLE as HOSTS_VARIABLE
 from services.client_proxy.http.host_names import answering_to
 from services.client_proxy.http.json_response import NO_STORE, json_response
@@ -103,6 +105,7 @@ class HttpReads:
                 web.get(r"/v1/{application:[^/:]+}", self._states),
                 web.get(state, self._state),
                 web.get(state + ":scan", self._whole),
+                web.get(state + ":aggregate", self._aggregates),
                 web.post(state + ":batchGet", self._batch),
                 web.get(state + r"/{key:[^/]*}", self._key),
             ]
@@ -182,6 +185,24 @@ class HttpReads:
             return web.Response(status=304, headers=headers)
         body = http_answers.answer_json(answer, self._now(), integers_as_text=asked.integers_as_text)
         return json_response(body, headers)
+
+    async def _aggregates(self, request: web.Request) -> web.Response:
+        caller, name = self.caller_of(request), _name(request)
+        caller.check(Verb.SCAN, *name)
+        asked = http_requests.parameters(request.query.items(), figures=True)
+        deadline = self._deadline(asked)
+        codec = await self._codec(caller, name, deadline)
+        select, wanted = http_requests.selected(codec, asked), http_requests.aggregates(codec, asked)
+        options = http_requests.packed(asked.options)
+        found = await computed(self._servicer, codec, options, wanted, select, deadline)
+        body = await self._decoded(
+            name,
+            deadline,
+            lambda codec: http_answers.aggregates_json(
+                codec, found, self._now(), select, integers_as_text=asked.integers_as_text
+            ),
+        )
+        return json_response(body)
 
     async def _batch(self, request: web.Request) -> web.Response:
         caller, name = self.caller_of(request), _name(request)
@@ -347,7 +368,8 @@ async def _problems(request: web.Request, handler: Callable[[web.Request], Await
 
 _WHY = {
     404: "there is no such path; a key with a / in it spells that %2F. Paths: /v1, /v1/APPLICATION, "
-    "/v1/APPLICATION/STATE, /v1/APPLICATION/STATE/KEY, /v1/APPLICATION/STATE:scan, /v1/APPLICATION/STATE:batchGet",
+    "/v1/APPLICATION/STATE, /v1/APPLICATION/STATE/KEY, /v1/APPLICATION/STATE:scan, /v1/APPLICATION/STATE:aggregate, "
+    "/v1/APPLICATION/STATE:batchGet",
     405: "the path is there, but not with this method",
     408: "the body did not come in time",
     413: "the body is too large; ask for fewer keys at once",

@@ -56,6 +56,7 @@ def document(version: str) -> _Json:
             "/v1/{application}/{state}": {"get": _state()},
             "/v1/{application}/{state}/{key}": {"get": _key()},
             "/v1/{application}/{state}:scan": {"get": _whole()},
+            "/v1/{application}/{state}:aggregate": {"get": _figures()},
             "/v1/{application}/{state}:batchGet": {"post": _batch()},
             "/healthz": {"get": _text("isAlive", "Whether the process lives", {"200": ("It does.", "ok\n")})},
             "/readyz": {"get": _text("isReady", "Whether it answers reads", _READY)},
@@ -159,6 +160,24 @@ def _whole() -> _Json:
             "keys": totals,
             "fields": {**totals, "fields": "spent"},
             "names": {**totals, "keys_only": "true"},
+        },
+    )
+
+
+def _figures() -> _Json:
+    first = {"key": "c1", "value": {"orders": 3, "spent": 42.5}, "source": 0}
+    figures = {"values": {"count": 1, "max(spent)": 42.5, "top(1,spent)": [first]}, "sources": [source()]}
+    nothing = {"values": {"sum(orders)": None}, "sources": [source()]}
+    totals = {"application": "shop", "state": "totals"}
+    return _operation(
+        "aggregate",
+        "values",
+        "Figures over all entries of a state, or over those of where",
+        ("application", "state", "of", "where", "fields", "keys_only", *_READ),
+        _answered("The figures.", "Figures", {"figures": figures, "nothing": nothing}),
+        {
+            "figures": {**totals, "of": ["count", "max(spent)", "top(1,spent)"]},
+            "nothing": {**totals, "of": ["sum(orders)"], "where": ["spent > 100"]},
         },
     )
 

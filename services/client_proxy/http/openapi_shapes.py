@@ -162,6 +162,15 @@ SCHEMAS: _Json = {
         },
         sources=_array(_ref("Source")),
     ),
+    "Figures": _object(
+        "What was computed of entries. What one source has computed is of one epoch.",
+        values={
+            "type": "object",
+            "description": "By the text of each aggregate; null: the field was null in all entries. Of top and bottom "
+            "an array of FoundEntry. A sum beyond 64 bits, and any decimal, is a string.",
+        },
+        sources=_array(_ref("Source")),
+    ),
     "Keys": _object(
         "The keys that are asked for.",
         keys=_array(
@@ -221,6 +230,13 @@ PARAMETERS: _Json = {
             "query",
             "What the entries of a scan must pass: `FIELD OP VALUE` with one of ==, !=, <, <=, >, >=, `FIELD in A,B`, "
             "`FIELD is null` or `FIELD is not null`. Given several times: all of it.",
+            {"type": "array", "items": _TEXT},
+        ),
+        _parameter(
+            "of",
+            "query",
+            "What is computed: count, count(FIELD), sum(FIELD), min(FIELD), max(FIELD), avg(FIELD), top(N,FIELD) or "
+            "bottom(N,FIELD). May be given several times.",
             {"type": "array", "items": _TEXT},
         ),
         _parameter("fields", "query", "Fields of the value, with commas between them: values have these alone.", _TEXT),

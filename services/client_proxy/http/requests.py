@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
 from keyhole.client.bounds import bounds_of
+from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import key_of, parse_bound, parse_key
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.errors import MalformedRequest, Unsupported
 from keyhole.hints import ready
+from keyhole.model.aggregates import AskedAggregate, checked_aggregates
 from keyhole.model.read import Stale
 from keyhole.model.selection import Selection, selection
 from keyhole.model.state import KeyColumn
@@ -29,7 +31,7 @@ DEFAULT_ENTRIES, MOST_ENTRIES = 1_000, 10_000
 _READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending")
 _WHERE, _FIELDS, _KEYS_ONLY = _SELECT = ("where", "fields", "keys_only")
-_AFTER = "after"
+_AFTER, _OF = "after", "of"
 _MAP_KEY = "map_key"
 _CONSISTENCY = "consistency"
 _CONSISTENCIES = {"committed": pb.CONSISTENCY_COMMITTED, "snapshot": pb.CONSISTENCY_SNAPSHOT}
@@ -45,6 +47,7 @@ class Parameters(NamedTuple):
         integers_as_text: Whole numbers of values and map keys are spelled as strings.
         others: What only some reads have, by name.
         where: The comparisons that entries of a scan must pass, all of them.
+        of: The aggregates that are asked for.
     """
 
     options: pb.ReadOptions
@@ -52,6 +55,7 @@ class Parameters(NamedTuple):
     integers_as_text: bool
     others: dict[str, str]
     where: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
 
     @property
     def scans(self) -> bool:
@@ -60,7 +64,12 @@ class Parameters(NamedTuple):
 
 
 def parameters(
-    pairs: Iterable[tuple[str, str]], *, one_key: bool = False, all_keys: bool = False, many: bool = False
+    pairs: Iterable[tuple[str, str]],
+    *,
+    one_key: bool = False,
+    all_keys: bool = False,
+    many: bool = False,
+    figures: bool = False,
 ) -> Parameters:
     """Reads them.
 
@@ -68,21 +77,22 @@ def parameters(
         one_key: Those of a scan, or of a look-up of one entry, are known too.
         all_keys: Those of a scan, and the place where it goes on, are known too.
         many: Those of a read of many keys are known too.
+        figures: Those of aggregates are known too.
 
     Raises:
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
     scan = (*_SCAN, *_SELECT)
     own = (*scan, _MAP_KEY) if one_key else (*scan, _AFTER) if all_keys else (_CONSISTENCY,) if many else ()
-    known = (*_READ, *own)
+    known = (*_READ, *((_OF, *_SELECT) if figures else own))
     given: dict[str, str] = {}
-    where: list[str] = []
+    several: dict[str, list[str]] = {_WHERE: [], _OF: []}
     for name, value in pairs:
         if name not in known:
             # Not the name: a key may have been put there by mistake.
             raise MalformedRequest(f"a query parameter is not known; there are {', '.join(known)}")
-        if name == _WHERE:
-            where.append(value)
+        if name in several:
+            several[name].append(value)
             continue
         if name in given:
             raise MalformedRequest(f"the query parameter {name} is given twice")
@@ -105,7 +115,8 @@ def parameters(
     if integers not in ("number", "text"):
         raise MalformedRequest("the query parameter integers is neither number nor text")
     others = {name: value for name, value in given.items() if name not in _READ}
-    return Parameters(options, _number(given, "timeout", most=MOST_SECONDS), integers == "text", others, tuple(where))
+    seconds = _number(given, "timeout", most=MOST_SECONDS)
+    return Parameters(options, seconds, integers == "text", others, tuple(several[_WHERE]), tuple(several[_OF]))
 
 
 def lookup_key(codec: StateCodec, key: str, asked: Parameters) -> pb.Key:
@@ -187,6 +198,18 @@ def selected(codec: StateCodec, asked: Parameters) -> Selection:
     fields = asked.others.get(_FIELDS)
     where = parsed_where(codec.descriptor, asked.where)
     return selection(where, None if fields is None else fields.split(","), keys_only=_flag(asked.others, _KEYS_ONLY))
+
+
+def aggregates(codec: StateCodec, asked: Parameters) -> Mapping[str, AskedAggregate]:
+    """The aggregates that are asked for, by their text.
+
+    Raises:
+        MalformedRequest: One that can't be read, or there is none.
+        ValueMismatch: The state has no such field.
+    """
+    if not asked.of:
+        raise MalformedRequest("the query parameter of says what is computed, as of=count or of=max(FIELD)")
+    return checked_aggregates(parsed_aggregates(codec.descriptor, asked.of))
 
 
 def packed(options: pb.ReadOptions) -> pb.ReadOptions:

@@ -28,6 +28,7 @@ from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.registry import Registry
 from services.state_server.servicers.explained import explained
 from services.state_server.servicers.lookup_responses import frame_response, many_answers
+from services.state_server.servicers.scan_aggregates import aggregated
 from services.state_server.servicers.watches import Watches
 
 
@@ -114,6 +115,11 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         check_consistency(options)
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
         select, selected = selected_entries(table.descriptor, request), request.HasField("selection")
+        if request.aggregates:
+            async with aclosing(aggregated(table, self._scans, within, select, request)) as responses:
+                async for response in responses:
+                    yield response
+            return
         known, sent = len(within.prefix), False
         with (
             self._scans.open(lambda: table.scan(within, bounds, descending=request.descending)) as scanned,

@@ -103,6 +103,13 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     scan.add_argument(
         "--fields", type=lambda text: text.split(","), metavar="FIELD,...", help="of the values; default: all"
     )
+    scan.add_argument(
+        "--aggregate",
+        action="append",
+        default=[],
+        metavar="FIGURE",
+        help="in place of all entries: count, sum(FIELD), min(FIELD), max(FIELD), avg(FIELD), top(N,FIELD), ...",
+    )
     scan.add_argument("--keys-only", action="store_true", help="no values")
     scan.add_argument("--limit", type=count, metavar="N", help="default: all of one key, 1,000 of all keys")
     scan.add_argument("--after", metavar="TOKEN", help="of all keys: go on behind what an earlier scan has listed")

@@ -85,7 +85,7 @@ def read(options: argparse.Namespace) -> int:
 
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
             within = scan_command.Range(options.start, options.stop, options.descending, options.limit, options.after)
-            wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only)
+            wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only, options.aggregate)
             scan_command.scan(client, output, options.state, options.key, within, bounds, wanted)
         elif options.read == "codegen":
             reads.codegen(client, options.application, options.states, options.language)

@@ -13,6 +13,7 @@ from rich.console import Console
 from keyhole import Client, KeyedEntry, StateDescriptor
 from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
 from keyhole.cli.wrong_usage import WrongUsage
+from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
@@ -37,11 +38,12 @@ class Range:
 
 @dataclass(frozen=True)
 class WantedEntries:
-    """Which of these entries, and what of each, as typed. `fields` None: all."""
+    """Which of these entries, what of each, or what is computed of them, as typed. `fields` None: all."""
 
     where: Sequence[str] = ()
     fields: Sequence[str] | None = None
     keys_only: bool = False
+    aggregate: Sequence[str] = ()
 
 
 EVERYTHING = WantedEntries()
@@ -60,13 +62,16 @@ def scan(
 
     Raises:
         KeyMismatch: The key, or a bound, does not fit the state.
-        WrongUsage: A bound without a key; or --after where the entries come in order.
+        WrongUsage: A bound without a key; or --after where the entries come in order; or aggregates of a part.
         ValueMismatch, MalformedRequest: What is wanted does not fit it, or is no comparison.
         Unsupported: The state has one value per key, and a key is named.
         KeyholeError: As Client.scan and Client.scan_all.
     """
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
+    if wanted.aggregate:
+        _aggregate(client, output, descriptor, key, within, bounds, wanted)
+        return
     if key is None and descriptor.scan_key:
         _scan_all(client, output, path, descriptor, within, bounds, wanted)
         return
@@ -107,6 +112,50 @@ def scan(
     output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
     if entries.epoch == 0:
         output.before_the_first_epoch(path)
+
+
+def _aggregate(
+    client: Client,
+    output: OutputFormat,
+    descriptor: StateDescriptor,
+    key: str | None,
+    within: Range,
+    bounds: Bounds,
+    wanted: WantedEntries,
+) -> None:
+    if key is not None or within != Range(None, None, descending=False, limit=None):
+        raise WrongUsage(
+            "--aggregate is of all keys of a state: leave KEY, --from, --to, --descending, --limit and --after out, "
+            "and say by --where which entries count"
+        )
+    found = client.aggregate(
+        descriptor.application,
+        descriptor.state,
+        parsed_aggregates(descriptor, wanted.aggregate),
+        stale=bounds.stale,
+        max_staleness=_staleness(bounds),
+        min_epoch=bounds.min_epoch,
+        as_of=bounds.as_of,
+        where=parsed_where(descriptor, wanted.where),
+        fields=wanted.fields,
+        keys_only=wanted.keys_only,
+    )
+    with_map_key = bool(descriptor.entry_key and descriptor.scan_key)
+    tops = {
+        name: [_row(entry, with_map_key=with_map_key, as_json=output.as_json) for entry in value]
+        for name, value in found.values.items()
+        if isinstance(value, list)
+    }
+    figures = {name: to_json(value) for name, value in found.values.items() if name not in tops}
+    if output.as_json:
+        told = {"values": figures | tops, "epochs": sorted({source.epoch for source in found.sources})}
+        print(json.dumps(told, default=str))
+        return
+    path = f"{descriptor.application}/{descriptor.state}"
+    if figures:
+        output.rows([figures], path)
+    for name, rows in tops.items():
+        output.rows(rows, f"{path}: {name}")
 
 
 def _scan_all(

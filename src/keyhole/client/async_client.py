@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
@@ -13,6 +13,7 @@ from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.explanation import Explanation
 from keyhole.client.one_epoch import of_one_epoch, one_query
 from keyhole.client.options import (
+    AggregateOptions,
     Key,
     ManyOptions,
     ReadOptions,
@@ -37,6 +38,8 @@ from keyhole.client.wire.lookups import Whole, keys_of
 from keyhole.client.wire.scans import Scan, checked_limit
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed, Unsupported
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import channels, convert, forked
@@ -244,6 +247,40 @@ class AsyncClient:
         return AsyncStateScan(
             lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, select), limit, after
         )
+
+    async def aggregate(
+        self,
+        application: str,
+        state: str,
+        aggregates: Mapping[str, AskedAggregate],
+        **options: Unpack[AggregateOptions],
+    ) -> AggregateAnswer:
+        """Figures over all entries of a state, or over those of `where`, computed by the servers that hold them.
+
+            found = await client.aggregate("shop", "totals", {"n": agg.count(), "most": agg.max("spent")})
+            print(found["n"], found["most"])
+
+        Key groups are each of one epoch; others may be of another one.
+
+        Args:
+            aggregates: By names of the caller's; keyhole.aggregates makes them.
+            options: where, fields, keys_only, and those of `get`: see AggregateOptions.
+
+        Raises:
+            ValueMismatch: The state has no such field, or this is not computed of its type.
+            MalformedRequest: What is no aggregate or no predicate.
+            TooLarge: The entries of a top take more than 16 MiB in a key group.
+            Unsupported: A server is of an earlier version.
+            KeyholeError: As `scan_all`.
+        """
+        bounds, seconds = asked_of(options, _SCANNING_ALL, AggregateOptions).read()
+        select, asked = selection_of(options), checked_aggregates(aggregates)
+        return await self._here().aggregate((application, state), bounds, seconds, asked, select)
+
+    async def count(self, application: str, state: str, **options: Unpack[AggregateOptions]) -> int:
+        """How many entries a state has, or of how many `where` is true. Takes and raises what `aggregate` does."""
+        found: int = (await self.aggregate(application, state, {"count": count()}, **options))["count"]
+        return found
 
     async def snapshot(self, *paths: str, timeout: Duration | None = None) -> AsyncStateSnapshot:
         """States of one query as of one and the same epoch: the last one that all copies have now.

@@ -59,6 +59,11 @@ class SelectOptions(ReadOptions, total=False):
     """Keys without values, which are None."""
 
 
+class AggregateOptions(SelectOptions, total=False):
+    """What aggregates may be asked for: of which entries, and how old. `fields` and `keys_only` are of the entries of a
+    top. The `timeout` is that of the whole: a minute, unless it is given."""
+
+
 class ScanOptions(SelectOptions, total=False):
     """What a scan may be asked for beside its key."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Protocol, Unpack
 
 from keyhole.client.bounds import Duration
-from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.encoding.codec import StateCodec
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AskedAggregate
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 
@@ -39,6 +41,14 @@ class AsyncCatalogue(Protocol):
     def known(self, application: str, state: str) -> StateCodec | None: ...
 
     def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> AsyncStateScan: ...
+
+    async def aggregate(
+        self,
+        application: str,
+        state: str,
+        aggregates: Mapping[str, AskedAggregate],
+        **options: Unpack[AggregateOptions],
+    ) -> AggregateAnswer: ...
 
 
 class AsyncStates(AsyncReads, AsyncCatalogue, Protocol):
@@ -71,6 +81,14 @@ class Catalogue(Protocol):
     def known(self, application: str, state: str) -> StateCodec | None: ...
 
     def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> StateScan: ...
+
+    def aggregate(
+        self,
+        application: str,
+        state: str,
+        aggregates: Mapping[str, AskedAggregate],
+        **options: Unpack[AggregateOptions],
+    ) -> AggregateAnswer: ...
 
 
 class States(Reads, Catalogue, Protocol):

@@ -17,12 +17,14 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration
-from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import EpochNotReached, InvalidConfiguration, MalformedRequest, Unsupported
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AskedAggregate
 from keyhole.model.read import Answer, Entries, Source
 from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
@@ -135,6 +137,19 @@ class AsyncStateSnapshot(_OneEpoch[AsyncStates]):
         """All keys of a state, and all of them as of the epoch. Raises as AsyncClient.scan_all, and EpochGone."""
         return self._client.scan_all(application, state, **self._as_of(application, state, options))
 
+    async def aggregate(
+        self,
+        application: str,
+        state: str,
+        aggregates: Mapping[str, AskedAggregate],
+        **options: Unpack[AggregateOptions],
+    ) -> AggregateAnswer:
+        """Figures over all entries of a state, all of them as of the epoch. Raises as AsyncClient.aggregate, and
+        EpochGone.
+        """
+        asked = self._as_of(application, state, options)
+        return await self._client.aggregate(application, state, aggregates, **asked)
+
     async def describe_state(
         self,
         application: str,
@@ -186,6 +201,18 @@ class StateSnapshot(_OneEpoch[States]):
     def scan_all(self, application: str, state: str, **options: Unpack[ScanAllOptions]) -> StateScan:
         """All keys of a state, and all of them as of the epoch. Raises as Client.scan_all, and EpochGone."""
         return self._client.scan_all(application, state, **self._as_of(application, state, options))
+
+    def aggregate(
+        self,
+        application: str,
+        state: str,
+        aggregates: Mapping[str, AskedAggregate],
+        **options: Unpack[AggregateOptions],
+    ) -> AggregateAnswer:
+        """Figures over all entries of a state, all of them as of the epoch. Blocks. Raises as Client.aggregate, and
+        EpochGone.
+        """
+        return self._client.aggregate(application, state, aggregates, **self._as_of(application, state, options))
 
     def describe_state(
         self,

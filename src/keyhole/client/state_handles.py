@@ -14,11 +14,13 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, Unpack
 
 from keyhole.client.futures import then
-from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, Catalogue, Reads
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.typed_values import TypedAnswer, TypedEntries, TypedValues
 from keyhole.errors import KeyMismatch, Unsupported
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AskedAggregate, count
 from keyhole.model.html_tables import state_table
 from keyhole.model.state import KeyColumn, StateDescriptor
 from keyhole.model.state_path import state_path
@@ -168,6 +170,27 @@ class AsyncState(_Handle[T]):
         self._check_is_clients(self._reads)
         return self._catalogue.scan_all(self.application, self.name, **options).of_type(self._typed.value)
 
+    async def aggregate(
+        self, aggregates: Mapping[str, AskedAggregate], /, **options: Unpack[AggregateOptions]
+    ) -> AggregateAnswer:
+        """Figures over all entries of the state, or over those of `where`, computed by the servers that hold them.
+
+            found = await orders.aggregate({"n": agg.count(), "most": agg.max("spent")}, where=field("city") == "Bern")
+
+        Raises:
+            Unsupported: It is a session's handle: a session keeps epochs of keys that were read, and not of all.
+            KeyholeError: As AsyncClient.aggregate; and ValueMismatch as `get`, of the entries of a top.
+        """
+        self._check_is_clients(self._reads)
+        return self._typed.aggregates(
+            await self._catalogue.aggregate(self.application, self.name, aggregates, **options)
+        )
+
+    async def count(self, **options: Unpack[AggregateOptions]) -> int:
+        """How many entries the state has, or how many of which `where` is true. Raises as `aggregate`."""
+        found: int = (await self.aggregate({"count": count()}, **options))["count"]
+        return found
+
 
 class State(_Handle[T]):
     """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks,
@@ -227,3 +250,15 @@ class State(_Handle[T]):
         """All keys of the state, as an iterator that blocks. Takes and raises what AsyncState.scan_all does."""
         self._check_is_clients(self._reads)
         return self._catalogue.scan_all(self.application, self.name, **options).of_type(self._typed.value)
+
+    def aggregate(
+        self, aggregates: Mapping[str, AskedAggregate], /, **options: Unpack[AggregateOptions]
+    ) -> AggregateAnswer:
+        """Figures over entries of the state, computed by its servers. As AsyncState.aggregate."""
+        self._check_is_clients(self._reads)
+        return self._typed.aggregates(self._catalogue.aggregate(self.application, self.name, aggregates, **options))
+
+    def count(self, **options: Unpack[AggregateOptions]) -> int:
+        """How many entries the state has, or how many of which `where` is true. Raises as `aggregate`."""
+        found: int = self.aggregate({"count": count()}, **options)["count"]
+        return found

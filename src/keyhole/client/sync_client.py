@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
@@ -27,6 +27,8 @@ from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed, Unsupported
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AskedAggregate
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import forked
@@ -194,6 +196,22 @@ class Client:
         """
         of = self._run(lambda: self._client.snapshot(*paths, timeout=timeout))
         return StateSnapshot(self, of.described, of.source)
+
+    def aggregate(
+        self,
+        application: str,
+        state: str,
+        aggregates: Mapping[str, AskedAggregate],
+        **options: Unpack[AggregateOptions],
+    ) -> AggregateAnswer:
+        """Figures over all entries of a state, computed by its servers. Blocks. Takes and raises what
+        AsyncClient.aggregate does.
+        """
+        return self._run(lambda: self._client.aggregate(application, state, aggregates, **options))
+
+    def count(self, application: str, state: str, **options: Unpack[AggregateOptions]) -> int:
+        """How many entries a state has, or how many of which `where` is true. Blocks. As AsyncClient.count."""
+        return self._run(lambda: self._client.count(application, state, **options))
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Never blocks."""

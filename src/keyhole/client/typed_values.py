@@ -20,6 +20,7 @@ import msgspec
 from keyhole.encoding.row import Row
 from keyhole.errors import ValueMismatch
 from keyhole.hints import ready
+from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.read import Answer, Entries, Entry
 
 T = TypeVar("T")
@@ -78,6 +79,16 @@ class TypedValues(Generic[T]):
     def entries(self, of: Entries) -> TypedEntries[T]:
         """Raises ValueMismatch: a value does not fit the type."""
         return TypedEntries(tuple(Entry(map_key, self.value(value)) for map_key, value in of.entries), of.source)
+
+    def aggregates(self, of: AggregateAnswer) -> AggregateAnswer:
+        """Raises ValueMismatch: an entry of a top does not fit the type."""
+        values = {
+            name: [entry._replace(value=self.value(entry.value)) for entry in value]
+            if isinstance(value, list)
+            else value
+            for name, value in of.values.items()
+        }
+        return AggregateAnswer(values, of.sources)
 
     def value(self, row: Any) -> Any:
         """Raises ValueMismatch: the value does not fit the type."""

@@ -143,6 +143,11 @@ def bound_field(path: FieldPath, descriptor: StateDescriptor) -> BoundField:
     return field
 
 
+def is_compared(kind: TypeName) -> bool:
+    """Whether values of the type have an order."""
+    return kind.kind in _LITERALS
+
+
 def _bound(predicate: Predicate, descriptor: StateDescriptor, *, negated: bool) -> Bound:
     match predicate:
         case Not(part):

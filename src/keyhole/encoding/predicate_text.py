@@ -50,6 +50,14 @@ def parsed_where(descriptor: StateDescriptor, texts: Iterable[str]) -> Predicate
     return whole
 
 
+def parsed_field(descriptor: StateDescriptor, text: str) -> FieldPath:
+    """A field by itself, as `place.lat` or `key:day`. Raises ValueMismatch: The state has none like it."""
+    path, rest = _field(descriptor, text)
+    if rest:
+        raise ValueMismatch(f"what follows field {str(path)!r} is no part of a field", field=path)
+    return path
+
+
 def _comparison(descriptor: StateDescriptor, text: str) -> Predicate:
     path, rest = _field(descriptor, text.strip())
     match = _BEHIND.fullmatch(rest)

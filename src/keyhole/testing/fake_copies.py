@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from keyhole.clock import SystemClock
 from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.entry_filter import StoredEntry
+from keyhole.encoding.selected_entries import SelectedEntries
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import (
     EpochGone,
@@ -25,9 +28,10 @@ from keyhole.model.read import ReadBounds, Role, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.read_requests import check_consistency
+from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_requests import selected_entries
+from keyhole.v1 import predicate_pb2, state_pb2
 from keyhole.v1 import query_pb2 as pb
-from keyhole.v1 import state_pb2
 
 MAX_KEY_BYTES = 511
 
@@ -197,11 +201,34 @@ class StateCopies:
 
 
 def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) -> list[tuple[bytes, bytes]]:
-    """Map keys and values, as of now."""
+    """Map keys and values, as of now; none where aggregates are asked for."""
+    if request.aggregates:
+        return []
+    select = selected_entries(state.descriptor, request)
+    kept = _kept(state, within, request, select)
+    values = select.values([row for _, row in kept])
+    return [(key[len(within.prefix) :], value) for (key, _), value in zip(kept, values, strict=True)]
+
+
+def aggregates_of(
+    state: HostedState, within: EntryRange, request: pb.ScanRequest
+) -> list[predicate_pb2.PartialAggregate]:
+    """What is asked for of the same entries; nothing where entries are asked for."""
+    if not request.aggregates:
+        return []
+    select = selected_entries(state.descriptor, request)
+    asked = RequestedAggregates(state.descriptor, request, select)
+    kept = _kept(state, within, request, select)
+    asked.add([key for key, _ in kept], [row for _, row in kept])
+    return asked.messages()
+
+
+def _kept(
+    state: HostedState, within: EntryRange, request: pb.ScanRequest, select: SelectedEntries
+) -> Sequence[StoredEntry]:
     prefix, start, stop = within
     group = prefix[:GROUP_BYTES]
     rows = state.rows_as_of(request.options.as_of_epoch)
-    select = selected_entries(state.descriptor, request)
     found = sorted(
         (key, row)
         for key, row in rows.items()
@@ -209,11 +236,7 @@ def entries_of(state: HostedState, within: EntryRange, request: pb.ScanRequest) 
     )
     if request.descending:
         found.reverse()
-    kept = select.kept(found)[: request.limit or None]
-    return [
-        (key[len(prefix) :], value)
-        for (key, _), value in zip(kept, select.values([row for _, row in kept]), strict=True)
-    ]
+    return select.kept(found)[: request.limit or None]
 
 
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:

@@ -27,7 +27,7 @@ from keyhole.rpc.read_requests import key_count, lookup_of_frame
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.version import PROTOCOL_VERSION
-from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, entries_of
+from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, aggregates_of, entries_of
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 
@@ -246,7 +246,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         if len(within.prefix) > GROUP_BYTES:  # else it is the key group itself
             copies.check([within.prefix])
         (state,) = copies.chosen([within.prefix], request.options)
-        entries = entries_of(state, within, request)
+        entries, aggregates = entries_of(state, within, request), aggregates_of(state, within, request)
         source = state.source(self._server.server, request.options.as_of_epoch)
         self._server.scans += 1
         try:
@@ -259,6 +259,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
                     map_keys=[key for key, _ in page],
                     values=[value for _, value in page],
                     selected=self._server.selects and request.HasField("selection"),
+                    aggregates=aggregates if self._server.selects else (),
                 )
         finally:
             self._server.scans -= 1

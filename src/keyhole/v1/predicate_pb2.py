@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akeyhole/v1/predicate.proto\x12\nkeyhole.v1\"\x88\x02\n\tPredicate\x12,\n\ncomparison\x18\x01 \x01(\x0b\x32\x16.keyhole.v1.ComparisonH\x00\x12#\n\x06one_of\x18\x02 \x01(\x0b\x32\x11.keyhole.v1.OneOfH\x00\x12(\n\x07is_null\x18\x03 \x01(\x0b\x32\x15.keyhole.v1.FieldPathH\x00\x12%\n\x03\x61ll\x18\x04 \x01(\x0b\x32\x16.keyhole.v1.PredicatesH\x00\x12%\n\x03\x61ny\x18\x05 \x01(\x0b\x32\x16.keyhole.v1.PredicatesH\x00\x12(\n\x07negated\x18\x06 \x01(\x0b\x32\x15.keyhole.v1.PredicateH\x00\x42\x06\n\x04kind\"2\n\nPredicates\x12$\n\x05parts\x18\x01 \x03(\x0b\x32\x15.keyhole.v1.Predicate\"A\n\tFieldPath\x12\r\n\x05names\x18\x01 \x03(\t\x12%\n\x05place\x18\x02 \x01(\x0e\x32\x16.keyhole.v1.FieldPlace\"\x8f\x01\n\nComparison\x12$\n\x05\x66ield\x18\x01 \x01(\x0b\x32\x15.keyhole.v1.FieldPath\x12\x30\n\x08operator\x18\x02 \x01(\x0e\x32\x1e.keyhole.v1.ComparisonOperator\x12)\n\x05value\x18\x03 \x01(\x0b\x32\x1a.keyhole.v1.PredicateValue\"Y\n\x05OneOf\x12$\n\x05\x66ield\x18\x01 \x01(\x0b\x32\x15.keyhole.v1.FieldPath\x12*\n\x06values\x18\x02 \x03(\x0b\x32\x1a.keyhole.v1.PredicateValue\"\xdb\x01\n\x0ePredicateValue\x12\x10\n\x06string\x18\x01 \x01(\tH\x00\x12\x10\n\x06\x62inary\x18\x02 \x01(\x0cH\x00\x12\x11\n\x07\x62oolean\x18\x03 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x04 \x01(\x12H\x00\x12\x12\n\x08\x66loating\x18\x05 \x01(\x01H\x00\x12\x11\n\x07\x64\x65\x63imal\x18\x06 \x01(\tH\x00\x12\x13\n\tdate_days\x18\x07 \x01(\x11H\x00\x12\x1a\n\x10timestamp_micros\x18\x08 \x01(\x12H\x00\x12\x1e\n\x14timestamp_ntz_micros\x18\t \x01(\x12H\x00\x42\x07\n\x05value*M\n\nFieldPlace\x12\x13\n\x0f\x46IELD_PLACE_ANY\x10\x00\x12\x13\n\x0f\x46IELD_PLACE_KEY\x10\x01\x12\x15\n\x11\x46IELD_PLACE_VALUE\x10\x02*\xfd\x01\n\x12\x43omparisonOperator\x12#\n\x1f\x43OMPARISON_OPERATOR_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OMPARISON_OPERATOR_EQUAL\x10\x01\x12!\n\x1d\x43OMPARISON_OPERATOR_NOT_EQUAL\x10\x02\x12\x1c\n\x18\x43OMPARISON_OPERATOR_LESS\x10\x03\x12\x1f\n\x1b\x43OMPARISON_OPERATOR_AT_MOST\x10\x04\x12\x1f\n\x1b\x43OMPARISON_OPERATOR_GREATER\x10\x05\x12 \n\x1c\x43OMPARISON_OPERATOR_AT_LEAST\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akeyhole/v1/predicate.proto\x12\nkeyhole.v1\"\x88\x02\n\tPredicate\x12,\n\ncomparison\x18\x01 \x01(\x0b\x32\x16.keyhole.v1.ComparisonH\x00\x12#\n\x06one_of\x18\x02 \x01(\x0b\x32\x11.keyhole.v1.OneOfH\x00\x12(\n\x07is_null\x18\x03 \x01(\x0b\x32\x15.keyhole.v1.FieldPathH\x00\x12%\n\x03\x61ll\x18\x04 \x01(\x0b\x32\x16.keyhole.v1.PredicatesH\x00\x12%\n\x03\x61ny\x18\x05 \x01(\x0b\x32\x16.keyhole.v1.PredicatesH\x00\x12(\n\x07negated\x18\x06 \x01(\x0b\x32\x15.keyhole.v1.PredicateH\x00\x42\x06\n\x04kind\"2\n\nPredicates\x12$\n\x05parts\x18\x01 \x03(\x0b\x32\x15.keyhole.v1.Predicate\"A\n\tFieldPath\x12\r\n\x05names\x18\x01 \x03(\t\x12%\n\x05place\x18\x02 \x01(\x0e\x32\x16.keyhole.v1.FieldPlace\"\x8f\x01\n\nComparison\x12$\n\x05\x66ield\x18\x01 \x01(\x0b\x32\x15.keyhole.v1.FieldPath\x12\x30\n\x08operator\x18\x02 \x01(\x0e\x32\x1e.keyhole.v1.ComparisonOperator\x12)\n\x05value\x18\x03 \x01(\x0b\x32\x1a.keyhole.v1.PredicateValue\"Y\n\x05OneOf\x12$\n\x05\x66ield\x18\x01 \x01(\x0b\x32\x15.keyhole.v1.FieldPath\x12*\n\x06values\x18\x02 \x03(\x0b\x32\x1a.keyhole.v1.PredicateValue\"}\n\tAggregate\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.keyhole.v1.AggregateKind\x12$\n\x05\x66ield\x18\x02 \x01(\x0b\x32\x15.keyhole.v1.FieldPath\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\r\x12\x10\n\x08smallest\x18\x04 \x01(\x08\"o\n\x10PartialAggregate\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.keyhole.v1.PredicateValue\x12!\n\x03top\x18\x03 \x03(\x0b\x32\x14.keyhole.v1.TopEntry\"O\n\x08TopEntry\x12)\n\x05value\x18\x01 \x01(\x0b\x32\x1a.keyhole.v1.PredicateValue\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0b\n\x03row\x18\x03 \x01(\x0c\"\xdb\x01\n\x0ePredicateValue\x12\x10\n\x06string\x18\x01 \x01(\tH\x00\x12\x10\n\x06\x62inary\x18\x02 \x01(\x0cH\x00\x12\x11\n\x07\x62oolean\x18\x03 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x04 \x01(\x12H\x00\x12\x12\n\x08\x66loating\x18\x05 \x01(\x01H\x00\x12\x11\n\x07\x64\x65\x63imal\x18\x06 \x01(\tH\x00\x12\x13\n\tdate_days\x18\x07 \x01(\x11H\x00\x12\x1a\n\x10timestamp_micros\x18\x08 \x01(\x12H\x00\x12\x1e\n\x14timestamp_ntz_micros\x18\t \x01(\x12H\x00\x42\x07\n\x05value*M\n\nFieldPlace\x12\x13\n\x0f\x46IELD_PLACE_ANY\x10\x00\x12\x13\n\x0f\x46IELD_PLACE_KEY\x10\x01\x12\x15\n\x11\x46IELD_PLACE_VALUE\x10\x02*\xfd\x01\n\x12\x43omparisonOperator\x12#\n\x1f\x43OMPARISON_OPERATOR_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OMPARISON_OPERATOR_EQUAL\x10\x01\x12!\n\x1d\x43OMPARISON_OPERATOR_NOT_EQUAL\x10\x02\x12\x1c\n\x18\x43OMPARISON_OPERATOR_LESS\x10\x03\x12\x1f\n\x1b\x43OMPARISON_OPERATOR_AT_MOST\x10\x04\x12\x1f\n\x1b\x43OMPARISON_OPERATOR_GREATER\x10\x05\x12 \n\x1c\x43OMPARISON_OPERATOR_AT_LEAST\x10\x06*\xc5\x01\n\rAggregateKind\x12\x1e\n\x1a\x41GGREGATE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41GGREGATE_KIND_COUNT\x10\x01\x12\x16\n\x12\x41GGREGATE_KIND_SUM\x10\x02\x12\x16\n\x12\x41GGREGATE_KIND_MIN\x10\x03\x12\x16\n\x12\x41GGREGATE_KIND_MAX\x10\x04\x12\x1a\n\x16\x41GGREGATE_KIND_AVERAGE\x10\x05\x12\x16\n\x12\x41GGREGATE_KIND_TOP\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'keyhole.v1.predicate_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FIELDPLACE']._serialized_start=887
-  _globals['_FIELDPLACE']._serialized_end=964
-  _globals['_COMPARISONOPERATOR']._serialized_start=967
-  _globals['_COMPARISONOPERATOR']._serialized_end=1220
+  _globals['_FIELDPLACE']._serialized_start=1208
+  _globals['_FIELDPLACE']._serialized_end=1285
+  _globals['_COMPARISONOPERATOR']._serialized_start=1288
+  _globals['_COMPARISONOPERATOR']._serialized_end=1541
+  _globals['_AGGREGATEKIND']._serialized_start=1544
+  _globals['_AGGREGATEKIND']._serialized_end=1741
   _globals['_PREDICATE']._serialized_start=43
   _globals['_PREDICATE']._serialized_end=307
   _globals['_PREDICATES']._serialized_start=309
@@ -45,6 +47,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMPARISON']._serialized_end=572
   _globals['_ONEOF']._serialized_start=574
   _globals['_ONEOF']._serialized_end=663
-  _globals['_PREDICATEVALUE']._serialized_start=666
-  _globals['_PREDICATEVALUE']._serialized_end=885
+  _globals['_AGGREGATE']._serialized_start=665
+  _globals['_AGGREGATE']._serialized_end=790
+  _globals['_PARTIALAGGREGATE']._serialized_start=792
+  _globals['_PARTIALAGGREGATE']._serialized_end=903
+  _globals['_TOPENTRY']._serialized_start=905
+  _globals['_TOPENTRY']._serialized_end=984
+  _globals['_PREDICATEVALUE']._serialized_start=987
+  _globals['_PREDICATEVALUE']._serialized_end=1206
 # @@protoc_insertion_point(module_scope)

@@ -65,6 +65,33 @@ COMPARISON_OPERATOR_GREATER: ComparisonOperator.ValueType  # 5
 COMPARISON_OPERATOR_AT_LEAST: ComparisonOperator.ValueType  # 6
 Global___ComparisonOperator: _TypeAlias = ComparisonOperator  # noqa: Y015
 
+class _AggregateKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AggregateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AggregateKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AGGREGATE_KIND_UNSPECIFIED: _AggregateKind.ValueType  # 0
+    AGGREGATE_KIND_COUNT: _AggregateKind.ValueType  # 1
+    AGGREGATE_KIND_SUM: _AggregateKind.ValueType  # 2
+    AGGREGATE_KIND_MIN: _AggregateKind.ValueType  # 3
+    AGGREGATE_KIND_MAX: _AggregateKind.ValueType  # 4
+    AGGREGATE_KIND_AVERAGE: _AggregateKind.ValueType  # 5
+    """the sum, and in `count` of how many"""
+    AGGREGATE_KIND_TOP: _AggregateKind.ValueType  # 6
+
+class AggregateKind(_AggregateKind, metaclass=_AggregateKindEnumTypeWrapper): ...
+
+AGGREGATE_KIND_UNSPECIFIED: AggregateKind.ValueType  # 0
+AGGREGATE_KIND_COUNT: AggregateKind.ValueType  # 1
+AGGREGATE_KIND_SUM: AggregateKind.ValueType  # 2
+AGGREGATE_KIND_MIN: AggregateKind.ValueType  # 3
+AGGREGATE_KIND_MAX: AggregateKind.ValueType  # 4
+AGGREGATE_KIND_AVERAGE: AggregateKind.ValueType  # 5
+"""the sum, and in `count` of how many"""
+AGGREGATE_KIND_TOP: AggregateKind.ValueType  # 6
+Global___AggregateKind: _TypeAlias = AggregateKind  # noqa: Y015
+
 @_typing.final
 class Predicate(_message.Message):
     """Which entries are asked for (docs/predicates.md). Of an entry it is true, false or unknown, as in SQL; those of which it
@@ -212,6 +239,101 @@ class OneOf(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OneOf: _TypeAlias = OneOf  # noqa: Y015
+
+@_typing.final
+class Aggregate(_message.Message):
+    """One figure over entries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    SMALLEST_FIELD_NUMBER: _builtins.int
+    kind: Global___AggregateKind.ValueType
+    entries: _builtins.int
+    """TOP: how many, 1 to 1,000."""
+    smallest: _builtins.bool
+    """TOP: those with the least values."""
+    @_builtins.property
+    def field(self) -> Global___FieldPath:
+        """Not there: of COUNT alone, all entries."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___AggregateKind.ValueType = ...,
+        field: Global___FieldPath | None = ...,
+        entries: _builtins.int = ...,
+        smallest: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["field", b"field"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "field", b"field", "kind", b"kind", "smallest", b"smallest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Aggregate: _TypeAlias = Aggregate  # noqa: Y015
+
+@_typing.final
+class PartialAggregate(_message.Message):
+    """What is known of an aggregate after the entries of one answer; that of several answers is put together by the caller."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    @_builtins.property
+    def value(self) -> Global___PredicateValue:
+        """Sums of whole numbers are decimals. Not there: the field was null in all entries."""
+
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopEntry]:
+        """TOP: in order."""
+
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        value: Global___PredicateValue | None = ...,
+        top: _abc.Iterable[Global___TopEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "top", b"top", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartialAggregate: _TypeAlias = PartialAggregate  # noqa: Y015
+
+@_typing.final
+class TopEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    """As `map_keys` and `values` of a page have them."""
+    row: _builtins.bytes
+    @_builtins.property
+    def value(self) -> Global___PredicateValue: ...
+    def __init__(
+        self,
+        *,
+        value: Global___PredicateValue | None = ...,
+        key: _builtins.bytes = ...,
+        row: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "row", b"row", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopEntry: _TypeAlias = TopEntry  # noqa: Y015
 
 @_typing.final
 class PredicateValue(_message.Message):

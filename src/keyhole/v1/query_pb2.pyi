@@ -415,6 +415,7 @@ class ScanRequest(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     KEY_GROUP_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
+    AGGREGATES_FIELD_NUMBER: _builtins.int
     descending: _builtins.bool
     limit: _builtins.int
     """The most entries; 0: all."""
@@ -440,6 +441,12 @@ class ScanRequest(_message.Message):
     def selection(self) -> Global___Selection:
         """Not there: all entries, whole."""
 
+    @_builtins.property
+    def aggregates(self) -> _containers.RepeatedCompositeFieldContainer[_predicate_pb2.Aggregate]:
+        """In place of the entries: these are computed of those that are selected. `limit` is left out then; `fields` and
+        `keys_only` are of TOP.
+        """
+
     def __init__(
         self,
         *,
@@ -452,10 +459,11 @@ class ScanRequest(_message.Message):
         topic_id: _builtins.str = ...,
         key_group: Global___KeyGroupScan | None = ...,
         selection: Global___Selection | None = ...,
+        aggregates: _abc.Iterable[_predicate_pb2.Aggregate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "key_group", b"key_group", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,6 +513,7 @@ class ScanResponse(_message.Message):
     MAP_KEYS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     SELECTED_FIELD_NUMBER: _builtins.int
+    AGGREGATES_FIELD_NUMBER: _builtins.int
     selected: _builtins.bool
     """The request's selection was heeded: each page of the answer to a request with one says so, but for those of servers
     that know of none, and give everything.
@@ -519,6 +528,12 @@ class ScanResponse(_message.Message):
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def aggregates(self) -> _containers.RepeatedCompositeFieldContainer[_predicate_pb2.PartialAggregate]:
+        """On the last page of an answer to a request with aggregates, one for each; there are no entries then. None: the server
+        knows of no aggregates.
+        """
+
     def __init__(
         self,
         *,
@@ -526,10 +541,11 @@ class ScanResponse(_message.Message):
         map_keys: _abc.Iterable[_builtins.bytes] | None = ...,
         values: _abc.Iterable[_builtins.bytes] | None = ...,
         selected: _builtins.bool = ...,
+        aggregates: _abc.Iterable[_predicate_pb2.PartialAggregate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["map_keys", b"map_keys", "selected", b"selected", "source", b"source", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "map_keys", b"map_keys", "selected", b"selected", "source", b"source", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

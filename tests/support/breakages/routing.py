@@ -176,6 +176,22 @@ ROUTING = (
         ("test_selected_scans.py::test_entries_fields_and_keys_alone_come_as_they_are_asked_for",),
     ),
     Breakage(
+        "an average of all keys is that of the key group that answered last",
+        "routing",
+        "src/keyhole/encoding/aggregation.py",
+        "            partial.value = self._of([partial.value, other.value])\n",
+        "            partial.value = other.value\n",
+        ("test_selected_scans.py::test_figures_over_all_entries_are_computed_by_the_servers",),
+    ),
+    Breakage(
+        "a top of equal values is in the order of key groups",
+        "routing",
+        "src/keyhole/encoding/aggregation.py",
+        "        entries.sort(key=lambda entry: entry.key[GROUP_BYTES:])\n",
+        "        entries.sort(key=lambda entry: entry.key)\n",
+        ("test_aggregates.py::test_of_equal_values_in_a_top_those_come_first_whose_keys_do",),
+    ),
+    Breakage(
         "NaN is below other numbers in a predicate",
         "routing",
         "src/keyhole/encoding/entry_filter.py",

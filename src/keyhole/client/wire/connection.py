@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from keyhole.client.options import RequestedRead
+from keyhole.client.wire.aggregate_reads import AggregateReads
 from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.key_group_epochs import KeyGroupBatch
 from keyhole.client.wire.key_group_reads import EntriesRead, KeyGroupReads
 from keyhole.client.wire.links import CallAttempts, Links
@@ -22,6 +24,8 @@ from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AskedAggregate
 from keyhole.model.read import Answer, Entries, ReadBounds, Source
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
@@ -106,6 +110,22 @@ class Connection:
             async with aclosing(reads.pages()) as pages:
                 async for page in pages:
                     yield page
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._raise_if_closed()
+            raise
+
+    async def aggregate(
+        self,
+        name: tuple[str, str],
+        bounds: ReadBounds,
+        seconds: float,
+        aggregates: Mapping[str, AskedAggregate],
+        select: Selection,
+    ) -> AggregateAnswer:
+        """Aggregates of all keys of a state. `seconds` is for all of them. Raises as AsyncClient.aggregate."""
+        calls = KeyGroupCalls(self._links, name, lambda: self._states.get(name) or self._reads(*name), bounds, select)
+        try:
+            return await AggregateReads(self._links, calls, aggregates, self.loop.time() + seconds).answer()
         except (asyncio.CancelledError, grpc.aio.UsageError):
             self._raise_if_closed()
             raise

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
-
-import grpc
+from typing import NamedTuple
 
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.links import CallAttempts, Link, Links
-from keyhole.client.wire.newer_schema import await_newer
-from keyhole.client.wire.selected_rows import SelectedRows
+from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entry
+from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.state_reads import StateReads
-from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import ScanPlace, place_of
 from keyhole.encoding.storage_key import group_of, prefix_of
 from keyhole.errors import (
@@ -25,12 +21,10 @@ from keyhole.errors import (
     UnavailableError,
     ValueMismatch,
 )
-from keyhole.model.read import KeyedEntry, ReadBounds, Source
+from keyhole.model.read import KeyedEntry, ReadBounds
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
-from keyhole.rpc.convert import bounds_to_proto, source_from_proto
-from keyhole.rpc.convert_predicates import selection_to_proto
-from keyhole.rpc.scan_requests import check_goes_on
+from keyhole.rpc.convert import source_from_proto
 from keyhole.v1 import query_pb2 as pb
 
 
@@ -85,13 +79,10 @@ class KeyGroupReads:
     ) -> None:
         self._links = links
         self._name = name
-        self._reads = reads
-        self._bounds = bounds
+        self._calls = KeyGroupCalls(links, name, reads, bounds, select)
         self._seconds = seconds
         self._left = limit
         self._after = after
-        self._select = select
-        self._selected: tuple[StateCodec, SelectedRows] | None = None
         self._loop = asyncio.get_running_loop()
 
     async def pages(self) -> AsyncGenerator[EntriesRead]:
@@ -100,8 +91,8 @@ class KeyGroupReads:
         Raises:
             KeyholeError: See AsyncClient.scan_all.
         """
-        descriptor = (await self._begun_with()).descriptor
-        self._topic_id = descriptor.topic_id
+        codec = await self._calls.begun_with(self._loop.time() + self._seconds, lambda _: None)
+        descriptor = codec.descriptor
         place = place_of(self._after, descriptor) if self._after else ScanPlace()
         key_groups = descriptor.key_groups
         while place.key_group < key_groups and self._left != 0:
@@ -121,20 +112,21 @@ class KeyGroupReads:
         deadline = self._loop.time() + self._seconds
         attempts = CallAttempts(self._links, deadline)
         while True:
-            codec = await self._codec(deadline)
+            codec = await self._calls.codec(deadline)
             link = await attempts.link()
             begun = False
             try:
-                async with aclosing(self._call(link, codec, place, deadline)) as pages:
+                asked = pb.KeyGroupScan(key_group=place.key_group, after=place.after)
+                answer = self._calls.pages(link, codec, asked, deadline, limit=self._left or 0)
+                async with aclosing(answer) as pages:
                     async for page in pages:
                         begun = True
-                        self._rows(codec).check_heeded(page)
                         if page.values:
                             yield await self._decoded(page, place.key_group, deadline)
             except StaleDescriptor as error:
                 if begun:
                     raise
-                await self._describe_again(codec, error, deadline)
+                await self._calls.describe_again(codec, error, deadline)
             except UnavailableError as error:
                 if begun:
                     raise self._broken_off(error) from error.__cause__
@@ -144,79 +136,21 @@ class KeyGroupReads:
             else:
                 return
 
-    async def _begun_with(self) -> StateCodec:
-        """What the scan begins with: it has the fields that are selected by."""
-        deadline = self._loop.time() + self._seconds
-        while True:
-            codec = await self._reads().codec(deadline)
-            try:
-                self._rows(codec)
-            except ValueMismatch as error:
-                # The state may have got the field since it was described.
-                self._reads().outdated(codec)
-                await await_newer(self._links, lambda: self._reads().codec(deadline), codec, error, deadline)
-            else:
-                return codec
-
-    def _rows(self, codec: StateCodec) -> SelectedRows:
-        if self._selected is None or self._selected[0] is not codec:
-            self._selected = codec, SelectedRows(codec, self._select)
-        return self._selected[1]
-
-    async def _call(
-        self, link: Link, codec: StateCodec, place: ScanPlace, deadline: float
-    ) -> AsyncGenerator[pb.ScanResponse]:
-        request = pb.ScanRequest(
-            state=pb.StateRef(application=self._name[0], state=self._name[1]),
-            key_group=pb.KeyGroupScan(key_group=place.key_group, after=place.after),
-            limit=self._left or 0,
-            options=bounds_to_proto(self._bounds.among([place.key_group])),
-            topic_id=codec.descriptor.topic_id,
-            selection=selection_to_proto(self._select),
-        )
-        call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
-        begun = False
-        try:
-            async for page in call:
-                link.heard()
-                if not begun:
-                    check_goes_on(codec, request, page, link.target)
-                begun = begun or bool(page.map_keys)
-                yield page
-        except grpc.RpcError as error:
-            raise link.failed(error) from error
-        finally:
-            call.cancel()
-
-    async def _codec(self, deadline: float) -> StateCodec:
-        codec = await self._reads().codec(deadline)
-        if codec.descriptor.topic_id != self._topic_id:
-            raise StaleDescriptor(
-                f"state {'/'.join(self._name)} was made anew while all its keys were read; begin the scan again",
-                topic_id=codec.descriptor.topic_id,
-            )
-        return codec
-
     async def _decoded(
         self, page: pb.ScanResponse, key_group: int, deadline: float
     ) -> tuple[list[KeyedEntry], list[bytes]]:
         source, prefix = source_from_proto(page.source), prefix_of(key_group)
         keys = [prefix + key for key in page.map_keys]
         while True:
-            codec = await self._codec(deadline)
+            codec = await self._calls.codec(deadline)
             try:
-                values = self._rows(codec).values(page)
-                entries = [_entry(codec, key, value, source) for key, value in zip(keys, values, strict=True)]
+                values = self._calls.rows(codec).values(page)
+                entries = [keyed_entry(codec, key, value, source) for key, value in zip(keys, values, strict=True)]
             except (StaleDescriptor, ValueMismatch) as error:
                 # A row of a schema that was added since the state was described.
-                await self._describe_again(codec, error, deadline)
+                await self._calls.describe_again(codec, error, deadline)
             else:
                 return entries, keys
-
-    async def _describe_again(self, codec: StateCodec, error: KeyholeError, deadline: float) -> None:
-        """What the codec was made of is outdated. Raises the error where nothing newer comes in time."""
-        self._reads().outdated(codec)
-        await await_newer(self._links, lambda: self._codec(deadline), codec, error, deadline)
 
     def _broken_off(self, error: KeyholeError) -> KeyholeError:
         name = "/".join(self._name)
@@ -225,14 +159,3 @@ class KeyGroupReads:
         told = kind(what)
         told.facts = error.facts
         return told
-
-
-def _entry(codec: StateCodec, storage_key: bytes, value: Any, source: Source) -> KeyedEntry:
-    key, map_key = codec.entry(storage_key)
-    if not key:  # of a broadcast state, whose keys are the entries of one
-        key, map_key = map_key, ()
-    return KeyedEntry(_single(key), _single(map_key) if map_key else None, value, source)
-
-
-def _single(values: tuple[object, ...]) -> object:
-    return values[0] if len(values) == 1 else values

@@ -38,4 +38,8 @@ class SelectedRows:
 
     def values(self, page: pb.ScanResponse) -> Sequence[Any]:
         """One of each row; None for keys alone. Raises ValueMismatch, StaleDescriptor: as RowCodec.decode."""
-        return [None] * len(page.values) if self._keys_only else list(map(self._decode, page.values))
+        return self.decoded(page.values)
+
+    def decoded(self, rows: Sequence[bytes]) -> Sequence[Any]:
+        """The same of rows as a page has them. Raises as `values`."""
+        return [None] * len(rows) if self._keys_only else list(map(self._decode, rows))

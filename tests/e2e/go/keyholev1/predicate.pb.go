@@ -131,6 +131,67 @@ func (ComparisonOperator) EnumDescriptor() ([]byte, []int) {
 	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{1}
 }
 
+type AggregateKind int32
+
+const (
+	AggregateKind_AGGREGATE_KIND_UNSPECIFIED AggregateKind = 0
+	AggregateKind_AGGREGATE_KIND_COUNT       AggregateKind = 1
+	AggregateKind_AGGREGATE_KIND_SUM         AggregateKind = 2
+	AggregateKind_AGGREGATE_KIND_MIN         AggregateKind = 3
+	AggregateKind_AGGREGATE_KIND_MAX         AggregateKind = 4
+	AggregateKind_AGGREGATE_KIND_AVERAGE     AggregateKind = 5 // the sum, and in `count` of how many
+	AggregateKind_AGGREGATE_KIND_TOP         AggregateKind = 6
+)
+
+// Enum value maps for AggregateKind.
+var (
+	AggregateKind_name = map[int32]string{
+		0: "AGGREGATE_KIND_UNSPECIFIED",
+		1: "AGGREGATE_KIND_COUNT",
+		2: "AGGREGATE_KIND_SUM",
+		3: "AGGREGATE_KIND_MIN",
+		4: "AGGREGATE_KIND_MAX",
+		5: "AGGREGATE_KIND_AVERAGE",
+		6: "AGGREGATE_KIND_TOP",
+	}
+	AggregateKind_value = map[string]int32{
+		"AGGREGATE_KIND_UNSPECIFIED": 0,
+		"AGGREGATE_KIND_COUNT":       1,
+		"AGGREGATE_KIND_SUM":         2,
+		"AGGREGATE_KIND_MIN":         3,
+		"AGGREGATE_KIND_MAX":         4,
+		"AGGREGATE_KIND_AVERAGE":     5,
+		"AGGREGATE_KIND_TOP":         6,
+	}
+)
+
+func (x AggregateKind) Enum() *AggregateKind {
+	p := new(AggregateKind)
+	*p = x
+	return p
+}
+
+func (x AggregateKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AggregateKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_keyhole_v1_predicate_proto_enumTypes[2].Descriptor()
+}
+
+func (AggregateKind) Type() protoreflect.EnumType {
+	return &file_keyhole_v1_predicate_proto_enumTypes[2]
+}
+
+func (x AggregateKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AggregateKind.Descriptor instead.
+func (AggregateKind) EnumDescriptor() ([]byte, []int) {
+	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{2}
+}
+
 // Which entries are asked for (docs/predicates.md). Of an entry it is true, false or unknown, as in SQL; those of which it
 // is true are meant.
 type Predicate struct {
@@ -491,6 +552,202 @@ func (x *OneOf) GetValues() []*PredicateValue {
 	return nil
 }
 
+// One figure over entries.
+type Aggregate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  AggregateKind          `protobuf:"varint,1,opt,name=kind,proto3,enum=keyhole.v1.AggregateKind" json:"kind,omitempty"`
+	// Not there: of COUNT alone, all entries.
+	Field *FieldPath `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	// TOP: how many, 1 to 1,000.
+	Entries uint32 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	// TOP: those with the least values.
+	Smallest      bool `protobuf:"varint,4,opt,name=smallest,proto3" json:"smallest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Aggregate) Reset() {
+	*x = Aggregate{}
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Aggregate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Aggregate) ProtoMessage() {}
+
+func (x *Aggregate) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Aggregate.ProtoReflect.Descriptor instead.
+func (*Aggregate) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Aggregate) GetKind() AggregateKind {
+	if x != nil {
+		return x.Kind
+	}
+	return AggregateKind_AGGREGATE_KIND_UNSPECIFIED
+}
+
+func (x *Aggregate) GetField() *FieldPath {
+	if x != nil {
+		return x.Field
+	}
+	return nil
+}
+
+func (x *Aggregate) GetEntries() uint32 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *Aggregate) GetSmallest() bool {
+	if x != nil {
+		return x.Smallest
+	}
+	return false
+}
+
+// What is known of an aggregate after the entries of one answer; that of several answers is put together by the caller.
+type PartialAggregate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// Sums of whole numbers are decimals. Not there: the field was null in all entries.
+	Value *PredicateValue `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// TOP: in order.
+	Top           []*TopEntry `protobuf:"bytes,3,rep,name=top,proto3" json:"top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartialAggregate) Reset() {
+	*x = PartialAggregate{}
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartialAggregate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartialAggregate) ProtoMessage() {}
+
+func (x *PartialAggregate) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartialAggregate.ProtoReflect.Descriptor instead.
+func (*PartialAggregate) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PartialAggregate) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *PartialAggregate) GetValue() *PredicateValue {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *PartialAggregate) GetTop() []*TopEntry {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
+type TopEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Value *PredicateValue        `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
+	// As `map_keys` and `values` of a page have them.
+	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Row           []byte `protobuf:"bytes,3,opt,name=row,proto3" json:"row,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopEntry) Reset() {
+	*x = TopEntry{}
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopEntry) ProtoMessage() {}
+
+func (x *TopEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopEntry.ProtoReflect.Descriptor instead.
+func (*TopEntry) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TopEntry) GetValue() *PredicateValue {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *TopEntry) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *TopEntry) GetRow() []byte {
+	if x != nil {
+		return x.Row
+	}
+	return nil
+}
+
 // Never null.
 type PredicateValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -512,7 +769,7 @@ type PredicateValue struct {
 
 func (x *PredicateValue) Reset() {
 	*x = PredicateValue{}
-	mi := &file_keyhole_v1_predicate_proto_msgTypes[5]
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +781,7 @@ func (x *PredicateValue) String() string {
 func (*PredicateValue) ProtoMessage() {}
 
 func (x *PredicateValue) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_predicate_proto_msgTypes[5]
+	mi := &file_keyhole_v1_predicate_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +794,7 @@ func (x *PredicateValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PredicateValue.ProtoReflect.Descriptor instead.
 func (*PredicateValue) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{5}
+	return file_keyhole_v1_predicate_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PredicateValue) GetValue() isPredicateValue_Value {
@@ -715,7 +972,20 @@ const file_keyhole_v1_predicate_proto_rawDesc = "" +
 	"\x05value\x18\x03 \x01(\v2\x1a.keyhole.v1.PredicateValueR\x05value\"h\n" +
 	"\x05OneOf\x12+\n" +
 	"\x05field\x18\x01 \x01(\v2\x15.keyhole.v1.FieldPathR\x05field\x122\n" +
-	"\x06values\x18\x02 \x03(\v2\x1a.keyhole.v1.PredicateValueR\x06values\"\xbf\x02\n" +
+	"\x06values\x18\x02 \x03(\v2\x1a.keyhole.v1.PredicateValueR\x06values\"\x9d\x01\n" +
+	"\tAggregate\x12-\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x19.keyhole.v1.AggregateKindR\x04kind\x12+\n" +
+	"\x05field\x18\x02 \x01(\v2\x15.keyhole.v1.FieldPathR\x05field\x12\x18\n" +
+	"\aentries\x18\x03 \x01(\rR\aentries\x12\x1a\n" +
+	"\bsmallest\x18\x04 \x01(\bR\bsmallest\"\x82\x01\n" +
+	"\x10PartialAggregate\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x120\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.keyhole.v1.PredicateValueR\x05value\x12&\n" +
+	"\x03top\x18\x03 \x03(\v2\x14.keyhole.v1.TopEntryR\x03top\"`\n" +
+	"\bTopEntry\x120\n" +
+	"\x05value\x18\x01 \x01(\v2\x1a.keyhole.v1.PredicateValueR\x05value\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x10\n" +
+	"\x03row\x18\x03 \x01(\fR\x03row\"\xbf\x02\n" +
 	"\x0ePredicateValue\x12\x18\n" +
 	"\x06string\x18\x01 \x01(\tH\x00R\x06string\x12\x18\n" +
 	"\x06binary\x18\x02 \x01(\fH\x00R\x06binary\x12\x1a\n" +
@@ -739,7 +1009,15 @@ const file_keyhole_v1_predicate_proto_rawDesc = "" +
 	"\x18COMPARISON_OPERATOR_LESS\x10\x03\x12\x1f\n" +
 	"\x1bCOMPARISON_OPERATOR_AT_MOST\x10\x04\x12\x1f\n" +
 	"\x1bCOMPARISON_OPERATOR_GREATER\x10\x05\x12 \n" +
-	"\x1cCOMPARISON_OPERATOR_AT_LEAST\x10\x06b\x06proto3"
+	"\x1cCOMPARISON_OPERATOR_AT_LEAST\x10\x06*\xc5\x01\n" +
+	"\rAggregateKind\x12\x1e\n" +
+	"\x1aAGGREGATE_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14AGGREGATE_KIND_COUNT\x10\x01\x12\x16\n" +
+	"\x12AGGREGATE_KIND_SUM\x10\x02\x12\x16\n" +
+	"\x12AGGREGATE_KIND_MIN\x10\x03\x12\x16\n" +
+	"\x12AGGREGATE_KIND_MAX\x10\x04\x12\x1a\n" +
+	"\x16AGGREGATE_KIND_AVERAGE\x10\x05\x12\x16\n" +
+	"\x12AGGREGATE_KIND_TOP\x10\x06b\x06proto3"
 
 var (
 	file_keyhole_v1_predicate_proto_rawDescOnce sync.Once
@@ -753,37 +1031,46 @@ func file_keyhole_v1_predicate_proto_rawDescGZIP() []byte {
 	return file_keyhole_v1_predicate_proto_rawDescData
 }
 
-var file_keyhole_v1_predicate_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_keyhole_v1_predicate_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_keyhole_v1_predicate_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_keyhole_v1_predicate_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_keyhole_v1_predicate_proto_goTypes = []any{
-	(FieldPlace)(0),         // 0: keyhole.v1.FieldPlace
-	(ComparisonOperator)(0), // 1: keyhole.v1.ComparisonOperator
-	(*Predicate)(nil),       // 2: keyhole.v1.Predicate
-	(*Predicates)(nil),      // 3: keyhole.v1.Predicates
-	(*FieldPath)(nil),       // 4: keyhole.v1.FieldPath
-	(*Comparison)(nil),      // 5: keyhole.v1.Comparison
-	(*OneOf)(nil),           // 6: keyhole.v1.OneOf
-	(*PredicateValue)(nil),  // 7: keyhole.v1.PredicateValue
+	(FieldPlace)(0),          // 0: keyhole.v1.FieldPlace
+	(ComparisonOperator)(0),  // 1: keyhole.v1.ComparisonOperator
+	(AggregateKind)(0),       // 2: keyhole.v1.AggregateKind
+	(*Predicate)(nil),        // 3: keyhole.v1.Predicate
+	(*Predicates)(nil),       // 4: keyhole.v1.Predicates
+	(*FieldPath)(nil),        // 5: keyhole.v1.FieldPath
+	(*Comparison)(nil),       // 6: keyhole.v1.Comparison
+	(*OneOf)(nil),            // 7: keyhole.v1.OneOf
+	(*Aggregate)(nil),        // 8: keyhole.v1.Aggregate
+	(*PartialAggregate)(nil), // 9: keyhole.v1.PartialAggregate
+	(*TopEntry)(nil),         // 10: keyhole.v1.TopEntry
+	(*PredicateValue)(nil),   // 11: keyhole.v1.PredicateValue
 }
 var file_keyhole_v1_predicate_proto_depIdxs = []int32{
-	5,  // 0: keyhole.v1.Predicate.comparison:type_name -> keyhole.v1.Comparison
-	6,  // 1: keyhole.v1.Predicate.one_of:type_name -> keyhole.v1.OneOf
-	4,  // 2: keyhole.v1.Predicate.is_null:type_name -> keyhole.v1.FieldPath
-	3,  // 3: keyhole.v1.Predicate.all:type_name -> keyhole.v1.Predicates
-	3,  // 4: keyhole.v1.Predicate.any:type_name -> keyhole.v1.Predicates
-	2,  // 5: keyhole.v1.Predicate.negated:type_name -> keyhole.v1.Predicate
-	2,  // 6: keyhole.v1.Predicates.parts:type_name -> keyhole.v1.Predicate
+	6,  // 0: keyhole.v1.Predicate.comparison:type_name -> keyhole.v1.Comparison
+	7,  // 1: keyhole.v1.Predicate.one_of:type_name -> keyhole.v1.OneOf
+	5,  // 2: keyhole.v1.Predicate.is_null:type_name -> keyhole.v1.FieldPath
+	4,  // 3: keyhole.v1.Predicate.all:type_name -> keyhole.v1.Predicates
+	4,  // 4: keyhole.v1.Predicate.any:type_name -> keyhole.v1.Predicates
+	3,  // 5: keyhole.v1.Predicate.negated:type_name -> keyhole.v1.Predicate
+	3,  // 6: keyhole.v1.Predicates.parts:type_name -> keyhole.v1.Predicate
 	0,  // 7: keyhole.v1.FieldPath.place:type_name -> keyhole.v1.FieldPlace
-	4,  // 8: keyhole.v1.Comparison.field:type_name -> keyhole.v1.FieldPath
+	5,  // 8: keyhole.v1.Comparison.field:type_name -> keyhole.v1.FieldPath
 	1,  // 9: keyhole.v1.Comparison.operator:type_name -> keyhole.v1.ComparisonOperator
-	7,  // 10: keyhole.v1.Comparison.value:type_name -> keyhole.v1.PredicateValue
-	4,  // 11: keyhole.v1.OneOf.field:type_name -> keyhole.v1.FieldPath
-	7,  // 12: keyhole.v1.OneOf.values:type_name -> keyhole.v1.PredicateValue
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	11, // 10: keyhole.v1.Comparison.value:type_name -> keyhole.v1.PredicateValue
+	5,  // 11: keyhole.v1.OneOf.field:type_name -> keyhole.v1.FieldPath
+	11, // 12: keyhole.v1.OneOf.values:type_name -> keyhole.v1.PredicateValue
+	2,  // 13: keyhole.v1.Aggregate.kind:type_name -> keyhole.v1.AggregateKind
+	5,  // 14: keyhole.v1.Aggregate.field:type_name -> keyhole.v1.FieldPath
+	11, // 15: keyhole.v1.PartialAggregate.value:type_name -> keyhole.v1.PredicateValue
+	10, // 16: keyhole.v1.PartialAggregate.top:type_name -> keyhole.v1.TopEntry
+	11, // 17: keyhole.v1.TopEntry.value:type_name -> keyhole.v1.PredicateValue
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_predicate_proto_init() }
@@ -799,7 +1086,7 @@ func file_keyhole_v1_predicate_proto_init() {
 		(*Predicate_Any)(nil),
 		(*Predicate_Negated)(nil),
 	}
-	file_keyhole_v1_predicate_proto_msgTypes[5].OneofWrappers = []any{
+	file_keyhole_v1_predicate_proto_msgTypes[8].OneofWrappers = []any{
 		(*PredicateValue_String_)(nil),
 		(*PredicateValue_Binary)(nil),
 		(*PredicateValue_Boolean)(nil),
@@ -815,8 +1102,8 @@ func file_keyhole_v1_predicate_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_predicate_proto_rawDesc), len(file_keyhole_v1_predicate_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   6,
+			NumEnums:      3,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -866,7 +866,10 @@ type ScanRequest struct {
 	// In place of a key. `from`, `to` and `descending` are left out then.
 	KeyGroup *KeyGroupScan `protobuf:"bytes,9,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
 	// Not there: all entries, whole.
-	Selection     *Selection `protobuf:"bytes,10,opt,name=selection,proto3" json:"selection,omitempty"`
+	Selection *Selection `protobuf:"bytes,10,opt,name=selection,proto3" json:"selection,omitempty"`
+	// In place of the entries: these are computed of those that are selected. `limit` is left out then; `fields` and
+	// `keys_only` are of TOP.
+	Aggregates    []*Aggregate `protobuf:"bytes,11,rep,name=aggregates,proto3" json:"aggregates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -971,6 +974,13 @@ func (x *ScanRequest) GetSelection() *Selection {
 	return nil
 }
 
+func (x *ScanRequest) GetAggregates() []*Aggregate {
+	if x != nil {
+		return x.Aggregates
+	}
+	return nil
+}
+
 // Which of the entries, and what of each. `limit` counts those that are given.
 type Selection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1045,7 +1055,10 @@ type ScanResponse struct {
 	Values  [][]byte `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
 	// The request's selection was heeded: each page of the answer to a request with one says so, but for those of servers
 	// that know of none, and give everything.
-	Selected      bool `protobuf:"varint,4,opt,name=selected,proto3" json:"selected,omitempty"`
+	Selected bool `protobuf:"varint,4,opt,name=selected,proto3" json:"selected,omitempty"`
+	// On the last page of an answer to a request with aggregates, one for each; there are no entries then. None: the server
+	// knows of no aggregates.
+	Aggregates    []*PartialAggregate `protobuf:"bytes,5,rep,name=aggregates,proto3" json:"aggregates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,6 +1119,13 @@ func (x *ScanResponse) GetSelected() bool {
 		return x.Selected
 	}
 	return false
+}
+
+func (x *ScanResponse) GetAggregates() []*PartialAggregate {
+	if x != nil {
+		return x.Aggregates
+	}
+	return nil
 }
 
 type WatchRequest struct {
@@ -2765,7 +2785,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"A\n" +
 	"\fKeyGroupScan\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\fR\x05after\"\x92\x03\n" +
+	"\x05after\x18\x02 \x01(\fR\x05after\"\xc9\x03\n" +
 	"\vScanRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x12#\n" +
@@ -2779,16 +2799,22 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\btopic_id\x18\b \x01(\tR\atopicId\x125\n" +
 	"\tkey_group\x18\t \x01(\v2\x18.keyhole.v1.KeyGroupScanR\bkeyGroup\x123\n" +
 	"\tselection\x18\n" +
-	" \x01(\v2\x15.keyhole.v1.SelectionR\tselection\"m\n" +
+	" \x01(\v2\x15.keyhole.v1.SelectionR\tselection\x125\n" +
+	"\n" +
+	"aggregates\x18\v \x03(\v2\x15.keyhole.v1.AggregateR\n" +
+	"aggregates\"m\n" +
 	"\tSelection\x12+\n" +
 	"\x05where\x18\x01 \x01(\v2\x15.keyhole.v1.PredicateR\x05where\x12\x16\n" +
 	"\x06fields\x18\x02 \x03(\tR\x06fields\x12\x1b\n" +
-	"\tkeys_only\x18\x03 \x01(\bR\bkeysOnly\"\x89\x01\n" +
+	"\tkeys_only\x18\x03 \x01(\bR\bkeysOnly\"\xc7\x01\n" +
 	"\fScanResponse\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.keyhole.v1.SourceR\x06source\x12\x19\n" +
 	"\bmap_keys\x18\x02 \x03(\fR\amapKeys\x12\x16\n" +
 	"\x06values\x18\x03 \x03(\fR\x06values\x12\x1a\n" +
-	"\bselected\x18\x04 \x01(\bR\bselected\"\xdb\x02\n" +
+	"\bselected\x18\x04 \x01(\bR\bselected\x12<\n" +
+	"\n" +
+	"aggregates\x18\x05 \x03(\v2\x1c.keyhole.v1.PartialAggregateR\n" +
+	"aggregates\"\xdb\x02\n" +
 	"\fWatchRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12#\n" +
 	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x12\x14\n" +
@@ -3007,9 +3033,11 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*KeyGroupCopy)(nil),          // 34: keyhole.v1.KeyGroupCopy
 	nil,                           // 35: keyhole.v1.ReadOptions.MinEpochsEntry
 	(*Source)(nil),                // 36: keyhole.v1.Source
-	(*Predicate)(nil),             // 37: keyhole.v1.Predicate
-	(*Error)(nil),                 // 38: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 39: keyhole.v1.StateDescriptor
+	(*Aggregate)(nil),             // 37: keyhole.v1.Aggregate
+	(*Predicate)(nil),             // 38: keyhole.v1.Predicate
+	(*PartialAggregate)(nil),      // 39: keyhole.v1.PartialAggregate
+	(*Error)(nil),                 // 40: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 41: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
@@ -3033,59 +3061,61 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
 	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
 	14, // 20: keyhole.v1.ScanRequest.selection:type_name -> keyhole.v1.Selection
-	37, // 21: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
-	36, // 22: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	3,  // 23: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 24: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
-	2,  // 25: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
-	18, // 26: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
-	3,  // 27: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 28: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 29: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	36, // 30: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	21, // 31: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	38, // 32: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	39, // 33: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
-	3,  // 34: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	39, // 35: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	30, // 36: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	29, // 37: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	28, // 38: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	30, // 39: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	39, // 40: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	36, // 41: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 42: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 43: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 44: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 45: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	38, // 46: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	33, // 47: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	34, // 48: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	38, // 49: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	36, // 50: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	22, // 51: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	24, // 52: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 53: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 54: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	19, // 55: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	13, // 56: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	16, // 57: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
-	26, // 58: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	31, // 59: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	23, // 60: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	25, // 61: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 62: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 63: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	20, // 64: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	15, // 65: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	17, // 66: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
-	27, // 67: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	32, // 68: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	60, // [60:69] is the sub-list for method output_type
-	51, // [51:60] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	37, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
+	38, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
+	36, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	39, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
+	3,  // 25: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 26: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
+	2,  // 27: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
+	18, // 28: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
+	3,  // 29: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 30: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 31: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
+	36, // 32: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	21, // 33: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	40, // 34: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	41, // 35: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	3,  // 36: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
+	41, // 37: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	30, // 38: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	29, // 39: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	28, // 40: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	30, // 41: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	41, // 42: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	36, // 43: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 44: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 45: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 46: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 47: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	40, // 48: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	33, // 49: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	34, // 50: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	40, // 51: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	36, // 52: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	22, // 53: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	24, // 54: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 55: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 56: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	19, // 57: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 58: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	16, // 59: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
+	26, // 60: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	31, // 61: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	23, // 62: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	25, // 63: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 64: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 65: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	20, // 66: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	15, // 67: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	17, // 68: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
+	27, // 69: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	32, // 70: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	62, // [62:71] is the sub-list for method output_type
+	53, // [53:62] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }

@@ -1,0 +1,129 @@
+"""Aggregates of all keys of a state: some key groups at a time, what each has computed put together here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entry
+from keyhole.client.wire.links import CallAttempts, Links
+from keyhole.encoding.aggregation import BoundAggregate, Partial
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of, prefix_of
+from keyhole.errors import StaleDescriptor, UnavailableError, Unsupported, ValueMismatch
+from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.aggregates import AggregateKind, AskedAggregate
+from keyhole.model.read import KeyedEntry, Source
+from keyhole.rpc.convert import source_from_proto
+from keyhole.rpc.convert_aggregates import aggregate_to_proto, partial_from_proto
+from keyhole.v1 import query_pb2 as pb
+
+_AT_A_TIME = 8
+
+
+class AggregateReads:
+    """Of one request. Used from the event loop's thread only.
+
+    Args:
+        deadline: Of all of it, on the event loop's clock.
+    """
+
+    def __init__(
+        self, links: Links, calls: KeyGroupCalls, aggregates: Mapping[str, AskedAggregate], deadline: float
+    ) -> None:
+        self._links = links
+        self._calls = calls
+        self._aggregates = aggregates
+        self._deadline = deadline
+        self._bound: list[BoundAggregate] = []
+        self._sources: dict[int, Source] = {}
+        self._partials = [Partial() for _ in aggregates]
+
+    async def answer(self) -> AggregateAnswer:
+        """Once all key groups have answered. Raises KeyholeError: See AsyncClient.aggregate."""
+        codec = await self._calls.begun_with(self._deadline, self._bind)
+        waiting = iter(range(codec.descriptor.key_groups))
+        workers = [asyncio.ensure_future(self._work(waiting)) for _ in range(_AT_A_TIME)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        values = {
+            name: await self._result(of, partial)
+            for name, of, partial in zip(self._aggregates, self._bound, self._partials, strict=True)
+        }
+        return AggregateAnswer(values, _copies(self._sources[group] for group in sorted(self._sources)))
+
+    def _bind(self, codec: StateCodec) -> None:
+        self._bound = [BoundAggregate(codec.descriptor, of) for of in self._aggregates.values()]
+
+    async def _work(self, waiting: Iterator[int]) -> None:
+        for key_group in waiting:
+            page = await self._key_group(key_group)
+            # What this one call has found is one whole.
+            self._sources[key_group] = source_from_proto(page.source)
+            for of, partial, found in zip(self._bound, self._partials, page.aggregates, strict=True):
+                of.merge(partial, partial_from_proto(of, found, prefix_of(key_group)))
+
+    async def _key_group(self, key_group: int) -> pb.ScanResponse:
+        """The last page of its answer. It is asked for again, also in the middle: nobody has seen any of it."""
+        attempts = CallAttempts(self._links, self._deadline)
+        asked = [aggregate_to_proto(of) for of in self._aggregates.values()]
+        while True:
+            codec = await self._calls.codec(self._deadline)
+            link = await attempts.link()
+            last = pb.ScanResponse()
+            try:
+                answer = self._calls.pages(
+                    link, codec, pb.KeyGroupScan(key_group=key_group), self._deadline, aggregates=asked
+                )
+                async with aclosing(answer) as pages:
+                    async for last in pages:
+                        if last.map_keys:
+                            break
+            except StaleDescriptor as error:
+                await self._calls.describe_again(codec, error, self._deadline)
+            except UnavailableError as error:
+                if not is_cut_off(error):
+                    raise attempts.told(error) from error.__cause__
+                await attempts.again(error, link)
+            else:
+                if not last.aggregates:
+                    raise Unsupported(
+                        f"server {last.source.server} is of an earlier version, which computes no aggregates; update it"
+                    )
+                return last
+
+    async def _result(self, of: BoundAggregate, partial: Partial) -> Any:
+        return await self._entries(partial) if of.of.kind is AggregateKind.TOP else of.result(partial)
+
+    async def _entries(self, partial: Partial) -> list[KeyedEntry]:
+        while True:
+            codec = await self._calls.codec(self._deadline)
+            try:
+                values = self._calls.rows(codec).decoded([entry.row for entry in partial.top])
+                return [
+                    keyed_entry(codec, entry.key, value, self._sources[group_of(entry.key)])
+                    for entry, value in zip(partial.top, values, strict=True)
+                ]
+            except (StaleDescriptor, ValueMismatch) as error:
+                # A row of a schema that was added since the state was described.
+                await self._calls.describe_again(codec, error, self._deadline)
+
+
+def _copies(sources: Iterable[Source]) -> tuple[Source, ...]:
+    """One of each copy and epoch: that with the oldest time as of which it is."""
+    found: dict[Source, Source] = {}
+    for source in sources:
+        same = msgspec.structs.replace(source, as_of=None)
+        before = found.get(same, source)
+        older = source.as_of is None or (before.as_of is not None and source.as_of < before.as_of)
+        found[same] = source if older else before
+    return tuple(found.values())

@@ -1,0 +1,129 @@
+"""What the reads of all keys of a state have in common: one call for each key group, of one and the same state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import grpc
+
+from keyhole.client.wire.links import Link, Links
+from keyhole.client.wire.newer_schema import await_newer
+from keyhole.client.wire.selected_rows import SelectedRows
+from keyhole.client.wire.state_reads import StateReads
+from keyhole.encoding.codec import StateCodec
+from keyhole.errors import KeyholeError, StaleDescriptor, ValueMismatch
+from keyhole.model.read import KeyedEntry, ReadBounds, Source
+from keyhole.model.selection import Selection
+from keyhole.rpc.convert import bounds_to_proto
+from keyhole.rpc.convert_predicates import selection_to_proto
+from keyhole.rpc.scan_requests import check_goes_on
+from keyhole.v1 import query_pb2 as pb
+
+
+class KeyGroupCalls:
+    """Used from the event loop's thread only.
+
+    Args:
+        name: Application and state.
+        reads: Of the state.
+        select: Which entries, and what of each.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        name: tuple[str, str],
+        reads: Callable[[], StateReads],
+        bounds: ReadBounds,
+        select: Selection,
+    ) -> None:
+        self._links = links
+        self._name = name
+        self._reads = reads
+        self._bounds = bounds
+        self._select = select
+        self._selected: tuple[StateCodec, SelectedRows] | None = None
+        self._topic_id = ""
+        self._loop = asyncio.get_running_loop()
+
+    async def begun_with(self, deadline: float, check: Callable[[StateCodec], object]) -> StateCodec:
+        """What all calls are of: the state as it is now, which `check` passes.
+
+        Raises:
+            ValueMismatch: As `check`, of what the state is now.
+            KeyholeError: The state can't be described in time.
+        """
+        while True:
+            codec = await self._reads().codec(deadline)
+            try:
+                self.rows(codec)
+                check(codec)
+            except ValueMismatch as error:
+                # The state may have got the field since it was described.
+                self._reads().outdated(codec)
+                await await_newer(self._links, lambda: self._reads().codec(deadline), codec, error, deadline)
+            else:
+                self._topic_id = codec.descriptor.topic_id
+                return codec
+
+    def rows(self, codec: StateCodec) -> SelectedRows:
+        """What reads the values of pages. Raises ValueMismatch: The state has no field that is selected by."""
+        if self._selected is None or self._selected[0] is not codec:
+            self._selected = codec, SelectedRows(codec, self._select)
+        return self._selected[1]
+
+    async def pages(
+        self, link: Link, codec: StateCodec, key_group: pb.KeyGroupScan, deadline: float, **asked: Any
+    ) -> AsyncGenerator[pb.ScanResponse]:
+        """The answer to one call. Close the iterator. Raises KeyholeError."""
+        request = pb.ScanRequest(
+            state=pb.StateRef(application=self._name[0], state=self._name[1]),
+            key_group=key_group,
+            options=bounds_to_proto(self._bounds.among([key_group.key_group])),
+            topic_id=codec.descriptor.topic_id,
+            selection=selection_to_proto(self._select),
+            **asked,
+        )
+        call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
+        begun = False
+        try:
+            async for page in call:
+                link.heard()
+                if not begun:
+                    check_goes_on(codec, request, page, link.target)
+                begun = begun or bool(page.map_keys)
+                self.rows(codec).check_heeded(page)
+                yield page
+        except grpc.RpcError as error:
+            raise link.failed(error) from error
+        finally:
+            call.cancel()
+
+    async def codec(self, deadline: float) -> StateCodec:
+        """As the state is now. Raises StaleDescriptor: It was made anew since `begun_with`."""
+        codec = await self._reads().codec(deadline)
+        if codec.descriptor.topic_id != self._topic_id:
+            raise StaleDescriptor(
+                f"state {'/'.join(self._name)} was made anew while all its keys were read; begin the scan again",
+                topic_id=codec.descriptor.topic_id,
+            )
+        return codec
+
+    async def describe_again(self, codec: StateCodec, error: KeyholeError, deadline: float) -> None:
+        """What the codec was made of is outdated. Raises the error where nothing newer comes in time."""
+        self._reads().outdated(codec)
+        await await_newer(self._links, lambda: self.codec(deadline), codec, error, deadline)
+
+
+def keyed_entry(codec: StateCodec, storage_key: bytes, value: Any, source: Source) -> KeyedEntry:
+    """An entry of one of all keys. Raises MalformedRequest: It is no storage key of the state."""
+    key, map_key = codec.entry(storage_key)
+    if not key:  # of a broadcast state, whose keys are the entries of one
+        key, map_key = map_key, ()
+    return KeyedEntry(_single(key), _single(map_key) if map_key else None, value, source)
+
+
+def _single(values: tuple[object, ...]) -> object:
+    return values[0] if len(values) == 1 else values
