@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from keyhole.errors import KeyholeError
 from keyhole.model import aggregates
 from keyhole.model.aggregate_answer import AggregateAnswer
+from keyhole.model.change import ChangeKind, StateChange
 from keyhole.model.predicates import Predicate, field
 from keyhole.model.read import Answer, Entries, Entry, KeyedEntry, Source, Stale
 from keyhole.model.state import StateDescriptor
@@ -26,6 +27,7 @@ __all__ = [
     "AggregateAnswer",
     "Answer",
     "AsyncClient",
+    "ChangeKind",
     "Client",
     "Credentials",
     "Entries",
@@ -36,6 +38,7 @@ __all__ = [
     "ServerStatus",
     "Source",
     "Stale",
+    "StateChange",
     "StateDescriptor",
     "StateHolding",
     "aggregates",

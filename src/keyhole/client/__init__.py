@@ -5,6 +5,7 @@ from keyhole.client.async_client import AsyncClient
 from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.client.snapshots import AsyncStateSnapshot, StateSnapshot
 from keyhole.client.state_handles import AsyncState, State
+from keyhole.client.state_watches import AsyncWatch, Watch
 from keyhole.client.sync_client import Client
 from keyhole.client.typed_values import TypedAnswer, TypedEntries
 
@@ -12,6 +13,7 @@ __all__ = [
     "AsyncClient",
     "AsyncState",
     "AsyncStateSnapshot",
+    "AsyncWatch",
     "Client",
     "ServerStatus",
     "State",
@@ -19,4 +21,5 @@ __all__ = [
     "StateSnapshot",
     "TypedAnswer",
     "TypedEntries",
+    "Watch",
 ]

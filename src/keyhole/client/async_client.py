@@ -20,9 +20,11 @@ from keyhole.client.options import (
     RequestedRead,
     ScanAllOptions,
     ScanOptions,
+    WatchingOptions,
     asked_of,
     at_one_epoch,
     defaults,
+    options_of_watch,
     selection_of,
 )
 from keyhole.client.server_status import ServerStatus, status_from_proto
@@ -31,11 +33,13 @@ from keyhole.client.session_epochs import Epochs
 from keyhole.client.snapshots import AsyncStateSnapshot, earliest, snapshot_names
 from keyhole.client.state_handles import AsyncState
 from keyhole.client.state_scans import AsyncStateScan
+from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.explaining import explain
 from keyhole.client.wire.lookups import Whole, keys_of
 from keyhole.client.wire.scans import Scan, checked_limit
+from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
@@ -54,6 +58,8 @@ _KEYS_UNDER_WAY = 16_384
 _OVER = 0.001
 # As long as a server lets a scan take.
 _SCANNING_ALL = defaults(60.0)
+# For which a watch does without anybody who answers.
+_WATCHING_SECONDS = 60.0
 
 
 class AsyncClient:
@@ -281,6 +287,42 @@ class AsyncClient:
         """How many entries a state has, or of how many `where` is true. Takes and raises what `aggregate` does."""
         found: int = (await self.aggregate(application, state, {"count": count()}, **options))["count"]
         return found
+
+    def watch(self, application: str, state: str, *keys: Key, **options: Unpack[WatchingOptions]) -> AsyncWatch:
+        """The rows of keys, or of the whole state, and then each committed change of them. Sends nothing yet.
+
+            async for change in client.watch("shop", "orders", "o1", "o2"):
+                print(change.kind, change.key, change.value, change.epoch)
+
+        Changes of one key group come in the order of their epochs, each epoch whole; see docs/watch.md.
+
+        Args:
+            keys: As for `get`; of a map state also without the map key: all entries of the key. None: all of the state.
+            options: after, snapshot, before, latest_only, timeout: see WatchingOptions.
+
+        Raises (once it is read):
+            ResumeGone: What has changed since the token `after` may not be known any more.
+            TooSlow: Changes came faster than they were taken. Another watch goes on behind the token.
+            UnknownApplication, UnknownState: There is no such state, or it was dropped.
+            StaleDescriptor: The state was made anew since the watch, or the one of its token, has begun.
+            KeyMismatch, NullKey: A key does not fit the state's.
+            Overloaded: Too many watches are under way.
+            KeyholeError: Nobody has answered for as long as `timeout`, as `get`.
+
+        Raises (at once):
+            TypeError: An option that there is not.
+        """
+        options_of_watch(options)
+        timeout = options.get("timeout")
+        seconds = seconds_of("timeout", _WATCHING_SECONDS if timeout is None else timeout)
+        asked = WatchOptions(
+            keys,
+            options.get("snapshot", True),
+            options.get("before", False),
+            options.get("latest_only", False),
+        )
+        name = (application, state)
+        return AsyncWatch(lambda place: self._here().watch(name, asked, seconds, place), options.get("after"))
 
     async def snapshot(self, *paths: str, timeout: Duration | None = None) -> AsyncStateSnapshot:
         """States of one query as of one and the same epoch: the last one that all copies have now.

@@ -87,6 +87,21 @@ class ScanAllOptions(SelectOptions, total=False):
     """The `token` of an earlier scan: go on behind what that one has given. None: from the start."""
 
 
+class WatchingOptions(TypedDict, total=False):
+    """What a watch may be asked for beside its keys."""
+
+    after: str | None
+    """The `token` of an earlier watch of the same keys: go on behind what that one has given. None: begin."""
+    snapshot: bool
+    """Begin with the rows that are there, the default; else only what changes from then on comes."""
+    before: bool
+    """With each change also what was there before, as far as it is known."""
+    latest_only: bool
+    """Where changes come faster than they are taken, the last one of each key stays, and not those before it."""
+    timeout: Duration | None
+    """For how long nobody may be there who answers, in seconds or as a timedelta; None: a minute."""
+
+
 class RequestedRead(NamedTuple):
     """The options of a read as they were given, with the defaults of the others; not checked yet. Hashable: what is
     asked for alike travels together."""
@@ -136,6 +151,15 @@ def defaults(timeout: Duration) -> RequestedRead:
 def selection_of(options: SelectOptions) -> Selection:
     """What a scan with these options gives. Raises MalformedRequest: There is nothing like it; see `selection`."""
     return selection(options.get("where"), options.get("fields"), keys_only=options.get("keys_only", False))
+
+
+def options_of_watch(options: WatchingOptions) -> None:
+    """Passes where there are these options. Raises TypeError: one that a watch does not take; the message names it."""
+    for name in options:
+        if name not in WatchingOptions.__annotations__:
+            raise TypeError(
+                f"unexpected keyword argument {name!r}; the options are {', '.join(WatchingOptions.__annotations__)}"
+            )
 
 
 def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptions] = ReadOptions) -> RequestedRead:

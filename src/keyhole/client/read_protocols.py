@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Protocol, Unpack
+from typing import Protocol, Unpack, runtime_checkable
 
 from keyhole.client.bounds import Duration
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions, WatchingOptions
 from keyhole.client.state_scans import AsyncStateScan, StateScan
+from keyhole.client.state_watches import AsyncWatch, Watch
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
@@ -53,6 +54,20 @@ class AsyncCatalogue(Protocol):
 
 class AsyncStates(AsyncReads, AsyncCatalogue, Protocol):
     """Reads, and what is said of states: an AsyncClient."""
+
+
+@runtime_checkable
+class AsyncWatches(Protocol):
+    """What an AsyncClient has, and a snapshot or a session has not: watches."""
+
+    def watch(self, application: str, state: str, *keys: Key, **options: Unpack[WatchingOptions]) -> AsyncWatch: ...
+
+
+@runtime_checkable
+class StateWatches(Protocol):
+    """What a Client has, and a snapshot or a session has not: watches."""
+
+    def watch(self, application: str, state: str, *keys: Key, **options: Unpack[WatchingOptions]) -> Watch: ...
 
 
 class Reads(Protocol):

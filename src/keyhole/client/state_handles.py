@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, Unpack
 
 from keyhole.client.futures import then
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
-from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, Catalogue, Reads
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions, WatchingOptions
+from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, AsyncWatches, Catalogue, Reads, StateWatches
 from keyhole.client.state_scans import AsyncStateScan, StateScan
+from keyhole.client.state_watches import AsyncWatch, Watch
 from keyhole.client.typed_values import TypedAnswer, TypedEntries, TypedValues
 from keyhole.errors import KeyMismatch, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
@@ -97,6 +98,11 @@ class _Handle(Generic[T]):
                 state=self.path,
             )
         return tuple(columns[name] for name in wanted)
+
+
+def no_watches(path: str) -> Unsupported:
+    """The error of a handle whose reads are of one epoch."""
+    return Unsupported(f"a snapshot does not change: watch state {path} by the `state` of the client", state=path)
 
 
 class AsyncState(_Handle[T]):
@@ -191,6 +197,21 @@ class AsyncState(_Handle[T]):
         found: int = (await self.aggregate({"count": count()}, **options))["count"]
         return found
 
+    def watch(self, *keys: Key, **options: Unpack[WatchingOptions]) -> AsyncWatch:
+        """The rows of keys, or of the whole state, and then each committed change, with values of the handle's type.
+
+            async for change in orders.watch("o1"):
+                print(change.kind, change.key, change.value)
+
+        Raises:
+            Unsupported: It is a session's handle, or a snapshot's.
+            KeyholeError: As AsyncClient.watch; and ValueMismatch as `get`.
+        """
+        self._check_is_clients(self._reads)
+        if not isinstance(self._catalogue, AsyncWatches):
+            raise no_watches(self.path)
+        return self._catalogue.watch(self.application, self.name, *keys, **options).of_type(self._typed.value)
+
 
 class State(_Handle[T]):
     """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks,
@@ -262,3 +283,18 @@ class State(_Handle[T]):
         """How many entries the state has, or how many of which `where` is true. Raises as `aggregate`."""
         found: int = self.aggregate({"count": count()}, **options)["count"]
         return found
+
+    def watch(self, *keys: Key, **options: Unpack[WatchingOptions]) -> Watch:
+        """The rows of keys, or of the whole state, and then each committed change, with values of the handle's type.
+
+            for change in orders.watch("o1"):
+                print(change.kind, change.key, change.value)
+
+        Raises:
+            Unsupported: It is a session's handle, or a snapshot's.
+            KeyholeError: As Client.watch; and ValueMismatch as `get`.
+        """
+        self._check_is_clients(self._reads)
+        if not isinstance(self._catalogue, StateWatches):
+            raise no_watches(self.path)
+        return self._catalogue.watch(self.application, self.name, *keys, **options).of_type(self._typed.value)

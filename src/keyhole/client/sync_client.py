@@ -16,13 +16,14 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions, WatchingOptions
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.snapshots import StateSnapshot
 from keyhole.client.state_handles import State
 from keyhole.client.state_scans import StateScan
+from keyhole.client.state_watches import Watch
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
@@ -187,6 +188,15 @@ class Client:
                 print(entry.key, entry.value)
         """
         return StateScan(self._run, self._client.scan_all(application, state, **options))
+
+    def watch(self, application: str, state: str, *keys: Key, **options: Unpack[WatchingOptions]) -> Watch:
+        """The rows of keys, or of the whole state, and then each committed change of them, as an iterator that blocks
+        while it waits. Takes and raises what AsyncClient.watch does.
+
+            for change in client.watch("shop", "orders", "o1"):
+                print(change.kind, change.key, change.value)
+        """
+        return Watch(self._run, self._client.watch(application, state, *keys, **options))
 
     def snapshot(self, *paths: str, timeout: Duration | None = None) -> StateSnapshot:
         """States of one query as of one and the same epoch. Blocks. Takes and raises what AsyncClient.snapshot does.

@@ -77,12 +77,23 @@ class WatchPlace(msgspec.Struct, frozen=True):
             descriptor: Of the state that is watched.
             keys: What tells the keys that are watched from others.
         """
-        plain = {
-            group: mark if mark.skip or mark.below is not None else (mark.offset, mark.epoch)
-            for group, mark in self.marks.items()
-        }
-        spelled = (_VERSION, descriptor.topic_id, keys, self.as_of_ms, plain)
-        return base64.urlsafe_b64encode(msgspec.msgpack.encode(spelled)).rstrip(b"=").decode()
+        return _encoded(_Spelled(_VERSION, descriptor.topic_id, keys, self.as_of_ms, dict(self.marks)))
+
+
+def _encoded(spelled: _Spelled) -> str:
+    # Most marks are short ones.
+    marks = {
+        group: mark if mark.skip or mark.below is not None else (mark.offset, mark.epoch)
+        for group, mark in spelled.marks.items()
+    }
+    packed = msgspec.msgpack.encode((spelled.version, spelled.topic_id, spelled.keys, spelled.as_of_ms, marks))
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+
+
+def _spelled(token: str) -> _Spelled:
+    # Python's decoder passes over what it doesn't know, unless it is told not to.
+    packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    return msgspec.msgpack.decode(packed, type=_Spelled)
 
 
 def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlace:
@@ -98,9 +109,7 @@ def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlac
     """
     name = f"{descriptor.application}/{descriptor.state}"
     try:
-        # Python's decoder passes over what it doesn't know, unless it is told not to.
-        packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        spelled = msgspec.msgpack.decode(packed, type=_Spelled)
+        spelled = _spelled(token)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise MalformedRequest(
             f"the place from which a watch of state {name} is to go on is no token of an earlier one; leave it out to "
@@ -121,3 +130,18 @@ def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlac
     if not all(0 <= of < descriptor.key_groups and min(m.offset, m.epoch, m.skip) >= 0 for of, m in marks.items()):
         raise MalformedRequest(f"the token names no place of state {name}; begin its watch without it")
     return WatchPlace(marks, spelled.as_of_ms)
+
+
+def token_within(token: str, key_group: int, mark: WatchMark) -> str:
+    """Where a watch goes on that has given what this token says, and of one key group what the mark says.
+
+    Args:
+        token: Of a watch of that key group.
+    """
+    spelled = _spelled(token)
+    return _encoded(msgspec.structs.replace(spelled, marks={**spelled.marks, key_group: mark}))
+
+
+def mark_of(token: str, key_group: int) -> WatchMark:
+    """How far a watch is with a key group, by its token."""
+    return _spelled(token).marks[key_group]

@@ -22,6 +22,7 @@ from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.lookups import LookupBatch, Whole
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
+from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.aggregate_answer import AggregateAnswer
@@ -126,6 +127,21 @@ class Connection:
         calls = KeyGroupCalls(self._links, name, lambda: self._states.get(name) or self._reads(*name), bounds, select)
         try:
             return await AggregateReads(self._links, calls, aggregates, self.loop.time() + seconds).answer()
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._raise_if_closed()
+            raise
+
+    async def watch(
+        self, name: tuple[str, str], options: WatchOptions, seconds: float, after: str
+    ) -> AsyncGenerator[WatchMessage]:
+        """Messages of a watch. Close the iterator. Raises as AsyncClient.watch."""
+        stream = WatchStream(
+            self._links, name, lambda: self._states.get(name) or self._reads(*name), options, seconds, after
+        )
+        try:
+            async with aclosing(stream.messages()) as messages:
+                async for message in messages:
+                    yield message
         except (asyncio.CancelledError, grpc.aio.UsageError):
             self._raise_if_closed()
             raise

@@ -1,0 +1,233 @@
+"""One watch on the wire: its messages, decoded, and its next call where one was cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import grpc
+
+from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
+from keyhole.client.wire.state_reads import StateReads
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import prefix_of
+from keyhole.encoding.watch_token import WatchMark, mark_of, token_within
+from keyhole.errors import (
+    KeyholeError,
+    Overloaded,
+    ServerLost,
+    StaleDescriptor,
+    TooSlow,
+    UnavailableError,
+    ValueMismatch,
+)
+from keyhole.model.change import ChangeKind, StateChange
+from keyhole.rpc.convert import key_to_proto
+from keyhole.v1 import query_pb2 as pb
+
+_PROGRESS_MS = 2_000
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class WatchOptions(NamedTuple):
+    """What a watch is asked for beside its state. `keys` empty: all of it."""
+
+    keys: Sequence[Any]
+    snapshot: bool
+    before: bool
+    latest_only: bool
+
+
+class WatchMessage(NamedTuple):
+    """What came together.
+
+    Attributes:
+        changes: In the order in which they are to be taken in.
+        whole: The token behind all of them.
+        came: The token before them, and the message: from these comes the token between two changes.
+        snapshot_done: All rows that were there have come.
+        as_of: All that was committed by then has come; None: not known.
+        epoch: The last one of which all has come.
+    """
+
+    changes: Sequence[StateChange]
+    whole: str
+    came: tuple[str, pb.WatchResponse]
+    snapshot_done: bool
+    as_of: datetime | None
+    epoch: int
+
+    def token(self, given: int) -> str:
+        """Where a watch goes on once so many of the changes were given."""
+        before, message = self.came
+        if given >= len(self.changes):
+            return self.whole
+        if not given or len(message.changes) != 1:
+            return before
+        (part,) = message.changes
+        group, last = part.key_group, given - 1
+        if part.snapshot:
+            at = mark_of(self.whole, group)
+            return token_within(before, group, WatchMark(at.offset, at.epoch, 0, prefix_of(group) + part.keys[last]))
+        if not part.numbers:
+            return before
+        at = mark_of(before, group)
+        return token_within(before, group, WatchMark(part.begins, at.epoch, part.numbers[last] + 1, at.below))
+
+
+class WatchStream:
+    """One watch. Used from the event loop's thread only.
+
+    Args:
+        reads: Of the state.
+        seconds: For how long nobody may be there who answers.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        name: tuple[str, str],
+        reads: Callable[[], StateReads],
+        options: WatchOptions,
+        seconds: float,
+        after: str,
+    ) -> None:
+        self._links = links
+        self._name = name
+        self._reads = reads
+        self._options = options
+        self._seconds = seconds
+        self._token = after
+        self._loop = asyncio.get_running_loop()
+        self._topic_id = ""
+
+    async def messages(self) -> AsyncGenerator[WatchMessage]:
+        """For as long as it is read. Close it. Raises as AsyncClient.watch."""
+        attempts: CallAttempts | None = None
+        while True:
+            if attempts is None:
+                deadline = self._loop.time() + self._seconds
+                attempts = CallAttempts(self._links, deadline)
+            request = await self._request(deadline)
+            link = await attempts.link()
+            heard = 0
+            try:
+                async with aclosing(self._call(link, request)) as responses:
+                    async for response in responses:
+                        heard += 1
+                        yield await self._decoded(response)
+            except UnavailableError as error:
+                if not error.retryable or isinstance(error, (TooSlow, Overloaded, StaleDescriptor)):
+                    raise attempts.told(error) from error.__cause__
+                if heard > 1:  # the first one says only that it was begun
+                    attempts = CallAttempts(self._links, self._loop.time() + self._seconds)
+                    deadline = self._loop.time() + self._seconds
+                await attempts.again(error, link)
+
+    async def _request(self, deadline: float) -> pb.WatchRequest:
+        codec = await self._codec(deadline)
+        columns = (*codec.descriptor.scan_key, *codec.descriptor.entry_key)
+        try:
+            keys = [_key(codec, columns, key) for key in self._options.keys]
+        except KeyholeError:
+            # The state may have been made anew since it was described.
+            self._reads().outdated(codec)
+            if (await self._codec(deadline)).descriptor == codec.descriptor:
+                raise
+            return await self._request(deadline)
+        return pb.WatchRequest(
+            state=pb.StateRef(application=self._name[0], state=self._name[1]),
+            keys=keys,
+            token=self._token,
+            no_snapshot=not self._options.snapshot,
+            before=self._options.before,
+            latest_only=self._options.latest_only,
+            progress_ms=_PROGRESS_MS,
+            topic_id=codec.descriptor.topic_id,
+        )
+
+    async def _call(self, link: Link, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
+        call = link.stub.Watch(request)
+        try:
+            async for response in call:
+                link.heard()
+                yield response
+        except grpc.RpcError as error:
+            raise link.failed(error) from error
+        finally:
+            call.cancel()
+        raise ServerLost(f"{link.target} ended a watch; it is probably shutting down", address=link.target)
+
+    async def _codec(self, deadline: float) -> StateCodec:
+        codec = await self._reads().codec(deadline)
+        self._topic_id = self._topic_id or codec.descriptor.topic_id
+        if codec.descriptor.topic_id != self._topic_id:
+            raise StaleDescriptor(
+                f"state {'/'.join(self._name)} was made anew while it was watched; begin the watch without a token",
+                topic_id=codec.descriptor.topic_id,
+            )
+        return codec
+
+    async def _decoded(self, message: pb.WatchResponse) -> WatchMessage:
+        deadline = self._loop.time() + self._seconds
+        while True:
+            codec = await self._codec(deadline)
+            try:
+                changes = [change for part in message.changes for change in _changes(codec, part)]
+            except (StaleDescriptor, ValueMismatch) as error:
+                # A row of a schema that was added since the state was described. Who describes it may hear of the
+                # schema after its first row.
+                self._reads().outdated(codec)
+                until = self._loop.time() + pause_seconds()
+                if (await self._codec(deadline)).descriptor == codec.descriptor:
+                    if until >= deadline:
+                        raise error
+                    await self._links.pause(until)
+            else:
+                break
+        before, self._token = self._token, message.token or self._token
+        as_of = _time(message.as_of_ms)
+        return WatchMessage(changes, self._token, (before, message), message.snapshot_done, as_of, message.epoch)
+
+
+def _key(codec: StateCodec, columns: Sequence[Any], key: Any) -> pb.Key:
+    """A key, with its map key or without."""
+    of_key = codec.descriptor.scan_key
+    given = len(key) if isinstance(key, (tuple, list)) else 1
+    return key_to_proto(of_key if of_key and given == len(of_key) else columns, key)
+
+
+def _changes(codec: StateCodec, part: pb.WatchedChanges) -> list[StateChange]:
+    prefix, commit_time = prefix_of(part.key_group), _time(part.commit_time_ms)
+    befores = part.befores or [b""] * len(part.keys)
+    known = bool(part.befores)
+    changes = []
+    for encoded, row, before in zip(part.keys, part.values, befores, strict=True):
+        key, map_key = codec.entry(prefix + encoded)
+        if not key:  # of a broadcast state, whose keys are the entries of one
+            key, map_key = map_key, ()
+        changes.append(
+            StateChange(
+                ChangeKind.PUT if row else ChangeKind.DELETE,
+                _single(key),
+                _single(map_key) if map_key else None,
+                codec.decode_row(row) if row else None,
+                codec.decode_row(before) if before else None,
+                known,
+                part.epoch,
+                commit_time,
+                part.snapshot,
+            )
+        )
+    return changes
+
+
+def _single(values: tuple[object, ...]) -> object:
+    return values[0] if len(values) == 1 else values
+
+
+def _time(milliseconds: int) -> datetime | None:
+    return _START + timedelta(milliseconds=milliseconds) if milliseconds else None

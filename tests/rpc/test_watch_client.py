@@ -1,0 +1,141 @@
+"""Watches by the client library: typed changes, tokens between any two of them, proxies that go."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors
+from keyhole.model.state import StateDescriptor
+from services.state_server.read.watching import WatchLimits
+from tests.support.entries import hourly
+from tests.support.proxies import proxy_of
+from tests.support.readings import descriptor, row
+from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+def many(count: int, celsius: float = 0.0) -> dict[Any, bytes]:
+    return {f"sensor-{number}": row(celsius + number) for number in range(count)}
+
+
+async def owning(server: RunningServer, of: StateDescriptor | None = None) -> StateDescriptor:
+    made = server.made_topic(of or descriptor())
+    await server.own(made)
+    return made
+
+
+async def first(changes: Any, count: int) -> list[StateChange]:
+    found: list[StateChange] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for change in changes:
+            found.append(change)
+            if len(found) == count:
+                break
+    return found
+
+
+@dataclass
+class Reading:
+    celsius: float
+
+
+async def test_changes_come_typed_by_a_handle_and_by_the_blocking_client() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server)
+        await server.commit(many(3))
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        state = client.state("weather/readings", value=Reading)
+        async with state.watch("sensor-1", before=True) as changes:
+            assert not changes.snapshot_done
+            (was,) = await first(changes, 1)
+            assert was[:4] == (ChangeKind.PUT, "sensor-1", None, Reading(1.0))
+            assert (was.epoch, was.snapshot, was.before_known) == (1, True, False)
+            while not changes.snapshot_done:
+                await changes.page()
+            await server.commit({"sensor-1": None, "sensor-2": row(9.0)})
+            (gone,) = await first(changes, 1)
+            assert gone[:7] == (ChangeKind.DELETE, "sensor-1", None, None, Reading(1.0), True, 2)
+            assert gone.commit_time is not None
+            assert gone.commit_time.timestamp() == 2.0
+            while not await changes.page() and changes.epoch < 2:
+                pass
+            assert changes.as_of is not None
+        assert await changes.page() == []
+
+        def threaded() -> list[StateChange]:
+            found = []
+            with Client(proxy.address) as blocking, blocking.state("weather/readings").watch() as watch:
+                for change in watch:
+                    found.append(change)
+                    if len(found) == 2:
+                        return found
+            return found
+
+        rows = await asyncio.to_thread(threaded)
+        assert {change.key: change.value.celsius for change in rows} == {"sensor-0": 0.0, "sensor-2": 9.0}
+        with pytest.raises(TypeError, match="unexpected keyword argument 'stale'"):
+            client.watch("weather", "readings", stale="never")  # type: ignore[call-arg]
+        with pytest.raises(errors.UnknownState):
+            await first(client.watch("weather", "reading"), 1)
+        with pytest.raises(errors.KeyMismatch):
+            await first(client.watch("weather", "readings", 7), 1)
+        session = client.session()
+        with pytest.raises(errors.Unsupported):
+            session.state("weather/readings").watch()
+
+
+async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.state_server.servicers.watches.WatchLimits", lambda: WatchLimits(page_changes=4))
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server, hourly(key_groups=2))
+        rows = {(f"s{sensor}", hour): row(float(hour)) for sensor in range(3) for hour in range(6)}
+        await server.commit(rows)
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        token, seen = None, list[StateChange]()
+        for size in [1, 2, 3, 4, 1, 5, 2]:
+            changes = client.watch("weather", "hourly", after=token)
+            seen += await first(changes, size)
+            await changes.close()
+            token = changes.token
+        assert sorted((change.key, change.map_key) for change in seen) == sorted(rows)
+        assert all(change.snapshot for change in seen)
+        await server.commit({key: row(100.0 + key[1]) for key in rows})
+        more: list[StateChange] = []
+        for size in [1, 2, 3, 4, 1, 5, 2]:
+            changes = client.watch("weather", "hourly", after=token)
+            more += await first(changes, size)
+            await changes.close()
+            token = changes.token
+        assert sorted((change.key, change.map_key, change.value.celsius) for change in more) == sorted(
+            (*key, 100.0 + key[1]) for key in rows
+        )
+
+
+async def test_a_watch_goes_on_by_itself_at_another_proxy_when_its_own_goes() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server)
+        await server.commit(many(5))
+        second = await stack.enter_async_context(proxy_of(server.address))
+        async with AsyncExitStack() as going:
+            proxy = await going.enter_async_context(proxy_of(server.address))
+            client = await stack.enter_async_context(AsyncClient([proxy.address, second.address]))
+            changes = client.watch("weather", "readings")
+            assert len(await first(changes, 5)) == 5
+        await server.commit(many(5, 50.0))
+        assert {change.value.celsius for change in await first(changes, 5)} == {50.0, 51.0, 52.0, 53.0, 54.0}
+        await server.retire()
+        with pytest.raises((errors.UnknownApplication, errors.UnknownState)):
+            await first(changes, 1)
+        await changes.close()

@@ -1,0 +1,130 @@
+"""What waits for one who watches, and what a state keeps for those who come back: bounded, and without a hole."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keyhole.encoding.storage_key import prefix_of
+from keyhole.encoding.watch_token import WatchMark
+from keyhole.model.epoch import START, Position
+from keyhole.rpc.watch_requests import WatchedKeys
+from services.state_server.read.watched_changes import Changes
+from services.state_server.read.watcher import GroupEpoch, Watcher, size_of
+
+
+def key(name: str, group: int = 0) -> bytes:
+    return prefix_of(group) + name.encode()
+
+
+def epoch(
+    number: int, rows: dict[str, bytes | None], group: int = 0, befores: list[bytes | None] | None = None
+) -> GroupEpoch:
+    changes = [(key(name, group), row) for name, row in rows.items()]
+    after = Position(10 * number, number, 1, 0, 1000 * number)
+    return GroupEpoch(group, 10 * (number - 1), after, changes, befores, size_of(changes))
+
+
+def taken(watcher: Watcher) -> list[tuple[int, str, bytes | None]]:
+    found = []
+    while (pending := watcher.take()) is not None:
+        found += [(pending.after.epoch, change.key[2:].decode(), change.entry) for change in pending.changes]
+    return found
+
+
+def begun(most_bytes: int = 1 << 20, groups: int = 2) -> Changes:
+    changes = Changes(most_bytes)
+    changes.begin(lambda: dict.fromkeys(range(groups), START))
+    return changes
+
+
+def marks(offset: int = 0, groups: int = 2) -> dict[int, WatchMark]:
+    return {group: WatchMark(offset, 0) for group in range(groups)}
+
+
+BOTH = frozenset({0, 1})
+
+
+async def test_a_watcher_gets_what_is_in_memory_and_then_what_comes_and_of_keys_no_others() -> None:
+    changes = begun()
+    changes.published([epoch(1, {"a": b"1", "b": b"2"}), epoch(1, {"c": b"3"}, group=1)], {})
+    whole, one = Watcher(None, BOTH), Watcher(WatchedKeys(frozenset({key("b")}), frozenset()), frozenset({0}))
+    prefix = Watcher(WatchedKeys(frozenset(), frozenset({key("b")})), frozenset({0}))
+    assert all(changes.attach(of, marks()) for of in (whole, one, prefix))
+    changes.published([epoch(2, {"bb": b"5", "a": None})], {})
+    assert taken(whole) == [(1, "a", b"1"), (1, "b", b"2"), (1, "c", b"3"), (2, "bb", b"5"), (2, "a", None)]
+    assert taken(one) == [(1, "b", b"2")]
+    assert taken(prefix) == [(1, "b", b"2"), (2, "bb", b"5")]
+    behind = Watcher(None, BOTH)
+    assert changes.attach(behind, {0: WatchMark(0, 0, 1), 1: WatchMark(10, 1)})
+    assert taken(behind) == [(1, "b", b"2"), (2, "bb", b"5"), (2, "a", None)]
+    changes.close()
+
+
+async def test_what_is_kept_is_bounded_and_what_is_not_kept_is_known_to_be_missing() -> None:
+    changes = begun(most_bytes=1000)
+    for number in range(1, 9):
+        changes.published([epoch(number, {"a": b"x" * 100})], {})
+    assert 0 < changes.kept_bytes <= 1000
+    late, near = Watcher(None, BOTH), Watcher(None, BOTH)
+    assert not changes.attach(late, marks())
+    assert changes.attach(near, marks() | {0: WatchMark(60, 6)})
+    assert [number for number, *_ in taken(near)] == [7, 8]
+    # An epoch that was not kept, and one that came by way of another owner.
+    changes.published([GroupEpoch(0, 80, Position(90, 9, 1, 0), None)], {})
+    assert near.lost
+    assert not changes.attach(near, marks() | {0: WatchMark(80, 8)})
+    assert changes.attach(near, marks() | {0: WatchMark(90, 9)})
+    assert not near.lost
+    changes.published([], {1: Position(70, 7, 1, 0)})
+    assert near.lost
+    changes.published([epoch(9, {"a": b"again"})], {})
+    assert taken(near) == []
+    changes.close()
+
+
+@pytest.mark.parametrize("latest_only", [False, True])
+async def test_who_is_slow_is_let_go_or_has_the_last_change_of_each_key(latest_only: bool) -> None:
+    changes = begun(most_bytes=1 << 20)
+    slow, quick = Watcher(None, BOTH, latest_only=latest_only, most_bytes=3000), Watcher(None, BOTH)
+    assert changes.attach(slow, marks())
+    assert changes.attach(quick, marks())
+    for number in range(1, 101):
+        changes.published([epoch(number, {"a": b"%d" % number, f"k{number % 3}": b"x"}, befores=[b"-", None])], {})
+        assert slow._bytes <= 3000
+    assert len(taken(quick)) == 200
+    if not latest_only:
+        assert slow.error is not None
+        assert slow.error.reason == "TOO_SLOW"
+        assert taken(slow) == []
+        assert changes.let_go == 1
+        assert changes.watchers == 1
+    else:
+        found = taken(slow)
+        assert slow.error is None
+        assert found[-2:] == [(100, "a", b"100"), (100, "k1", b"x")]
+        assert len(found) < 60
+        assert {name for _, name, _ in found} == {"a", "k0", "k1", "k2"}
+        for number in range(200):  # more keys than may wait: it can't be kept up with
+            changes.published([epoch(101 + number, {f"new{number}": b"x"})], {})
+        assert slow.error is not None
+    changes.close()
+
+
+async def test_nothing_is_kept_where_nobody_watches() -> None:
+    changes = Changes()
+    changes.published([epoch(1, {"a": b"1"})], {0: Position(10, 1, 1, 0)})
+    assert not changes.active
+    assert changes.kept_bytes == 0
+    changes.begin(lambda: {0: Position(10, 1, 1, 0)})
+    watcher = Watcher(None, frozenset({0}))
+    assert changes.attach(watcher, {0: WatchMark(10, 1)})
+    changes.detach(watcher)
+    changes.published([epoch(2, {"a": b"1"})], {})
+    assert changes.kept_bytes
+    changes._rest()
+    assert not changes.active
+    assert changes.kept_bytes == 0
+    changes.close()
+    await asyncio.sleep(0)
