@@ -8,7 +8,15 @@ from concurrent.futures import Future
 from typing import Protocol, Unpack, runtime_checkable
 
 from keyhole.client.bounds import Duration
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions, WatchingOptions
+from keyhole.client.options import (
+    AggregateOptions,
+    Key,
+    ManyOptions,
+    ReadOptions,
+    ScanAllOptions,
+    ScanOptions,
+    WatchingOptions,
+)
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.state_watches import AsyncWatch, Watch
 from keyhole.encoding.codec import StateCodec

@@ -14,7 +14,15 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, Unpack
 
 from keyhole.client.futures import then
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions, WatchingOptions
+from keyhole.client.options import (
+    AggregateOptions,
+    Key,
+    ManyOptions,
+    ReadOptions,
+    ScanAllOptions,
+    ScanOptions,
+    WatchingOptions,
+)
 from keyhole.client.read_protocols import AsyncCatalogue, AsyncReads, AsyncWatches, Catalogue, Reads, StateWatches
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.state_watches import AsyncWatch, Watch

@@ -16,7 +16,15 @@ from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
 from keyhole.client.explanation import Explanation
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions, WatchingOptions
+from keyhole.client.options import (
+    AggregateOptions,
+    Key,
+    ManyOptions,
+    ReadOptions,
+    ScanAllOptions,
+    ScanOptions,
+    WatchingOptions,
+)
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
