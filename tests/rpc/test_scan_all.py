@@ -358,3 +358,19 @@ async def test_on_the_wire_a_key_group_is_asked_for_alone_and_there_must_be_one(
         ):
             error = await refusal_of(lambda seconds, request=request: pages(request, seconds), 5.0)  # type: ignore[misc]
             assert isinstance(error, errors.MalformedRequest), request
+
+
+async def test_readers_who_share_a_state_read_each_key_group_once(
+    halves: tuple[FakeServer, FakeServer, AsyncClient],
+) -> None:
+    _, _, client = halves
+    parts = [range(3), range(3, 4), range(4, KEY_GROUPS)]
+    found = [await _all(client, key_groups=of) for of in parts]
+    assert [entry for of in found for entry in of] == await _all(client)
+    whole = client.scan_all(APPLICATION, STATE, key_groups=parts[2], limit=1)
+    assert len([entry async for entry in whole]) == 1
+    rest = await _all(client, key_groups=parts[2], after=whole.token)
+    assert len(rest) == len(found[2]) - 1
+    for wrong in (range(0), range(KEY_GROUPS + 1), range(-1, 2), range(0, 4, 2), range(3, 2)):
+        with pytest.raises(errors.MalformedRequest, match="key_groups is range"):
+            await _all(client, key_groups=wrong)

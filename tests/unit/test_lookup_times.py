@@ -33,7 +33,7 @@ class Client:
 
 
 def _found(monkeypatch: pytest.MonkeyPatch, times: pa.Array) -> list[Any]:
-    monkeypatch.setattr(looking_up, "_client", lambda *_: Client())
+    monkeypatch.setattr(looking_up, "client_of", lambda *_: Client())
     rows = pa.record_batch({"at": times, "on": pa.array([date.min] * len(times), pa.date32())})
     batches = looking_up.looked_up(
         ("app", "state"), "proxy", ["at", "on"], "found", _VALUE, Stale.ALWAYS, 1.0, PLAIN, [rows]

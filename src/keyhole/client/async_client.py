@@ -30,7 +30,7 @@ from keyhole.client.options import (
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
-from keyhole.client.snapshots import AsyncStateSnapshot, earliest, snapshot_names
+from keyhole.client.snapshots import AsyncStateSnapshot, taken
 from keyhole.client.state_handles import AsyncState
 from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.state_watches import AsyncWatch
@@ -233,7 +233,7 @@ class AsyncClient:
         may be of another epoch. A scan that breaks off has a `token`, behind which a later one goes on.
 
         Args:
-            options: limit, after, where, fields, keys_only, and those of `get`: see ScanAllOptions.
+            options: limit, after, key_groups, where, fields, keys_only, and those of `get`: see ScanAllOptions.
 
         Raises (once it is read):
             ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
@@ -249,9 +249,9 @@ class AsyncClient:
         """
         bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
         limit, after, select = checked_limit(options.get("limit")), options.get("after"), selection_of(options)
-        name = (application, state)
+        name, only = (application, state), options.get("key_groups")
         return AsyncStateScan(
-            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, select), limit, after
+            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, select, only), limit, after
         )
 
     async def aggregate(
@@ -340,18 +340,7 @@ class AsyncClient:
             EpochNotReached: The job has committed no epoch yet.
             KeyholeError: As `get`, for any key group of the states.
         """
-        names, connection = snapshot_names(paths), self._here()
-        deadline = connection.loop.time() + self._seconds(timeout)
-        described = [await connection.describe(*name, deadline - connection.loop.time()) for name in names]
-        one_query(described)
-        reads = [
-            connection.epochs(name, of.key_groups, deadline - connection.loop.time())
-            for name, of in zip(names, described, strict=True)
-        ]
-        sources = [source for of in await asyncio.gather(*reads) for source in of]
-        return AsyncStateSnapshot(
-            self, dict(zip(names, described, strict=True)), earliest(sources, " and ".join(paths))
-        )
+        return await taken(self, self._here(), paths, self._seconds(timeout))
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Any thread."""

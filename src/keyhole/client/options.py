@@ -85,6 +85,8 @@ class ScanAllOptions(SelectOptions, total=False):
     """The most entries; None: all."""
     after: str | None
     """The `token` of an earlier scan: go on behind what that one has given. None: from the start."""
+    key_groups: range | None
+    """These key groups alone, for readers who share a state: `range(16)` and `range(16, 32)`. None: all."""
 
 
 class WatchingOptions(TypedDict, total=False):

@@ -17,10 +17,12 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration
+from keyhole.client.one_epoch import one_query
 from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.state_scans import AsyncStateScan, StateScan
+from keyhole.client.wire.connection import Connection
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import EpochNotReached, InvalidConfiguration, MalformedRequest, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
@@ -33,7 +35,23 @@ T = TypeVar("T")
 C = TypeVar("C", AsyncStates, States)
 
 
-def snapshot_names(paths: Iterable[str]) -> list[tuple[str, str]]:
+async def taken(
+    client: AsyncStates, connection: Connection, paths: Iterable[str], seconds: float
+) -> AsyncStateSnapshot:
+    """States as of the last epoch that all copies have. Raises as AsyncClient.snapshot."""
+    names, deadline = _names(paths), connection.loop.time() + seconds
+    described = [await connection.describe(*name, deadline - connection.loop.time()) for name in names]
+    one_query(described)
+    reads = [
+        connection.epochs(name, of.key_groups, deadline - connection.loop.time())
+        for name, of in zip(names, described, strict=True)
+    ]
+    sources = [source for of in await asyncio.gather(*reads) for source in of]
+    states = dict(zip(names, described, strict=True))
+    return AsyncStateSnapshot(client, states, _earliest(sources, " and ".join(map("/".join, names))))
+
+
+def _names(paths: Iterable[str]) -> list[tuple[str, str]]:
     """Application and state of each. Raises InvalidConfiguration: one is none, or there is none."""
     names = [state_path(path) for path in dict.fromkeys(paths)]
     if not names:
@@ -41,7 +59,7 @@ def snapshot_names(paths: Iterable[str]) -> list[tuple[str, str]]:
     return names
 
 
-def earliest(sources: Iterable[Source], states: str) -> Source:
+def _earliest(sources: Iterable[Source], states: str) -> Source:
     """The source of the last epoch that all key groups have. Raises EpochNotReached where one has none."""
     first = min(sources, key=lambda source: source.epoch)
     if not first.epoch:

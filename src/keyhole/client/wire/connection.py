@@ -95,6 +95,7 @@ class Connection:
         limit: int | None,
         after: str | None,
         select: Selection,
+        key_groups: range | None = None,
     ) -> AsyncGenerator[EntriesRead]:
         """All keys of a state, page by page. Close the iterator. Raises as AsyncClient.scan_all."""
         reads = KeyGroupReads(
@@ -106,6 +107,7 @@ class Connection:
             limit,
             after,
             select,
+            key_groups,
         )
         try:
             async with aclosing(reads.pages()) as pages:

@@ -16,6 +16,7 @@ from keyhole.encoding.storage_key import group_of, prefix_of
 from keyhole.errors import (
     DeadlineExceeded,
     KeyholeError,
+    MalformedRequest,
     ServerLost,
     StaleDescriptor,
     UnavailableError,
@@ -64,6 +65,7 @@ class KeyGroupReads:
         limit: The most entries; None: all.
         after: The token to go on behind; None: from the start.
         select: Which entries, and what of each.
+        key_groups: Which key groups alone; None: all.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class KeyGroupReads:
         limit: int | None,
         after: str | None,
         select: Selection,
+        key_groups: range | None = None,
     ) -> None:
         self._links = links
         self._name = name
@@ -83,6 +86,7 @@ class KeyGroupReads:
         self._seconds = seconds
         self._left = limit
         self._after = after
+        self._key_groups = key_groups
         self._loop = asyncio.get_running_loop()
 
     async def pages(self) -> AsyncGenerator[EntriesRead]:
@@ -93,8 +97,9 @@ class KeyGroupReads:
         """
         codec = await self._calls.begun_with(self._loop.time() + self._seconds, lambda _: None)
         descriptor = codec.descriptor
-        place = place_of(self._after, descriptor) if self._after else ScanPlace()
-        key_groups = descriptor.key_groups
+        only = self._only(descriptor)
+        place = place_of(self._after, descriptor) if self._after else ScanPlace(only.start)
+        key_groups = only.stop
         while place.key_group < key_groups and self._left != 0:
             async with aclosing(self._key_group(place)) as pages:
                 async for entries, keys in pages:
@@ -106,6 +111,18 @@ class KeyGroupReads:
                 return
             before, place = place, ScanPlace(place.key_group + 1)
             yield EntriesRead((), (), before, place if place.key_group < key_groups else None, descriptor)
+
+    def _only(self, descriptor: StateDescriptor) -> range:
+        """The key groups to read. Raises MalformedRequest: the state has not all of them."""
+        only, count = self._key_groups, descriptor.key_groups
+        if only is None:
+            return range(count)
+        if only.step != 1 or not 0 <= only.start < only.stop <= count:
+            raise MalformedRequest(
+                f"key_groups is {only}; state {'/'.join(self._name)} has {count} key groups: give a part of "
+                f"range({count}), without a step"
+            )
+        return only
 
     async def _key_group(self, place: ScanPlace) -> AsyncGenerator[tuple[list[KeyedEntry], list[bytes]]]:
         """Entries, and the storage key of each. Until the first page has come it is asked for again."""

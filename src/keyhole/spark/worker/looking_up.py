@@ -45,7 +45,7 @@ def looked_up(
         value: The type of that column.
     """
     hasten_rows()
-    client = _client(proxy, timeout, credentials)
+    client = client_of(proxy, timeout, credentials)
 
     def get_many(keys: Sequence[Any]) -> Sequence[Answer]:
         return client.get_many(*state, keys, stale=stale)
@@ -96,6 +96,6 @@ def as_arrow(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _client(proxy: str, timeout: Duration, credentials: Credentials) -> Client:
+def client_of(proxy: str, timeout: Duration, credentials: Credentials) -> Client:
     """For the life of the Python worker process."""
     return Client(proxy, timeout=timeout, credentials=credentials)
