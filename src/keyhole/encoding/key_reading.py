@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import BYTES
 from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.model.state import KeyColumn, KeyType
 
 ReadKey = Callable[[bytes], Sequence[Any]]
 """Storage key -> its columns: str, bytes, bool, and of all others int (days of a date, microseconds of a timestamp)."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MADE: Mapping[KeyType, Callable[[int], Any]] = {
+    KeyType.DATE: lambda days: date.fromordinal(days + _EPOCH_DAY),
+    KeyType.TIMESTAMP: lambda micros: _EPOCH + timedelta(microseconds=micros),
+}
 
 _Take = Callable[[bytes, int], tuple[Any, int]]
 
@@ -36,6 +45,41 @@ def key_reader(columns: Sequence[KeyColumn], count: int | None = None) -> ReadKe
         return found
 
     return read
+
+
+def entry_reader(codec: StateCodec) -> Callable[[bytes], tuple[Any, Any]]:
+    """Makes the function from a storage key to the key and the map key, as an entry of a scan of all keys has them.
+
+    Each is one value, or a tuple where it has several columns; the map key is None where the state has none. Lengths
+    are not checked: of what is no storage key of the state it gives anything, or raises MalformedRequest.
+    """
+    descriptor = codec.descriptor
+    # Those of a broadcast state are the entries of one key.
+    first = descriptor.scan_key or descriptor.entry_key
+    second = descriptor.entry_key if descriptor.scan_key else ()
+    read = key_reader((*first, *second))
+    made = [(at, _MADE[column.type]) for at, column in enumerate((*first, *second)) if column.type in _MADE]
+    count = len(first)
+
+    def pair(key: bytes) -> tuple[Any, Any]:
+        try:
+            values = read(key)
+            if made:
+                values = list(values)
+                for at, of in made:
+                    values[at] = of(values[at])
+        except (ValueError, IndexError, OverflowError):
+            codec.entry(key)  # which says what is wrong
+            raise
+        if not second:
+            return (values[0] if count == 1 else tuple(values)), None
+        of_key, of_entry = values[:count], values[count:]
+        return (
+            of_key[0] if count == 1 else tuple(of_key),
+            of_entry[0] if len(of_entry) == 1 else tuple(of_entry),
+        )
+
+    return pair
 
 
 def _take(kind: KeyType) -> _Take:

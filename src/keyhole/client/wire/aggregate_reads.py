@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entry
+from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.encoding.aggregation import BoundAggregate, Partial
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import group_of, prefix_of
 from keyhole.errors import StaleDescriptor, UnavailableError, Unsupported, ValueMismatch
 from keyhole.model.aggregate_answer import AggregateAnswer
@@ -109,8 +110,9 @@ class AggregateReads:
             codec = await self._calls.codec(self._deadline)
             try:
                 values = self._calls.rows(codec).decoded([entry.row for entry in partial.top])
+                read = entry_reader(codec)
                 return [
-                    keyed_entry(codec, entry.key, value, self._sources[group_of(entry.key)])
+                    KeyedEntry(*read(entry.key), value, self._sources[group_of(entry.key)])
                     for entry, value in zip(partial.top, values, strict=True)
                 ]
             except (StaleDescriptor, ValueMismatch) as error:

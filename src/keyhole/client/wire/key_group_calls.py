@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_reading import entry_reader
 from keyhole.errors import KeyholeError, StaleDescriptor, ValueMismatch
 from keyhole.model.read import KeyedEntry, ReadBounds, Source
 from keyhole.model.selection import Selection
@@ -117,13 +118,11 @@ class KeyGroupCalls:
         await await_newer(self._links, lambda: self.codec(deadline), codec, error, deadline)
 
 
-def keyed_entry(codec: StateCodec, storage_key: bytes, value: Any, source: Source) -> KeyedEntry:
-    """An entry of one of all keys. Raises MalformedRequest: It is no storage key of the state."""
-    key, map_key = codec.entry(storage_key)
-    if not key:  # of a broadcast state, whose keys are the entries of one
-        key, map_key = map_key, ()
-    return KeyedEntry(_single(key), _single(map_key) if map_key else None, value, source)
-
-
-def _single(values: tuple[object, ...]) -> object:
-    return values[0] if len(values) == 1 else values
+def keyed_entries(
+    codec: StateCodec, storage_keys: Iterable[bytes], values: Iterable[Any], source: Source
+) -> list[KeyedEntry]:
+    """Entries of some of all keys, by storage keys of the state."""
+    read = entry_reader(codec)
+    return [
+        KeyedEntry(*read(storage_key), value, source) for storage_key, value in zip(storage_keys, values, strict=True)
+    ]

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entry
+from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entries
 from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.scan_token import ScanPlace, place_of
@@ -162,7 +162,7 @@ class KeyGroupReads:
             codec = await self._calls.codec(deadline)
             try:
                 values = self._calls.rows(codec).values(page)
-                entries = [keyed_entry(codec, key, value, source) for key, value in zip(keys, values, strict=True)]
+                entries = keyed_entries(codec, keys, values, source)
             except (StaleDescriptor, ValueMismatch) as error:
                 # A row of a schema that was added since the state was described.
                 await self._calls.describe_again(codec, error, deadline)
