@@ -9,7 +9,7 @@ Made by the `state` of a client or of a session; needs no closing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -31,7 +31,7 @@ from keyhole.errors import KeyMismatch, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, count
 from keyhole.model.html_tables import state_table
-from keyhole.model.state import KeyColumn, StateDescriptor
+from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
 
 T = TypeVar("T")
@@ -96,9 +96,11 @@ class _Handle(Generic[T]):
                 state=self.path,
             )
 
-    def _key(self, of: Sequence[KeyColumn], columns: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The key whose columns are these. Raises KeyMismatch."""
-        wanted = [column.name for column in of]
+    def _key(
+        self, of: StateDescriptor, columns: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+    ) -> tuple[Any, ...]:
+        """The key whose columns are these: of a scan without the map key. Raises KeyMismatch."""
+        wanted = [column.name for column in (*of.scan_key, *(() if options is ScanOptions else of.entry_key))]
         if sorted(columns) != sorted(wanted):
             raise KeyMismatch(
                 f"the key of state {self.path} was given by {', '.join(sorted(columns)) or 'no column'}; give "
@@ -130,6 +132,15 @@ class AsyncState(_Handle[T]):
         self._described = await self._catalogue.describe_state(self.application, self.name)
         return self._described
 
+    async def _asked(
+        self, key: Key, given: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+    ) -> tuple[Key, dict[str, Any]]:
+        """The key, and the options. The state is described first where the key is given by its columns."""
+        others, columns = self._parted(key, given, options)
+        if key is _NOT_GIVEN:
+            key = self._key(self.known or await self.describe(), columns, options)
+        return key, others
+
     async def get(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedAnswer[T]:
         """The value of one key. Several that are gathered travel together.
 
@@ -144,10 +155,7 @@ class AsyncState(_Handle[T]):
             TypeError: An option that there is not.
             KeyholeError: As AsyncClient.get.
         """
-        options, columns = self._parted(key, given, ReadOptions)
-        if key is _NOT_GIVEN:
-            of = self.known or await self.describe()
-            key = self._key((*of.scan_key, *of.entry_key), columns)
+        key, options = await self._asked(key, given, ReadOptions)
         return self._typed.answer(await self._reads.get(self.application, self.name, key, **options))
 
     async def get_many(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> list[TypedAnswer[T]]:
@@ -165,10 +173,7 @@ class AsyncState(_Handle[T]):
             KeyMismatch, ValueMismatch, TypeError: As `get`.
             KeyholeError: As AsyncClient.scan.
         """
-        options, columns = self._parted(key, given, ScanOptions)
-        if key is _NOT_GIVEN:
-            of = self.known or await self.describe()
-            key = self._key(of.scan_key, columns)
+        key, options = await self._asked(key, given, ScanOptions)
         return self._typed.entries(await self._reads.scan(self.application, self.name, key, **options))
 
     def scan_all(self, **options: Unpack[ScanAllOptions]) -> AsyncStateScan:
@@ -239,12 +244,18 @@ class State(_Handle[T]):
         self._described = self._catalogue.describe_state(self.application, self.name)
         return self._described
 
+    def _asked(
+        self, key: Key, given: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+    ) -> tuple[Key, dict[str, Any]]:
+        """The same as AsyncState has it, but it blocks."""
+        others, columns = self._parted(key, given, options)
+        if key is _NOT_GIVEN:
+            key = self._key(self.known or self.describe(), columns, options)
+        return key, others
+
     def get(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedAnswer[T]:
         """The value of one key. Takes and raises what AsyncState.get does."""
-        options, columns = self._parted(key, given, ReadOptions)
-        if key is _NOT_GIVEN:
-            of = self.known or self.describe()
-            key = self._key((*of.scan_key, *of.entry_key), columns)
+        key, options = self._asked(key, given, ReadOptions)
         return self._typed.answer(self._reads.get(self.application, self.name, key, **options))
 
     def get_many(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> list[TypedAnswer[T]]:
@@ -256,10 +267,7 @@ class State(_Handle[T]):
         """As `get`, without waiting: see Client.get_async. A key by its columns waits where nothing is known of the
         state yet: `describe` first.
         """
-        options, columns = self._parted(key, given, ReadOptions)
-        if key is _NOT_GIVEN:
-            of = self.known or self.describe()
-            key = self._key((*of.scan_key, *of.entry_key), columns)
+        key, options = self._asked(key, given, ReadOptions)
         return then(self._reads.get_async(self.application, self.name, key, **options), self._typed.answer)
 
     def get_many_async(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> Future[list[TypedAnswer[T]]]:
@@ -269,10 +277,7 @@ class State(_Handle[T]):
 
     def scan(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedEntries[T]:
         """The entries of one key in order. Takes and raises what AsyncState.scan does."""
-        options, columns = self._parted(key, given, ScanOptions)
-        if key is _NOT_GIVEN:
-            of = self.known or self.describe()
-            key = self._key(of.scan_key, columns)
+        key, options = self._asked(key, given, ScanOptions)
         return self._typed.entries(self._reads.scan(self.application, self.name, key, **options))
 
     def scan_all(self, **options: Unpack[ScanAllOptions]) -> StateScan:

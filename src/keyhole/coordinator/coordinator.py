@@ -9,39 +9,32 @@ time change anything.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator.admission import Admission, agreed
-from keyhole.coordinator.change_lock import ChangeLock
+from keyhole.coordinator.admission import agreed
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.epoch import Epoch, EpochContext
-from keyhole.coordinator.fleet import Addresses, Fleet, fleet_of
-from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from keyhole.coordinator.run import QueryRun
+from keyhole.coordinator.fleet import Addresses, Fleet
+from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS
+from keyhole.coordinator.held_query import HeldQuery
 from keyhole.errors import Fenced, KeyholeError
 from keyhole.protocol.control import CompleteRecord, QueryControl, QueryRecord
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, check_batch, check_bootstrap, is_bootstrapped
 from keyhole.protocol.epochs import EpochBatch, EpochResult
 from keyhole.protocol.failpoints import NoObserver, StepObserver
-from keyhole.protocol.membership import Membership, groups_of
+from keyhole.protocol.membership import groups_of
 from keyhole.protocol.replacement import Patience
 from keyhole.protocol.start import Start, StartOptions, decide_start
 
 
-class Coordinator:
+class Coordinator(HeldQuery):
     """See the module's text. Made once per run of a query; the first epoch takes the query over.
 
-    Args:
-        addresses: Where the state servers are, closed with the coordinator; default: as `config.servers` says.
+    Args: As HeldQuery takes them, and
         allow_dropped_states: States of a savepoint that the query was restored from, and that the job does not declare,
             are dropped for good.
-        clock: All of its time.
-        heartbeat_seconds: Between two heartbeats that it makes by itself.
-        patience: With servers that are lost or drain while a batch runs.
+        patience: With servers that are lost, or about to end, while a batch runs.
     """
 
     def __init__(
@@ -61,20 +54,19 @@ class Coordinator:
         patience: Patience | None = None,
         counts: QueryCounts | None = None,
     ) -> None:
-        self._config = config
-        self._query = query
-        self._clock = clock
+        super().__init__(
+            config,
+            query,
+            changelog,
+            clock,
+            on_new_checkpoint=on_new_checkpoint,
+            addresses=addresses,
+            fleet=fleet,
+            heartbeat_seconds=heartbeat_seconds,
+            counts=counts,
+        )
         self._options = StartOptions(on_new_checkpoint, allow_dropped_states)
-        self._control = changelog.control(query)
-        # What looks for servers ends with the coordinator.
-        self._ending = contextlib.ExitStack()
-        self._fleet = fleet or fleet_of(config, addresses, self._ending)
-        self._counts = counts or QueryCounts()
-        self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock, counts=self._counts)
-        self._admission = Admission(config, query, changelog, self._fleet, self._run, clock, on_new_checkpoint)
         self._record: QueryRecord | None = None
-        self._changes = ChangeLock()
-        self._closed = threading.Event()
         self._context = EpochContext(
             config,
             query,
@@ -87,9 +79,6 @@ class Coordinator:
             observer or NoObserver(),
             patience or Patience(),
             strict,
-        )
-        self._heartbeat = Heartbeat(
-            query, self._run, self._changes, self._counts, clock, self._closed, heartbeat_seconds
         )
 
     def bootstrapped(self, name: str) -> bool:
@@ -162,39 +151,12 @@ class Coordinator:
         self._run.settle(start.over)
         return start.query
 
-    def beat(self, patience_seconds: float | None = None) -> None:
-        """Beats once: renews the leases, and follows the servers that come and go. It makes all changes where no epoch
-        is under way, and those that can't wait while a batch is being staged.
-
-        Args:
-            patience_seconds: For how long changes are tried again; below 0: they are tried once. Default: until the
-                next heartbeat.
-
-        Raises:
-            Fenced: A newer run has taken over; `run_epoch` raises it too from now on.
-            KeyholeError: What keeps the servers from being replaced; the next heartbeat tries again.
-        """
-        self._heartbeat.beat(patience_seconds)
-
     @property
     def complete(self) -> CompleteRecord | None:
         """What this run has on record of the last complete epoch; None: there is none, or the query is not taken yet.
-        Any thread, as the following."""
+        Any thread."""
         return self._run.complete
-
-    @property
-    def membership(self) -> Membership:
-        """Which servers hold what, as far as this run knows."""
-        return self._run.membership
 
     def owned_by(self, server: str, state: str) -> tuple[int, ...]:
         """Returns the key groups that a server owns now; for tests and tools."""
         return groups_of(self.membership.assignment, server, state)
-
-    def close(self) -> None:
-        """Ends the heartbeat and the connections. Servers keep what they own until another run takes it. Idempotent."""
-        self._closed.set()
-        self._heartbeat.join()
-        self._control.close()
-        self._fleet.close()
-        self._ending.close()

@@ -13,7 +13,6 @@ this one. keyhole.coordinator.coordinator is the same for micro-batches.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Mapping
 
 import msgspec
@@ -21,17 +20,14 @@ import msgspec
 from keyhole.changelog.base import Changelog, UpdatesTopics
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
-from keyhole.coordinator.admission import Admission
-from keyhole.coordinator.change_lock import ChangeLock
 from keyhole.coordinator.counts import QueryCounts
-from keyhole.coordinator.fleet import Addresses, Fleet, fleet_of
-from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from keyhole.coordinator.run import QueryRun
+from keyhole.coordinator.fleet import Addresses, Fleet
+from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS
+from keyhole.coordinator.held_query import HeldQuery
 from keyhole.errors import ChangelogRecreated, Fenced, StateConflict
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl
-from keyhole.protocol.membership import Membership
 from keyhole.protocol.start import Start, decide_feed
 from keyhole.protocol.updates import FeedRules, RulesRecord, encode
 
@@ -39,13 +35,10 @@ _SILENT_SECONDS = 3.0
 _LOOK_SECONDS = 0.25
 
 
-class FeedRun:
+class FeedRun(HeldQuery):
     """See the module's text. Made once per run; `start`, then the heartbeat has a thread of its own.
 
-    Args:
-        addresses: Where the state servers are, closed with this; default: as `config.servers` says.
-        clock: All of its time.
-        heartbeat_seconds: Between two heartbeats that it makes by itself.
+    Args: As HeldQuery takes them.
     """
 
     def __init__(
@@ -60,21 +53,18 @@ class FeedRun:
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         counts: QueryCounts | None = None,
     ) -> None:
-        self._config = config
-        self._query = query
-        self._changelog = changelog
-        self._clock = clock
-        self._control = changelog.control(query)
-        self._ending = contextlib.ExitStack()
-        self._fleet = fleet or fleet_of(config, addresses, self._ending)
-        self._counts = counts or QueryCounts()
-        self._run = QueryRun(config, query, changelog, self._control, self._fleet, clock, counts=self._counts)
-        self._admission = Admission(config, query, changelog, self._fleet, self._run, clock, "refuse")
-        self._changes = ChangeLock()
-        self._closed = threading.Event()
-        self._heartbeat = Heartbeat(
-            query, self._run, self._changes, self._counts, clock, self._closed, heartbeat_seconds
+        super().__init__(
+            config,
+            query,
+            changelog,
+            clock,
+            on_new_checkpoint="refuse",
+            addresses=addresses,
+            fleet=fleet,
+            heartbeat_seconds=heartbeat_seconds,
+            counts=counts,
         )
+        self._changelog = changelog
 
     def start(self, states: Mapping[StateDescriptor, int], *, take_over: bool = True) -> None:
         """Takes the query over, and returns once every key group has an owner that applies its updates.
@@ -166,15 +156,6 @@ class FeedRun:
                 )
         return msgspec.structs.replace(of, updates_topic_id=found)
 
-    def beat(self, patience_seconds: float | None = None) -> None:
-        """Beats once, in the caller's thread: see Coordinator.beat.
-
-        Raises:
-            Fenced: A newer run has taken the query over: this one is to be closed.
-            KeyholeError: What keeps the servers from being replaced; the next heartbeat tries again.
-        """
-        self._heartbeat.beat(patience_seconds)
-
     @property
     def fenced(self) -> Fenced | None:
         """What this run ends with, once a newer one has taken the query over. Any thread, as the following."""
@@ -204,16 +185,3 @@ class FeedRun:
     def descriptors(self) -> Mapping[str, StateDescriptor]:
         """The states as they are on record, by name."""
         return self._run.descriptors
-
-    @property
-    def membership(self) -> Membership:
-        """Which servers hold what, as far as this run knows."""
-        return self._run.membership
-
-    def close(self) -> None:
-        """Ends the heartbeat. Servers keep what they own, and go on applying, until another run comes. Idempotent."""
-        self._closed.set()
-        self._heartbeat.join()
-        self._control.close()
-        self._fleet.close()
-        self._ending.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from keyhole.clock import Clock
-from keyhole.errors import KafkaUnreachable, RequestError, TooLarge
+from keyhole.errors import RequestError, TooLarge
 from keyhole.feed.mapping import RecordMapper, RoutedUpdate
 from keyhole.feed.positions import (
     BoundarySearch,
@@ -32,14 +32,14 @@ from keyhole.feed.positions import (
 from keyhole.feed.progress import SourceProgress
 from keyhole.feed.record_encoding import RegistryAway
 from keyhole.feed.rows import SourceRecord
-from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
+from keyhole.feed.whole_topic import WholeTopic
+from keyhole.protocol.updates import BoundaryRecord, EndRecord, encode
 
 MOST_WAITING = 20_000
 """Above so many sends without an acknowledgement the source is not read on."""
 
 _SEARCHED_PARTITION = 0
 _WAIT_SECONDS = 0.1
-_START_SECONDS = 30.0
 
 Done = Callable[[], None]
 
@@ -159,8 +159,7 @@ class Feeder:
         self._boundary_seconds = boundary_seconds
         self._repeat_seconds = repeat_seconds
         self._from_earliest = from_earliest
-        # Of what goes to all partitions: how many have not acknowledged it.
-        self._unwritten = 0
+        self._whole = WholeTopic(updates, clock)
         self._boundary: dict[int, int] = {}
         self._boundary_at = self._looked_at = clock.monotonic()
         self.refused = 0
@@ -189,7 +188,7 @@ class Feeder:
             # for none of them: they must have ended in every partition before.
             self._check_updates_topic()
             for other_id in found.other_ids:
-                self._write_everywhere(EndRecord(other_id))
+                self._whole.write(EndRecord(other_id))
             self._await_written()
         self._check_updates_topic()
         self._write_boundary(positions)
@@ -198,15 +197,7 @@ class Feeder:
         self._source.read_from(positions)
 
     def _await_written(self) -> None:
-        until = self._clock.monotonic() + _START_SECONDS
-        while self._unwritten:
-            if self._clock.monotonic() >= until:
-                raise KafkaUnreachable(
-                    f"Kafka has not taken a boundary of topic {self._topic} within {_START_SECONDS:g} s in "
-                    f"{self._unwritten} partitions of the updates topic: has it the replicas that it needs?",
-                    topic=self._topic,
-                )
-            self._updates.poll(_WAIT_SECONDS)
+        self._whole.wait(f"a boundary of topic {self._topic}")
 
     def _check_updates_topic(self) -> None:
         """Directly before a boundary: in a topic made anew it would say that rows stand there which do not."""
@@ -261,7 +252,7 @@ class Feeder:
         return self._wait(until) and done
 
     def _wait(self, until: float) -> bool:
-        while self._progress.waiting or self._unwritten:
+        while self._progress.waiting or self._whole.unwritten:
             if self._clock.monotonic() >= until:
                 return False
             self._serve(_WAIT_SECONDS)
@@ -321,7 +312,7 @@ class Feeder:
         self._lease.keep(ends)
         self._check_updates_topic()
         old = self._looked_at - self._boundary_at >= self._repeat_seconds
-        if not self._unwritten and (old or ends != self._boundary):
+        if not self._whole.unwritten and (old or ends != self._boundary):
             self._write_boundary(ends)
 
     def _read_new_partitions(self, known: Mapping[int, int]) -> None:
@@ -336,18 +327,7 @@ class Feeder:
     def _write_boundary(self, ends: Mapping[int, int]) -> None:
         self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
         updates_id = self._updates.topic_id
-        self._write_everywhere(
-            BoundaryRecord(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id)
-        )
-
-    def _write_everywhere(self, record: Record) -> None:
-        value = encode(record)
-        self._unwritten += self._updates.partitions
-        for partition in range(self._updates.partitions):
-            self._updates.send(partition, value, self._written)
-
-    def _written(self) -> None:
-        self._unwritten -= 1
+        self._whole.write(BoundaryRecord(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id))
 
 
 def _reason(error: Exception) -> str:

@@ -70,8 +70,8 @@ FEEDING: tuple[Breakage, ...] = (
         "a feeder goes on before the topics that are gone have ended everywhere",
         "realtime",
         _FEEDER,
-        "                self._write_everywhere(EndRecord(other_id))\n            self._await_written()",
-        "                self._write_everywhere(EndRecord(other_id))",
+        "                self._whole.write(EndRecord(other_id))\n            self._await_written()",
+        "                self._whole.write(EndRecord(other_id))",
         ("test_feed_positions.py::test_what_is_gone_has_ended_everywhere_before_its_successor_is_fed",),
     ),
     Breakage(
@@ -157,7 +157,7 @@ FEEDING: tuple[Breakage, ...] = (
     Breakage(
         "a feeder that is told to stop waits for Kafka for ever",
         "realtime",
-        _FEEDER,
+        "src/keyhole/feed/whole_topic.py",
         "            if self._clock.monotonic() >= until:\n                raise",
         "            if self._clock.monotonic() < 0.0:\n                raise",
         (

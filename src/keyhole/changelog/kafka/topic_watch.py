@@ -10,13 +10,12 @@ from types import MappingProxyType
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import TopicDescription
 
+from keyhole.changelog.kafka.absences import APART_SECONDS, Absences
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import error_of
 
-_EVERY_SECONDS = 2.0
+_EVERY_SECONDS = APART_SECONDS
 _REQUEST_SECONDS = 5.0
-# A broker that has just started may not have heard of every topic yet.
-_LOOKS_WITHOUT_IT = 2
 
 
 class TopicWatch:
@@ -30,7 +29,7 @@ class TopicWatch:
         self._admin = Admin(bootstrap_servers)
         self._known = ids
         self._ids: dict[str, str] = {}
-        self._absent: dict[str, int] = {}
+        self._absences = Absences()
         self._asked: dict[str, Future[TopicDescription]] = {}
         self._asked_monotonic = float("-inf")
 
@@ -66,12 +65,11 @@ class TopicWatch:
         try:
             found = str(answer(future).topic_id)
         except KafkaException as exception:
-            if error_of(exception).code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic in self._ids:
-                self._absent[topic] = self._absent.get(topic, 0) + 1
-            return self._absent.get(topic, 0) >= _LOOKS_WITHOUT_IT
-        self._absent.pop(topic, None)
+            absent = error_of(exception).code() == KafkaError.UNKNOWN_TOPIC_OR_PART and topic in self._ids
+            return absent and self._absences.is_gone(topic, self._asked_monotonic)
+        self._absences.found(topic)
         return self._ids.setdefault(topic, found) != found
 
     def _forget(self, topic: str) -> None:
         self._ids.pop(topic, None)
-        self._absent.pop(topic, None)
+        self._absences.found(topic)

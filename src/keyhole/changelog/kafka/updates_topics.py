@@ -8,6 +8,7 @@ from contextlib import closing
 from functools import partial
 
 from keyhole.changelog.base import LogExtent, Partition, RefusedRecord
+from keyhole.changelog.kafka.absences import Absences
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline, unreachable
 from keyhole.changelog.kafka.dead_letter_topics import KafkaLetters
@@ -17,10 +18,6 @@ from keyhole.changelog.settings import UPDATES, updates_topic_name
 from keyhole.errors import ChangelogRecreated
 
 _WAIT_SECONDS = 0.1
-# A broker that has just started may not have heard of every topic yet (see TopicWatch). Two looks so far apart count,
-# but not where nobody looked for so long between them.
-_ABSENT_SECONDS = 2.0
-_ABSENCE_IS_FORGOTTEN_SECONDS = 60.0
 
 
 class KafkaUpdatesTopics:
@@ -33,8 +30,7 @@ class KafkaUpdatesTopics:
         self._topics: Topics | None = None
         self._offsets: TopicOffsets | None = None
         self._letters: dict[str, KafkaLetters] = {}
-        # By topic that the last look did not find: when the first one did not.
-        self._absent: dict[str, tuple[float, float]] = {}
+        self._absences = Absences()
 
     def ensure(self, state: str, key_groups: int, topic_id: str, deadline_seconds: float) -> str:
         deadline = Deadline(deadline_seconds)
@@ -73,10 +69,10 @@ class KafkaUpdatesTopics:
             topic = updates_topic_name(self._application, state)
             found = self._known().describe(topic, deadline)
             if found is not None:
-                self._absent.pop(topic, None)
+                self._absences.found(topic)
                 if str(found.topic_id) != topic_id:
                     lost.append(state)
-            elif self._is_gone(topic, time.monotonic()):
+            elif self._absences.is_gone(topic, time.monotonic()):
                 lost.append(state)
             else:
                 absent.append(topic)
@@ -85,14 +81,6 @@ class KafkaUpdatesTopics:
                 self._bootstrap_servers, f"describe topic {', '.join(absent)}", "the broker has not heard of it"
             )
         return lost
-
-    def _is_gone(self, topic: str, now: float) -> bool:
-        """Of one that was not found just now."""
-        first, last = self._absent.get(topic, (now, now))
-        if now - last > _ABSENCE_IS_FORGOTTEN_SECONDS:
-            first = now
-        self._absent[topic] = first, now
-        return now - first >= _ABSENT_SECONDS
 
     def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:
         topic = updates_topic_name(self._application, state)

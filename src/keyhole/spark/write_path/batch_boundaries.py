@@ -15,13 +15,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from keyhole.clock import Clock
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KafkaUnreachable
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch
 from keyhole.feed.feeder import UpdatesTopic
-from keyhole.protocol.updates import BoundaryRecord, encode
+from keyhole.feed.whole_topic import WholeTopic
+from keyhole.protocol.updates import BoundaryRecord
 
 _VERSION = "v1"
-_WAIT_SECONDS = 0.1
-_WRITE_SECONDS = 30.0
 
 
 class CheckpointLogs(Protocol):
@@ -114,28 +113,11 @@ def write_boundaries(
                 "new checkpoint",
                 topic_id=found,
             )
-    waiting = 0
-
-    def done() -> None:
-        nonlocal waiting
-        waiting -= 1
-
+    whole = WholeTopic(updates, clock)
     for source, ends in zip(sources, batch.ends, strict=True):
-        if not ends:
-            continue
-        value = encode(BoundaryRecord(source, batch.batch, dict(ends), "", updates_id))
-        for partition in range(updates.partitions):
-            waiting += 1
-            updates.send(partition, value, done)
-    # Kafka may answer and take nothing, as where replicas lack: whoever stops the query would wait for ever.
-    until = clock.monotonic() + _WRITE_SECONDS
-    while waiting:
-        if clock.monotonic() >= until:
-            raise KafkaUnreachable(
-                f"Kafka has not taken the boundary of batch {batch.batch} within {_WRITE_SECONDS:g} s in all "
-                f"partitions of the updates topic ({waiting} lack): has it the replicas that it needs?"
-            )
-        updates.poll(_WAIT_SECONDS)
+        if ends:
+            whole.write(BoundaryRecord(source, batch.batch, dict(ends), "", updates_id))
+    whole.wait(f"the boundary of batch {batch.batch}")
 
 
 def _mismatch(why: str) -> CheckpointMismatch:
