@@ -198,11 +198,17 @@ def test_servers_that_are_away_or_drain_are_told_of() -> None:
         pb.ServerStatus(address="b:1", unreachable="silent"),
         pb.ServerStatus(server="c", address="c:1", draining=True),
         pb.ServerStatus(server="d", address="d:1"),
+        pb.ServerStatus(server="e", address="e:1", draining=True, goes_on=True),
     ]
     found = troubles_of(NOW_MS, (), servers)
     assert [(of.severity, of.about) for of in found] == [
         (Severity.WARNING, "a"),
         (Severity.WARNING, "b:1"),
         (Severity.NOTE, "c"),
+        (Severity.NOTE, "e"),
     ]
     assert "connection refused" in found[0].what
+    assert [of.to_do for of in found[2:]] == [
+        "Nothing: it is about to end.",
+        "Nothing. `keyhole drain e --undo` ends that.",
+    ]

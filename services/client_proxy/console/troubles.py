@@ -145,7 +145,7 @@ def _of_server(server: pb.ServerStatus) -> Iterator[ShownTrouble]:
             "",
             "",
             "It drains: its key groups go to others, and it is given none.",
-            "Nothing, if it is about to end. If `keyhole drain` was asked for it, `--undo` ends that.",
+            f"Nothing. `keyhole drain {name} --undo` ends that." if server.goes_on else "Nothing: it is about to end.",
         )
 
 

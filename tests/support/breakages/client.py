@@ -8,6 +8,32 @@ _COALESCING = "src/keyhole/client/wire/coalescing.py"
 
 CLIENT = (
     Breakage(
+        "an answer over HTTP is kept for longer than its reader allows",
+        "client",
+        "services/client_proxy/http/caching.py",
+        "        left_ms = min(left_ms, source.as_of_ms + bounds.max_staleness_ms - now_ms)\n",
+        "        pass\n",
+        (
+            "test_http_caching.py::test_an_answer_is_kept_until_the_next_epoch_is_due_and_no_longer_than_the_reader_allows",
+        ),
+    ),
+    Breakage(
+        "all keys of a state are read for ever from a server that knows no scans of a key group",
+        "client",
+        "src/keyhole/rpc/scan_requests.py",
+        "    if group != group_of(codec.prefix(())) or prefix_of(group) + page.map_keys[0] <= after:\n",
+        "    if group < 0:\n",
+        ("test_scan_all.py::test_a_server_of_before_there_were_scans_of_all_keys_is_named_and_not_read_for_ever",),
+    ),
+    Breakage(
+        "a scan of all keys over HTTP loses its place over empty key groups",
+        "client",
+        "services/client_proxy/http/all_keys.py",
+        "            if place == began:\n",
+        "            if not rows:\n",
+        ("test_scanning.py::test_a_scan_of_all_keys_keeps_its_place_over_many_empty_key_groups",),
+    ),
+    Breakage(
         "answers of another number than the keys are handed out",
         "client",
         _COALESCING,

@@ -11,6 +11,30 @@ _WEB_TOKENS = "src/keyhole/security/web_tokens.py"
 
 SECURITY = (
     Breakage(
+        "a web page reads the HTTP port by a name of its own",
+        "security",
+        "services/client_proxy/http/host_names.py",
+        "        if request.path not in _OPEN and not all(",
+        "        if not request.path and not all(",
+        ("test_http_caching.py::test_a_page_that_calls_the_proxy_by_a_name_of_its_own_is_refused",),
+    ),
+    Breakage(
+        "who may read a key is told where the servers are",
+        "security",
+        "services/client_proxy/forwarding/explained_reads.py",
+        "        return response if addresses else self._by_name(response)\n",
+        "        return response\n",
+        ("test_access.py::test_who_reads_is_told_how_a_key_is_read_without_where_the_servers_are",),
+    ),
+    Breakage(
+        "a shared cache keeps what a caller with a token was answered",
+        "security",
+        "services/client_proxy/http/caching.py",
+        'return f"private, {kept}" if private else kept',
+        "return kept",
+        ("test_http_caching.py::test_where_callers_are_told_apart_only_their_own_caches_keep_what_they_were_answered",),
+    ),
+    Breakage(
         "a token that has expired is still good",
         "security",
         _ACCESS,
