@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -58,6 +59,14 @@ async def test_an_answer_that_is_known_is_not_sent_again_until_it_says_anything_
         other = [f"{PATH}/sensor-2", f"{PATH}/sensor-1?integers=text", f"{PATH}/nobody"]
         assert [(await asked(path, tag))[0] for path in other] == [200, 200, 200]
         assert len({tag, *[(await asked(path))[1]["ETag"] for path in other]}) == 4
+
+        # The fake's epochs are a second apart: epoch 7 is of the seventh second since 1970.
+        seconds = []
+        state.epoch = int(time.time()) + 3_600
+        for query in ("", "?stale=never", "?max_staleness=0.5"):
+            headers = (await asked(f"{PATH}/sensor-1{query}"))[1]
+            seconds.append(headers["Cache-Control"])
+        assert seconds == ["max-age=1", "no-cache", "no-cache"]
 
         def unconfirmed() -> None:
             state.confirmed = False

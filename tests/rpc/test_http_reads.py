@@ -488,6 +488,14 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
             assert (await ask("", path))[0] == 401
         assert (await ask("", f"{PATH}:batchGet", "POST", data=b"{"))[0] == 401
         assert (await ask("reader", f"{PATH}/sensor-1"))[0] == 200
+        kept = {"Authorization": f"Bearer {made['reader'][0]}", "If-None-Match": "*"}
+        async with http.get(f"https://{port.address}{PATH}/sensor-1", headers=kept, ssl=trusting) as response:
+            # No cache gives it to somebody else; who may not read it is not told that it is as it was.
+            assert (response.status, response.headers["Vary"]) == (304, "Authorization")
+            assert response.headers["Cache-Control"].startswith("private, ")
+        kept["Authorization"] = f"Bearer {made['scanner'][0]}"
+        async with http.get(f"https://{port.address}{PATH}/sensor-1", headers=kept, ssl=trusting) as response:
+            assert (response.status, response.headers["Cache-Control"]) == (403, "no-store")
         assert (await ask("reader", f"{PATH}:batchGet", "POST", json={"keys": ["sensor-1"]}))[0] == 200
         assert [state["state"] for state in (await ask("reader", "/v1"))[1]["states"]] == [STATE]
         assert (await ask("reader", f"/v1/{APPLICATION}/rules:scan"))[0] == 403
