@@ -217,22 +217,17 @@ async def test_an_application_that_is_to_be_there_is_not_unknown_before_its_job_
 
 async def test_a_server_that_leaves_the_discovery_while_it_is_asked_of_itself_is_told_of_as_unreachable() -> None:
     """Closing its channel cancels the calls: nobody's own task was cancelled."""
-    begun = asyncio.Event()
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        begun.set()
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
-        address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
         link = ServerConnection(address, lambda: None, 1.0, SystemClock())
         asked = asyncio.gather(link.describe(LONG_SECONDS), link.figures(LONG_SECONDS))
-        await begun.wait()
-        await link.close()
-        for described, figures in (await asked, (await link.describe(1.0), await link.figures(1.0))):
-            assert "no longer among the discovered ones" in described.unreachable
-            assert (described.address, figures) == (address, None)
+        silent, _ = await asyncio.get_running_loop().sock_accept(listening)
+        with silent:
+            await link.close()
+            for described, figures in (await asked, (await link.describe(1.0), await link.figures(1.0))):
+                assert "no longer among the discovered ones" in described.unreachable
+                assert (described.address, figures) == (address, None)
 
 
 async def told(client: AsyncClient) -> errors.KeyholeError | None:
