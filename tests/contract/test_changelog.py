@@ -89,6 +89,27 @@ def test_a_deletion_is_read_back_as_none_and_an_empty_row_is_not_one(changelog: 
     assert rows(pieces) == {key(0, "y"): b""}
 
 
+def test_each_epoch_is_read_back_by_itself_from_wherever_one_begins(changelog: Changelog) -> None:
+    writer, reader = changelog.writer(grant()), changelog.reader()
+    writer.open(DEADLINE)
+    for epoch in (1, 2, 3):
+        commit(changelog, writer, [changes(group, epoch, {"x": b"%d" % epoch, f"y{epoch}": b""}) for group in (0, 1)])
+    ends = reader.ends({"a": [0, 1]}, DEADLINE)
+    pieces = list(reader.epochs(dict.fromkeys(ends, START), ends, DEADLINE))
+    for group in (0, 1):
+        mine = [piece for piece in pieces if piece.partition.key_group == group]
+        assert [piece.position.epoch for piece in mine] == [1, 2, 3]
+        assert [piece.changes for piece in mine] == [
+            [(key(group, "x"), b"%d" % epoch), (key(group, f"y{epoch}"), b"")] for epoch in (1, 2, 3)
+        ]
+    part = Partition("a", 0)
+    second = next(piece for piece in pieces if piece.partition == part and piece.position.epoch == 2)
+    (last,) = reader.epochs({part: second.position}, {part: ends[part]}, DEADLINE)
+    assert last.position.epoch == 3
+    reader.close()
+    writer.close()
+
+
 def test_reading_resumes_at_a_position_and_finds_nothing_at_the_end(changelog: Changelog) -> None:
     writer = changelog.writer(grant())
     writer.open(DEADLINE)

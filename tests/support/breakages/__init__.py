@@ -16,6 +16,7 @@ from tests.support.breakages.spark import SPARK
 from tests.support.breakages.stores import STORES
 from tests.support.breakages.ttl import TTL
 from tests.support.breakages.up import UP
+from tests.support.breakages.watches import WATCHES
 
 BREAKAGES: tuple[Breakage, ...] = (
     *PROTOCOL,
@@ -31,4 +32,5 @@ BREAKAGES: tuple[Breakage, ...] = (
     *REALTIME,
     *FEEDING,
     *UP,
+    *WATCHES,
 )

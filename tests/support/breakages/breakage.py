@@ -22,6 +22,7 @@ Area = Literal[
     "savepoint",
     "realtime",
     "up",
+    "watch",
 ]
 Tier = Literal["core", "spark", "processes", "fault"]
 

@@ -1,0 +1,68 @@
+"""Of watches: what they miss, give twice, or show too early."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_WATCHING = "services/state_server/read/watching.py"
+_CHANGES = "services/state_server/read/watched_changes.py"
+_PROXY = "services/client_proxy/forwarding/watch.py"
+
+WATCHES = (
+    Breakage(
+        "a watch that is left within an epoch misses the next change of it",
+        "watch",
+        _WATCHING,
+        "WatchMark(pending.before, mark.epoch, change.number + 1, below)",
+        "WatchMark(pending.before, mark.epoch, change.number + 2, below)",
+        ("test_watches_from_any_token.py",),
+    ),
+    Breakage(
+        "what is not in memory is not noticed to be missing",
+        "watch",
+        _CHANGES,
+        "any(mark.offset < self._floors[group] for group, mark in behind.items())",
+        "any(mark.offset < 0 for mark in behind.values())",
+        ("test_watches_from_any_token.py", "test_watchers.py"),
+    ),
+    Breakage(
+        "an epoch that came by way of another owner is passed over",
+        "watch",
+        _CHANGES,
+        "            if at is None or position.offset > at.offset:\n                self._gap(group, position)\n",
+        "",
+        ("test_watchers.py",),
+    ),
+    Breakage(
+        "rows that were given before a break keep their values, whatever has changed until the next snapshot",
+        "watch",
+        _WATCHING,
+        "                    if mark.begun and mark.offset < position.offset:\n",
+        "                    if mark.begun and mark.offset > position.offset:\n",
+        ("test_watches_from_any_token.py", "test_watching.py"),
+    ),
+    Breakage(
+        "a token that is too old goes on, and misses what was compacted",
+        "watch",
+        _WATCHING,
+        "        if age_ms > RESUMABLE_MS:\n",
+        "        if age_ms < 0:\n",
+        ("test_watching.py",),
+    ),
+    Breakage(
+        "who is slow is waited for, without a bound",
+        "watch",
+        "services/state_server/read/watcher.py",
+        "        if self._bytes > self._most_bytes and len(self._pending) > 1:\n",
+        "        if self._bytes < 0:\n",
+        ("test_watchers.py",),
+    ),
+    Breakage(
+        "a proxy does not ask the next owner for what another one has by now",
+        "watch",
+        _PROXY,
+        "            if owners - {part.address}:\n",
+        "            if not owners:\n",
+        ("test_watching_through_a_proxy.py",),
+    ),
+)
