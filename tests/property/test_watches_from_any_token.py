@@ -35,13 +35,14 @@ class World:
 
     Args:
         kept: Bytes of changes that an owner keeps in memory.
+        page: Changes in one message.
     """
 
-    def __init__(self, of: StateDescriptor, kept: int) -> None:
+    def __init__(self, of: StateDescriptor, kept: int, page: int) -> None:
         self.kafka = MemoryKafka()
         self.clock = ManualClock(now_ms=1)  # epochs are committed a second after each other
         self.of = of
-        self.kept = kept
+        self.kept, self.page = kept, page
         self.epoch = self.generation = 0
         self.model: dict[str, float] = {}
         self.written_at: dict[str, int] = {}
@@ -58,7 +59,7 @@ class World:
         registry.tables = self.hosted.tables
         await self.hosted.own(self.generation, complete=self.epoch)
         self.hosted.table.changes._most_bytes = self.kept
-        limits = WatchLimits(page_changes=2, turn=3)
+        limits = WatchLimits(page_changes=self.page, turn=3)
         self.watches = Watches(registry, self.clock, lambda of: MemoryChangelog(self.kafka, of), limits)
 
     async def commit(self, changes: dict[str, float | None]) -> None:
@@ -124,8 +125,8 @@ CHANGES = st.dictionaries(
 STEPS = st.lists(st.one_of(CHANGES, CHANGES, st.integers(1, 9), st.none()), min_size=3, max_size=14)
 
 
-async def _run(steps: list[Any], of: StateDescriptor, kept: int) -> None:
-    world = World(of, kept)
+async def _run(steps: list[Any], of: StateDescriptor, kept: int, page: int) -> None:
+    world = World(of, kept, page)
     await world.begin()
     for step in steps:
         if isinstance(step, dict):
@@ -156,12 +157,12 @@ def _expected(world: World) -> int:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from([MOST_BYTES, 900, 0]), STEPS)
-def test_a_watch_from_any_token_is_the_difference_of_what_was_and_is(kept: int, steps: list[Any]) -> None:
-    asyncio.run(_run(steps, descriptor(), kept))
+@given(st.sampled_from([MOST_BYTES, 900, 0]), st.sampled_from([1, 3]), STEPS)
+def test_a_watch_from_any_token_is_the_difference_of_what_was_and_is(kept: int, page: int, steps: list[Any]) -> None:
+    asyncio.run(_run(steps, descriptor(), kept, page))
 
 
 @settings(max_examples=10, deadline=None)
 @given(STEPS)
 def test_where_entries_expire_the_watch_has_what_reads_show(steps: list[Any]) -> None:
-    asyncio.run(_run(steps, descriptor(ttl_ms=TTL_MS), 900))
+    asyncio.run(_run(steps, descriptor(ttl_ms=TTL_MS), 900, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors
+from keyhole.cli.main import main
 from keyhole.model.state import StateDescriptor
 from services.state_server.read.watching import WatchLimits
 from tests.support.entries import hourly
@@ -89,6 +91,29 @@ async def test_changes_come_typed_by_a_handle_and_by_the_blocking_client() -> No
         session = client.session()
         with pytest.raises(errors.Unsupported):
             session.state("weather/readings").watch()
+
+
+async def test_keyhole_watch_prints_a_line_for_each_change_and_where_it_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with state_server("a") as server, proxy_of(server.address) as proxy:
+        await owning(server, hourly())
+        await server.commit({("s1", 1): row(1.0), ("s2", 2): row(2.0), ("s2", 3): row(3.0)})
+
+        async def run(*arguments: str) -> int:
+            of = ["watch", "weather/hourly", *arguments, "--proxy", proxy.address]
+            return await asyncio.to_thread(main, of)
+
+        assert await run("s2", "--count", "2") == 0
+        shown = capsys.readouterr()
+        assert [line.split()[:3] for line in shown.out.splitlines()] == [["row", "s2", "2"], ["row", "s2", "3"]]
+        token = shown.err.split("--after ")[1].split()[0]
+        await server.commit({("s2", 2): None, ("s1", 1): row(9.0)})
+        assert await run("s2", "--count", "1", "--json", "--before", "--after", token) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        told = json.loads(line)
+        assert told["kind"] == "delete"
+        assert (told["key"], told["map_key"], told["value"], told["epoch"]) == ("s2", 2, None, 2)
 
 
 async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoch(

@@ -113,6 +113,18 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     scan.add_argument("--keys-only", action="store_true", help="no values")
     scan.add_argument("--limit", type=count, metavar="N", help="default: all of one key, 1,000 of all keys")
     scan.add_argument("--after", metavar="TOKEN", help="of all keys: go on behind what an earlier scan has listed")
+    watch = commands.add_parser("watch", parents=[common], help="print each change of keys, or of a state, as it comes")
+    watch.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
+    watch.add_argument(
+        "keys", nargs="*", metavar="KEY", help="as for get; also without the map key; default: all of the state"
+    )
+    watch.add_argument("--after", metavar="TOKEN", help="go on behind what an earlier watch of these keys has printed")
+    watch.add_argument("--no-rows", dest="rows", action="store_false", help="without the rows that are there")
+    watch.add_argument("--before", action="store_true", help="with what was there before, as far as it is known")
+    watch.add_argument(
+        "--latest-only", action="store_true", help="of each key the last change alone, where they come too fast"
+    )
+    watch.add_argument("--count", type=count, metavar="N", help="so many lines; default: until it is interrupted")
     explain = commands.add_parser(
         "explain", parents=[common], help="say how keys are read: who is asked, how long each takes, who holds them"
     )
@@ -163,6 +175,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--language", choices=("python", "typescript"), default="python", help="typescript: for HTTP (%(default)s)"
     )
     reads = {"states": states, "describe": describe, "get": get, "scan": scan, "status": status, "codegen": codegen}
+    reads["watch"] = watch
     for read, command in (reads | {"explain": explain}).items():
         command.set_defaults(run=read_commands.read, read=read)
 

@@ -1,4 +1,4 @@
-"""The commands that read through a proxy: states, describe, get, explain, scan, status and codegen."""
+"""The commands that read through a proxy: states, describe, get, explain, scan, watch, status and codegen."""
 
 from __future__ import annotations
 
@@ -87,6 +87,13 @@ def read(options: argparse.Namespace) -> int:
             within = scan_command.Range(options.start, options.stop, options.descending, options.limit, options.after)
             wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only, options.aggregate)
             scan_command.scan(client, output, options.state, options.key, within, bounds, wanted)
+        elif options.read == "watch":
+            from keyhole.cli import watch_command
+
+            lines = watch_command.WatchedLines(
+                options.keys, options.after, options.rows, options.before, options.latest_only, options.count
+            )
+            watch_command.watch(client, output, options.state, lines)
         elif options.read == "codegen":
             reads.codegen(client, options.application, options.states, options.language)
         elif pods is None and options.watch:

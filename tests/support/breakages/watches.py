@@ -23,7 +23,7 @@ WATCHES = (
         _CHANGES,
         "any(mark.offset < self._floors[group] for group, mark in behind.items())",
         "any(mark.offset < 0 for mark in behind.values())",
-        ("test_watches_from_any_token.py", "test_watchers.py"),
+        ("test_watchers.py",),
     ),
     Breakage(
         "an epoch that came by way of another owner is passed over",
@@ -39,7 +39,7 @@ WATCHES = (
         _WATCHING,
         "                    if mark.begun and mark.offset < position.offset:\n",
         "                    if mark.begun and mark.offset > position.offset:\n",
-        ("test_watches_from_any_token.py", "test_watching.py"),
+        ("test_watches_from_any_token.py",),
     ),
     Breakage(
         "a token that is too old goes on, and misses what was compacted",

@@ -1,0 +1,93 @@
+"""`keyhole watch`: a line for each change of some keys, or of a whole state, as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from keyhole import Client, StateChange, StateDescriptor
+from keyhole.cli.reads import OutputFormat
+from keyhole.encoding.key_text import parse_key, typed
+from keyhole.encoding.value_json import to_json
+from keyhole.errors import KeyMismatch
+from keyhole.model.state_path import state_path
+
+
+@dataclass(frozen=True)
+class WatchedLines:
+    """What is watched, and up to where.
+
+    Attributes:
+        keys: As typed; none: the whole state.
+        most: So many lines; None: until it is interrupted.
+    """
+
+    keys: Sequence[str]
+    after: str | None
+    rows: bool
+    before: bool
+    latest_only: bool
+    most: int | None
+
+
+def watch(client: Client, output: OutputFormat, path: str, wanted: WatchedLines) -> None:
+    """Prints a line for each row that is there, and then for each change. Says at its end where another goes on.
+
+    Raises:
+        KeyMismatch: A key does not fit the state.
+        KeyholeError: As Client.watch.
+    """
+    application, state = state_path(path)
+    descriptor = client.describe_state(application, state)
+    keys = [_key(descriptor, key) for key in wanted.keys]
+    count = 0
+    with client.watch(
+        application,
+        state,
+        *keys,
+        after=wanted.after,
+        snapshot=wanted.rows,
+        before=wanted.before,
+        latest_only=wanted.latest_only,
+    ) as changes:
+        try:
+            for change in changes:
+                _show(output, change)
+                count += 1
+                if count == wanted.most:
+                    break
+        finally:
+            if changes.token is not None:
+                says = f"goes on: --after {changes.token}"
+                Console(stderr=True).print(says, markup=False, highlight=False, soft_wrap=True)
+
+
+def _key(descriptor: StateDescriptor, text: str) -> Any:
+    """With its map key, or without."""
+    try:
+        return parse_key((*descriptor.scan_key, *descriptor.entry_key), text)
+    except KeyMismatch:
+        if not (descriptor.scan_key and descriptor.entry_key):
+            raise
+        return parse_key(descriptor.scan_key, text)
+
+
+def _show(output: OutputFormat, change: StateChange) -> None:
+    row: dict[str, Any] = {"kind": "row" if change.snapshot else str(change.kind), "key": typed(change.key)}
+    if change.map_key is not None:
+        row["map_key"] = typed(change.map_key)
+    row |= {"value": None if change.value is None else to_json(change.value), "epoch": change.epoch}
+    if change.before_known:
+        row["before"] = None if change.before is None else to_json(change.before)
+    if output.as_json:
+        row["commit_time"] = change.commit_time
+        print(json.dumps(row, default=str), flush=True)
+        return
+    key = row["key"] if change.map_key is None else f"{row['key']} {row['map_key']}"
+    value = "" if row["value"] is None else json.dumps(row["value"], default=str)
+    before = f"  was {json.dumps(row['before'], default=str)}" if change.before_known else ""
+    print(f"{row['kind']:6} {key}  {value}{before}  epoch {change.epoch}", flush=True)
