@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import os
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.main import main
+from keyhole.client.bounds import bounds_of
 
 ROOT = Path(__file__).resolve().parents[2]
 KAFKA = ["--bootstrap-servers", "127.0.0.1:1"]
@@ -47,6 +50,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no address of Kafka": ([*FEED, "--value", "v"], "give --bootstrap-servers HOST:PORT, or set"),
     "servers that are none": ([*FEED, "--value", "v", *KAFKA, "--servers", "nope"], "'nope'"),
     "a job of its own, verified": (["job", "temperature_monitor", "--external", "--verify"], "leave them out, or that"),
+    "no address at all": (["doctor", "--bootstrap-servers", ""], "'' has an empty address; write HOST:PORT"),
+    "an empty address": (["savepoint", "create", "a", "--to", "x", "--bootstrap-servers", "k:1,"], "an empty address"),
+    "more days than there are": (["token", "n", "--to", "t", "--days", "99999999"], "give at most 365000"),
     "a pair that is none": (["savepoint", "create", "a", "--to", "x", *KAFKA, "--checkpoint", "q"], "is not QUERY=DIR"),
     "a shell that there is not": (["env", "--shell", "csh"], "invalid choice: 'csh'"),
 }
@@ -74,6 +80,18 @@ def test_what_can_not_be_is_refused_in_one_line_before_anything_is_asked(
     assert told.err.startswith("keyhole")
     assert told.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_folder_of_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["env", "--dir", "file"]) == 1
+    assert "nothing of `keyhole up` runs in file: start it by `keyhole up`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "1e12"])
+def test_any_age_may_be_asked_for(seconds: str) -> None:
+    asked = parser_of_all().parse_args(["get", "a/b", "k", "--max-staleness", seconds])
+    assert bounds_of("always", timedelta(seconds=asked.max_staleness), 0).max_staleness_ms == 2**32 - 1
 
 
 def test_each_extra_that_a_message_names_is_one() -> None:

@@ -14,6 +14,8 @@ from keyhole.model.names import checked_name
 from keyhole.model.state_path import state_path
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OLDEST_SECONDS = 1e9
+_MOST_DAYS = 365_000
 _AS_LISTED = "write it as `keyhole states` lists it"
 
 
@@ -52,6 +54,26 @@ def seconds_or_none(text: str) -> float:
 def whole(text: str) -> int:
     """A whole number of 0 or more. Raises ArgumentTypeError."""
     return count_or_none(text)
+
+
+def age(text: str) -> float:
+    """Seconds that an answer may be old. More than any can be is as much as that. Raises ArgumentTypeError."""
+    return min(seconds(text), _OLDEST_SECONDS)
+
+
+def days(text: str) -> int:
+    """1 or more, and so many as a date can be away. Raises ArgumentTypeError."""
+    given = count(text)
+    if given > _MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"{text} is too many; give at most {_MOST_DAYS}, or leave it out: never")
+    return given
+
+
+def kafka(text: str) -> str:
+    """Where Kafka is, and perhaps `?settings=FILE` behind it. Raises ArgumentTypeError."""
+    if not all(part.strip() for part in text.partition("?")[0].split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty address; write HOST:PORT, several with commas between")
+    return text
 
 
 def name(text: str) -> str:

@@ -12,7 +12,10 @@ from keyhole.cli.argument_values import (
     Version,
     add_pairs,
     addresses,
+    age,
     count,
+    days,
+    kafka,
     name,
     seconds,
     seconds_or_none,
@@ -138,7 +141,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             help="whether another copy than the owner's may answer (%(default)s: while the owner can't)",
         )
         command.add_argument(
-            "--max-staleness", type=seconds, metavar="SECONDS", help="the oldest answer that will do; default: any"
+            "--max-staleness", type=age, metavar="SECONDS", help="the oldest answer that will do; default: any"
         )
         command.add_argument(
             "--min-epoch", type=whole, default=0, metavar="EPOCH", help="the first epoch that will do; default: any"
@@ -198,7 +201,7 @@ def _add_token(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     token = commands.add_parser("token", help="make a bearer token, and the entry by which servers know it")
     token.add_argument("name", metavar="NAME", help="of whom it is for: the policy knows it as token:NAME")
     token.add_argument("--to", metavar="FILE", required=True, help="the token: a new file, for its owner only")
-    token.add_argument("--days", type=count, metavar="N", help="until it expires; default: never")
+    token.add_argument("--days", type=days, metavar="N", help="until it expires; default: never")
     token.set_defaults(run=tool_commands.run_token)
 
 
@@ -208,13 +211,13 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     shown = argparse.ArgumentParser(add_help=False)
     shown.add_argument("--format", choices=("table", "json"), default="table")
     shown.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    kafka = argparse.ArgumentParser(add_help=False)
-    kafka.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
-    kafka.add_argument(
+    of_kafka = argparse.ArgumentParser(add_help=False)
+    of_kafka.add_argument("--bootstrap-servers", type=kafka, required=True, metavar="HOST:PORT", help="Kafka")
+    of_kafka.add_argument(
         "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="of one call to Kafka (%(default)s)"
     )
 
-    create = verbs.add_parser("create", parents=[kafka, shown], help="take one, while the job runs")
+    create = verbs.add_parser("create", parents=[of_kafka, shown], help="take one, while the job runs")
     create.add_argument("application", type=name, metavar="APP")
     create.add_argument("--to", required=True, metavar="PATH", help="a new folder, local or any that fsspec reaches")
     add_pairs(create, "--checkpoint", "QUERY=DIR", "Spark's checkpoint of a query; needed where Spark keeps state")
@@ -230,7 +233,7 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     listed.add_argument("path", metavar="PATH")
     listed.add_argument("--check", action="store_true", help="read all files, and compare their checksums")
 
-    restore = verbs.add_parser("restore", parents=[kafka, shown], help="make an application of one")
+    restore = verbs.add_parser("restore", parents=[of_kafka, shown], help="make an application of one")
     restore.add_argument("path", metavar="PATH")
     restore.add_argument("--application", type=name, metavar="NAME", help="a new name; default: the old one")
     add_pairs(restore, "--key-groups", "STATE=N", "another number of key groups", count)
@@ -244,7 +247,7 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verify = commands.add_parser("verify", help="compare all copies of a state with its changelog, record by record")
     verify.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
-    verify.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    verify.add_argument("--bootstrap-servers", type=kafka, required=True, metavar="HOST:PORT", help="Kafka")
     _add_proxy(verify)
     _add_servers(verify)
     verify.add_argument(
@@ -307,7 +310,7 @@ def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "query", type=name, metavar="QUERY", help="of a state that `keyhole feed` feeds: the state's name"
     )
     drop.add_argument("--yes", action="store_true", help="else what would go is shown, and nothing goes")
-    drop.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="Kafka")
+    drop.add_argument("--bootstrap-servers", type=kafka, required=True, metavar="HOST:PORT", help="Kafka")
     _add_proxy(drop)
     servers = drop.add_mutually_exclusive_group()
     _add_servers(servers)
@@ -333,6 +336,7 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _add_proxy(doctor)
     doctor.add_argument(
         "--bootstrap-servers",
+        type=kafka,
         metavar="HOST:PORT",
         help="Kafka; default: KEYHOLE_JOB_BOOTSTRAP_SERVERS, or that of `keyhole up`; else it is not looked at",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from keyhole.cli import run_commands
-from keyhole.cli.argument_values import count, count_or_none, seconds, state, topic
+from keyhole.cli.argument_values import count, count_or_none, kafka, seconds, state, topic
 from keyhole.cli.credential_arguments import add_credentials
 
 FORMATS = ("json", "debezium", "avro", "debezium-avro", "protobuf")
@@ -74,7 +74,7 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "where Kafka and the state servers are (or KEYHOLE_JOB_BOOTSTRAP_SERVERS and so on)"
     )
     stack.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT", help="Kafka; ?settings=FILE behind it for TLS and SASL"
+        "--bootstrap-servers", type=kafka, metavar="HOST:PORT", help="Kafka; ?settings=FILE behind it for TLS and SASL"
     )
     stack.add_argument("--servers", metavar="HOST:PORT,...", help="the state servers; also dns: and kubernetes:")
     add_credentials(feed, "KEYHOLE_JOB")

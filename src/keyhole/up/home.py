@@ -127,7 +127,7 @@ class Home:
         """
         try:
             recorded = msgspec.json.decode(self.file.read_bytes(), type=Recorded)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise MachineError(f"{self._told(self.file)} can't be read: {error.strerror}", path=self.file) from error
