@@ -192,7 +192,7 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     until(lambda: stack.total > 20, LONG_SECONDS, LOOK_SECONDS)
-    assert main(stack.words("--value", "amount")) == 1
+    assert main(stack.words("--value", "amount")) == 2
     assert "give one of the two" in capfd.readouterr().err
     assert main(stack.words("--reduce", "ordr=count")) == 1
     assert "has a field ordr (is it order?)" in capfd.readouterr().err
