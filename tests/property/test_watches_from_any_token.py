@@ -74,8 +74,25 @@ class World:
                 self.model[name] = n
 
     async def watch(self, done: Callable[[int], bool]) -> None:
-        """Goes on until so many changes have come."""
-        request = pb.WatchRequest(state=pb.StateRef(application="app", state="counts"), token=self.token)
+        """Goes on until so many changes have come, or there are no more."""
+        request = pb.WatchRequest(
+            state=pb.StateRef(application="app", state="counts"), token=self.token, progress_ms=100
+        )
+        count = 0
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._watch(request, done)
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        """Time passes, by which a watch says that all has come; but for what expires."""
+        while True:
+            await asyncio.sleep(0.02)
+            self.clock.advance(0.2)
+            self.clock.jump(-0.2)
+
+    async def _watch(self, request: pb.WatchRequest, done: Callable[[int], bool]) -> None:
         count = 0
         async with asyncio.timeout(LONG_SECONDS), aclosing(self.watches.responses(request)) as responses:
             async for message in responses:
@@ -88,7 +105,7 @@ class World:
                         self.token = came.token(at)
                         return
                 self.token = came.whole
-                if done(count):
+                if done(count) or (not changes and message.epoch == self.epoch):
                     return
 
     def _take(self, part: pb.WatchedChanges, index: int) -> None:
