@@ -78,7 +78,6 @@ class World:
         request = pb.WatchRequest(
             state=pb.StateRef(application="app", state="counts"), token=self.token, progress_ms=100
         )
-        count = 0
         ticking = asyncio.create_task(self._tick())
         try:
             await self._watch(request, done)
