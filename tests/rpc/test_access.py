@@ -323,6 +323,26 @@ async def test_who_shows_nothing_or_something_that_is_not_valid_is_refused_in_th
     }
 
 
+async def test_a_watch_has_a_verb_of_its_own_and_is_audited_where_it_is_refused(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+        with caplog.at_level(logging.INFO, "keyhole.audit"):
+            assert isinstance(await refusal(lambda: client.watch("app", "counts").page()), PermissionDenied)
+        (written,) = [record for record in caplog.records if record.name == "keyhole.audit"]
+        assert written.__dict__["method"].endswith("Query/Watch")
+        cluster.policy.write_text(POLICY.replace('verbs = ["read"]', 'verbs = ["read", "watch"]'))
+        changes = client.watch("app", "counts", "a")
+
+        async def watched() -> None:
+            while not await changes.page():
+                pass
+
+        await becomes(None, watched)
+        assert changes.token
+        await changes.close()
+
+
 async def test_a_jwt_of_the_issuer_is_known_by_its_subject(cluster: Cluster) -> None:
     async with AsyncClient(cluster.proxy.address, credentials=cluster.jwt()) as client:
         assert (await client.get("app", "counts", "a")).value.n == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from services.state_server.read.watching import RESUMABLE_MS, WatchLimits
 from tests.support.entries import hourly
 from tests.support.readings import descriptor, row
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tests.support.watches import Seen, WatchReader, refused_watch
 
 
@@ -90,6 +91,14 @@ async def test_a_watch_of_keys_has_no_others_and_of_a_map_all_entries_of_a_key()
         assert isinstance(await refused_watch(WatchReader(of), server.address, 7), errors.KeyMismatch)
 
 
+async def message_by_message(reader: WatchReader, server: RunningServer, done: Callable[[], bool]) -> None:
+    """Leaves after each message, and goes on, until it is done."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not done():
+            taken = len(reader.messages)
+            await reader.until(server.address, lambda of: len(of.messages) > taken)  # noqa: B023 - it is over by then
+
+
 async def test_a_watch_goes_on_behind_its_token_from_memory_and_from_the_changelog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,16 +117,12 @@ async def test_a_watch_goes_on_behind_its_token_from_memory_and_from_the_changel
         expected = values(40, 100.0) | {"sensor-4": 104.5}
         del expected["sensor-3"]
         # Of what was given before the change, the change; of the rest, what was there by then.
-        while reader.rows != expected:
-            taken = len(reader.messages)
-            await reader.until(server.address, lambda of, taken=taken: len(of.messages) > taken)
+        await message_by_message(reader, server, lambda: reader.rows == expected)
         assert any(seen.snapshot and seen.epoch > 1 for seen in reader.seen)
         assert any(not seen.snapshot for seen in reader.seen)
         await server.commit(many(30, 200.0))
         given = len(reader.seen)
-        while len(reader.seen) < given + 30:
-            taken = len(reader.messages)
-            await reader.until(server.address, lambda of, taken=taken: len(of.messages) > taken)
+        await message_by_message(reader, server, lambda: len(reader.seen) >= given + 30)
         assert sorted((seen.key, seen.value) for seen in reader.seen[given:]) == sorted(values(30, 200.0).items())
         await server.commit(many(30, 300.0))
         # The next owner has none of it in memory.
@@ -125,9 +130,7 @@ async def test_a_watch_goes_on_behind_its_token_from_memory_and_from_the_changel
             await successor.succeed(server)
             await successor.commit({"end": row(1.0), "sensor-0": row(0.5)})
             given = len(reader.seen)
-            while len(reader.seen) < given + 32:
-                taken = len(reader.messages)
-                await reader.until(successor.address, lambda of, taken=taken: len(of.messages) > taken)
+            await message_by_message(reader, successor, lambda: len(reader.seen) >= given + 32)
             assert [seen.epoch for seen in reader.seen[given:]].count(5) == 30
             assert reader.rows == expected | values(30, 300.0) | {"end": 1.0, "sensor-0": 0.5}
             keys = [(seen.key, seen.epoch) for seen in reader.seen]

@@ -15,7 +15,7 @@ WATCHES = (
         _WATCHING,
         "WatchMark(pending.before, mark.epoch, change.number + 1, below)",
         "WatchMark(pending.before, mark.epoch, change.number + 2, below)",
-        ("test_watches_from_any_token.py",),
+        ("test_watching.py",),
     ),
     Breakage(
         "what is not in memory is not noticed to be missing",
@@ -39,7 +39,7 @@ WATCHES = (
         _WATCHING,
         "                    if mark.begun and mark.offset < position.offset:\n",
         "                    if mark.begun and mark.offset > position.offset:\n",
-        ("test_watches_from_any_token.py",),
+        ("test_watching.py",),
     ),
     Breakage(
         "a token that is too old goes on, and misses what was compacted",
