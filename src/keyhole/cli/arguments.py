@@ -7,7 +7,7 @@ import functools
 import os
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
-from keyhole.cli import read_commands, run_commands, tool_commands
+from keyhole.cli import read_commands, run_commands, sql_command, tool_commands
 from keyhole.cli.argument_values import (
     Version,
     add_pairs,
@@ -128,6 +128,12 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--latest-only", action="store_true", help="of each key the last change alone, where they come too fast"
     )
     watch.add_argument("--count", type=count, metavar="N", help="so many lines; default: until it is interrupted")
+    sql = commands.add_parser("sql", parents=[common], help="run one SELECT over states, by DuckDB in this process")
+    sql.add_argument("query", metavar="QUERY", help="states are named 'APP/STATE', in quotes; - reads standard input")
+    sql.add_argument("--application", type=name, metavar="APP", help="of states that are named without one")
+    sql.add_argument("--explain", action="store_true", help="in place of the rows: what the servers were asked")
+    sql.add_argument("--memory", default="1GB", metavar="SIZE", help="the most that DuckDB may take (%(default)s)")
+    sql.set_defaults(run=sql_command.run_sql, timeout=60.0)
     explain = commands.add_parser(
         "explain", parents=[common], help="say how keys are read: who is asked, how long each takes, who holds them"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib
 import os
 import threading
 import weakref
@@ -29,6 +30,7 @@ from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.snapshots import StateSnapshot
+from keyhole.client.sql_result import SqlResult
 from keyhole.client.state_handles import State
 from keyhole.client.state_scans import StateScan
 from keyhole.client.state_watches import Watch
@@ -36,6 +38,7 @@ from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import ClientClosed, Unsupported
+from keyhole.installing import require
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
 from keyhole.model.read import Answer, Entries
@@ -230,6 +233,30 @@ class Client:
     def count(self, application: str, state: str, **options: Unpack[AggregateOptions]) -> int:
         """How many entries a state has, or how many of which `where` is true. Blocks. As AsyncClient.count."""
         return self._run(lambda: self._client.count(application, state, **options))
+
+    def sql(
+        self, query: str, *, application: str = "", timeout: Duration | None = None, memory: str = "1GB"
+    ) -> SqlResult:
+        """The rows of one SELECT over live states, as DuckDB in this process has them. Blocks. Needs the extra `sql`.
+
+            for sensor, most in client.sql("select sensor, max from 'temperature-monitor/sensors' where max > 30"):
+                print(sensor, most)
+
+        Args:
+            application: Of states that are named without one.
+            timeout: Seconds (or a timedelta); default: 60.
+            memory: The most that DuckDB may take.
+
+        Raises:
+            InvalidConfiguration: The extra `sql` is not installed.
+            KeyholeError: As keyhole.sql.queries.run, which says more.
+        """
+        require("client.sql", "sql", ("duckdb", "pyarrow"))
+        # By its name: what it is made of reads by this client.
+        run = importlib.import_module("keyhole.sql.queries").run
+        more = {} if timeout is None else {"timeout": timeout}
+        result: SqlResult = run(self, query, application=application, memory=memory, **more)
+        return result
 
     def known(self, application: str, state: str) -> StateCodec | None:
         """As the reads of this client encode the state's keys; None: none has been answered yet. Never blocks."""

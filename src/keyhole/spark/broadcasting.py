@@ -23,6 +23,7 @@ from keyhole.changelog.settings import topic_name
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.config import JobConfig, job_config
+from keyhole.encoding.arrow_entries import as_arrow
 from keyhole.encoding.columnar import Op, ipc_stream
 from keyhole.errors import InvalidConfiguration, KeyholeError, NotReady, UnknownApplication, UnknownState
 from keyhole.model.read import Entries
@@ -35,7 +36,6 @@ from keyhole.spark.declaration.spark_types import spark_type, value_schema
 from keyhole.spark.driver.data_frames import renamed_columns
 from keyhole.spark.driver.micro_batch import current
 from keyhole.spark.driver.pins import BatchPins, batch_pins
-from keyhole.spark.worker.looking_up import as_arrow
 
 _log = logging.getLogger(__name__)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, StalePolicy
+from keyhole.encoding.arrow_entries import as_arrow
 from keyhole.encoding.arrow_times import to_python
 from keyhole.errors import KeyMismatch
 from keyhole.model.read import Answer
@@ -83,16 +84,6 @@ def with_values(
                 yield rows.slice(part.start, part.stop - part.start).append_column(target, of_part)
             mean = values.nbytes // max(1, len(values)) + 1
             portion = max(1, min(_GROWTH * portion, _MOST_KEYS, _BYTES // mean))
-
-
-def as_arrow(value: Any) -> Any:
-    """A row, or what is in it, as Arrow takes it: a row as a dict, a map as pairs."""
-    convert: Callable[[Any], Any] = as_arrow
-    if hasattr(value, "asdict"):
-        return {name: convert(value[name]) for name in value}
-    if isinstance(value, Mapping):
-        return [(key, convert(item)) for key, item in value.items()]
-    return [convert(item) for item in value] if isinstance(value, tuple) else value
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,7 +6,7 @@ In the driver's planning, and in tasks; both are Python workers of Spark's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from keyhole.client import Client
+from keyhole.encoding.arrow_entries import entry_batch
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.predicates import Predicate
@@ -23,7 +24,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.spark_types import spark_type, value_schema
-from keyhole.spark.worker.looking_up import as_arrow, client_of
+from keyhole.spark.worker.looking_up import client_of
 from keyhole.spark.worker.settings import hasten_rows
 
 _TASKS = 8
@@ -115,9 +116,6 @@ class StateToRead:
         of, names = self.descriptor, self.schema.names
         fields = [name for name in names if name in {of_value.name for of_value in of.value.fields}]
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        keys, map_keys = [column.name for column in of.key], [column.name for column in of.entry_key]
-        if not of.scan_key:  # broadcast: its entries' keys are its keys
-            map_keys = []
         scan = self.options.client().scan_all(
             *self.options.state,
             key_groups=key_groups,
@@ -130,14 +128,7 @@ class StateToRead:
         with scan:
             while entries := scan.page():
                 for first in range(0, len(entries), _ROWS):
-                    part = entries[first : first + _ROWS]
-                    rows = [
-                        dict(zip(keys, _several(entry.key, keys), strict=True))
-                        | dict(zip(map_keys, _several(entry.map_key, map_keys), strict=True))
-                        | (as_arrow(entry.value) if fields else {})
-                        for entry in part
-                    ]
-                    yield pa.RecordBatch.from_pylist(rows, schema)
+                    yield entry_batch(entries[first : first + _ROWS], of, schema)
 
 
 def options_of(given: Mapping[str, str]) -> ReadingOptions:
@@ -175,12 +166,6 @@ def _columns(of: StateDescriptor) -> spark.StructType:
     keys = {column.name: spark_type(column.type.value) for column in (*of.key, *of.entry_key)}
     fields = [spark.StructField(name, kind) for name, kind in keys.items()]
     return spark.StructType([*fields, *value_schema(of).fields])
-
-
-def _several(key: Any, columns: Sequence[str]) -> tuple[Any, ...]:
-    if not columns:
-        return ()
-    return key if len(columns) > 1 else (key,)
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -1,0 +1,59 @@
+"""`keyhole sql`: a query over live states, as a table or as JSON, and what the servers were asked for it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from keyhole.cli.exit_codes import ExitCode
+from keyhole.cli.read_commands import credentials
+from keyhole.installing import require
+from keyhole.terminal.written_out import written_out
+
+if TYPE_CHECKING:
+    from keyhole.client.sql_result import SqlResult
+
+
+def run_sql(options: argparse.Namespace) -> int:
+    """Runs one SELECT. Raises KeyholeError."""
+    require("keyhole sql", "cli,sql", ("duckdb", "grpc", "pyarrow", "rich"))
+    from keyhole.cli import reads
+    from keyhole.cli.patience import PatientClient
+
+    query = sys.stdin.read() if options.query == "-" else options.query
+    output = reads.OutputFormat(as_json=options.format == "json")
+    with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
+        result = client.sql(
+            query, application=options.application or "", timeout=options.timeout, memory=options.memory
+        )
+    if options.explain:
+        _explained(result, as_json=options.format == "json")
+    else:
+        rows = [dict(zip(result.columns, row, strict=True)) for row in result]
+        output.rows(rows, f"{len(rows):,} rows")
+    return ExitCode.DONE
+
+
+def _explained(result: SqlResult, *, as_json: bool) -> None:
+    from keyhole.sql.predicate_words import in_words
+
+    told: list[dict[str, Any]] = [
+        {
+            "state": scan.state,
+            "epoch": scan.epoch or None,
+            "columns": list(scan.columns),
+            "servers_test": None if scan.where is None else in_words(scan.where),
+            "entries": scan.entries,
+        }
+        for scan in result.scans
+    ]
+    if as_json:
+        print(json.dumps({"scans": told, "plan": result.plan, "rows": len(result)}))
+        return
+    for one in told:
+        print(written_out(f"{one['state']}, epoch {one['epoch'] or 'of each key group'}: {one['entries']:,} entries"))
+        print(written_out(f"  columns       {', '.join(one['columns'])}"))
+        print(written_out(f"  servers test  {one['servers_test'] or 'nothing'}"))
+    print(result.plan)

@@ -1,0 +1,95 @@
+"""Entries of a state as Arrow has them: a column for each column of the key and of the map key, and each field of the
+value."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyhole.model.read import KeyedEntry
+from keyhole.model.state import StateDescriptor
+from keyhole.model.type_names import TypeName, not_stored, parsed
+
+_SIMPLE: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def arrow_type(name: str) -> pa.DataType:
+    """Of a type's name as descriptors have it."""
+    return _made(parsed(name))
+
+
+def _made(of: TypeName) -> pa.DataType:
+    parts = [_made(part) for part in of.parts]
+    match of.kind:
+        case "decimal":
+            return pa.decimal128(*of.digits)
+        case "array":
+            return pa.list_(parts[0])
+        case "map":
+            return pa.map_(parts[0], parts[1])
+        case "struct":
+            return pa.struct([pa.field(name, part) for name, part in zip(of.names, parts, strict=True)])
+        case simple if simple in _SIMPLE:
+            return _SIMPLE[simple]
+    raise not_stored(of.kind)
+
+
+def entry_schema(descriptor: StateDescriptor) -> pa.Schema:
+    """All columns of an entry: those of the key, of the map key (of a list: position), the value's."""
+    keys = {column.name: arrow_type(column.type.value) for column in (*descriptor.key, *descriptor.entry_key)}
+    values = {field.name: arrow_type(field.type) for field in descriptor.value.fields}
+    return pa.schema([*keys.items(), *values.items()])
+
+
+def entry_batch(entries: Iterable[KeyedEntry], descriptor: StateDescriptor, schema: pa.Schema) -> pa.RecordBatch:
+    """Entries as the columns that are asked for.
+
+    Args:
+        schema: Some of the columns of `entry_schema`, in any order. Entries whose values were left out have none of the
+            value's.
+    """
+    key = [column.name for column in descriptor.key]
+    # Of a broadcast state the entries' keys are its keys.
+    map_key = [column.name for column in descriptor.entry_key] if descriptor.scan_key else []
+    rows = [
+        dict(zip(key, _several(entry.key, key), strict=True))
+        | dict(zip(map_key, _several(entry.map_key, map_key), strict=True))
+        | (as_arrow(entry.value) if entry.value is not None else {})
+        for entry in entries
+    ]
+    if not schema.names:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def as_arrow(value: Any) -> Any:
+    """A row, or what is in it, as Arrow takes it: a row as a dict, a map as pairs."""
+    convert: Callable[[Any], Any] = as_arrow
+    if hasattr(value, "asdict"):
+        return {name: convert(value[name]) for name in value}
+    if isinstance(value, Mapping):
+        return [(key, convert(item)) for key, item in value.items()]
+    return [convert(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _several(key: Any, columns: Sequence[str]) -> tuple[Any, ...]:
+    if not columns:
+        return ()
+    return key if len(columns) > 1 else (key,)

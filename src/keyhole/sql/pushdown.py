@@ -1,0 +1,184 @@
+"""What of an Arrow filter the servers can test: from the expression that DuckDB gives a scan to a predicate.
+
+Arrow tells of an expression only as Substrait, so that is read. The predicate may let more through than the filter
+does, and never less: the scan tests the filter itself on what comes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyhole.encoding.predicate_binding import bound
+from keyhole.errors import MalformedRequest, ValueMismatch
+from keyhole.model.predicates import Field, Predicate, field
+from keyhole.model.state import StateDescriptor
+from keyhole.v1.arrow_filter_pb2 import ArrowExpression, ArrowFilter
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_COMPARED = {"equal": "__eq__", "not_equal": "__ne__", "gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+_ABOVE = ("gt", "gte")
+_MIRRORED = {"gt": "lt", "lt": "gt", "gte": "lte", "lte": "gte"}
+
+
+class Pushed(NamedTuple):
+    """What the servers are asked for a filter.
+
+    Attributes:
+        where: None: they can test nothing of it.
+        columns: All that the filter looks at; None: not known.
+    """
+
+    where: Predicate | None
+    columns: frozenset[str] | None
+
+
+class _NoPredicateError(Exception):
+    """A part of a filter that servers can't test."""
+
+
+def pushed(filter: pc.Expression, schema: pa.Schema, descriptor: StateDescriptor) -> Pushed:  # noqa: A002 - Arrow's word
+    """What of a filter the servers can test.
+
+    Args:
+        schema: Of the entries; whose columns the filter names.
+    """
+    message = ArrowFilter()
+    try:
+        message.ParseFromString(bytes(filter.to_substrait(schema)))
+    except (pa.ArrowException, NotImplementedError):
+        return Pushed(None, None)
+    names = {of.extension_function.function_anchor: of.extension_function.name for of in message.extensions}
+    reading = _Reading(names, schema, descriptor)
+    expression = message.referred_expr[0].expression
+    where = reading.superset(expression)
+    return Pushed(where, frozenset(reading.columns(expression)))
+
+
+class _Reading:
+    def __init__(self, functions: dict[int, str], schema: pa.Schema, descriptor: StateDescriptor) -> None:
+        self._functions = functions
+        self._schema = schema
+        self._descriptor = descriptor
+
+    def superset(self, of: ArrowExpression) -> Predicate | None:
+        """A predicate that is true wherever the expression is; None: nothing is known of it."""
+        name, parts = self._function(of)
+        if name == "and":
+            found = [part for part in map(self.superset, parts) if part is not None]
+            return self._joined(found)
+        try:
+            return self._exact(of)
+        except (_NoPredicateError, MalformedRequest, ValueMismatch):
+            return None
+
+    def _joined(self, parts: list[Predicate]) -> Predicate | None:
+        whole: Predicate | None = None
+        for part in parts:
+            whole = part if whole is None else whole & part
+        return whole
+
+    def _exact(self, of: ArrowExpression, *, negated: bool = False) -> Predicate:
+        """True of whatever the expression is true of; where `negated`, of nothing else.
+
+        Raises:
+            _NoPredicateError, MalformedRequest, ValueMismatch: There is none.
+        """
+        if of.HasField("singular_or_list"):
+            values = [_literal(option) for option in of.singular_or_list.options]
+            return self._checked(self._field(of.singular_or_list.value).is_in(values))
+        if of.HasField("if_then"):
+            # How DuckDB has a list: null where the column is.
+            branches = of.if_then.ifs
+            if len(branches) == 1:
+                return self._exact(branches[0].then, negated=negated)
+        name, parts = self._function(of)
+        if name in ("and", "or") and len(parts) > 1:
+            first, *others = [self._exact(part, negated=negated) for part in parts]
+            for other in others:
+                first = first & other if name == "and" else first | other
+            return first
+        if name == "not" and len(parts) == 1:
+            return ~self._exact(parts[0], negated=not negated)
+        if name in ("is_null", "is_not_null"):
+            tested = self._field(parts[0])
+            return self._checked(tested.is_null() if name == "is_null" else tested.is_not_null())
+        if name in _COMPARED and len(parts) == 2:
+            left, right = parts
+            if left.HasField("literal"):
+                left, right, name = right, left, _MIRRORED.get(name, name)
+            if negated and name in _ABOVE and pa.types.is_floating(self._path(left)[1]):
+                raise _NoPredicateError  # to Arrow NaN is not above anything, to servers it is
+            compared: Predicate = getattr(self._field(left), _COMPARED[name])(_literal(right))
+            return self._checked(compared)
+        raise _NoPredicateError
+
+    def _checked(self, predicate: Predicate) -> Predicate:
+        bound(predicate, self._descriptor)
+        return predicate
+
+    def _function(self, of: ArrowExpression) -> tuple[str, list[ArrowExpression]]:
+        if not of.HasField("scalar_function"):
+            return "", []
+        function = of.scalar_function
+        return self._functions.get(function.function_reference, ""), [part.value for part in function.arguments]
+
+    def _field(self, of: ArrowExpression) -> Field:
+        if not of.HasField("selection"):
+            raise _NoPredicateError
+        path, _ = self._path(of)
+        return field(*path)
+
+    def _path(self, of: ArrowExpression) -> tuple[list[str], pa.DataType]:
+        at, names = of.selection.direct_reference.struct_field, []
+        column = self._schema.field(at.field)
+        names.append(column.name)
+        kind = column.type
+        while at.HasField("child"):
+            at = at.child.struct_field
+            inner = kind.field(at.field)
+            names.append(inner.name)
+            kind = inner.type
+        return names, kind
+
+    def columns(self, of: ArrowExpression) -> set[str]:
+        """All that the expression looks at."""
+        if of.HasField("selection"):
+            return {self._path(of)[0][0]}
+        if of.HasField("singular_or_list"):
+            return self.columns(of.singular_or_list.value)
+        if of.HasField("cast"):
+            return self.columns(of.cast.input)
+        if of.HasField("if_then"):
+            parts = [part for branch in of.if_then.ifs for part in (getattr(branch, "if"), branch.then)]
+            return set().union(*map(self.columns, [*parts, getattr(of.if_then, "else")]))
+        return set().union(*map(self.columns, self._function(of)[1]))
+
+
+def _literal(of: ArrowExpression) -> Any:
+    """The value. Raises _NoPredicateError: it is of a type that servers compare nothing with, or null."""
+    literal = of.literal if of.HasField("literal") else None
+    kind = None if literal is None else literal.WhichOneof("literal_type")
+    match kind:
+        case "boolean" | "i8" | "i16" | "i32" | "i64" | "fp32" | "fp64" | "string" | "binary":
+            return getattr(literal, kind)
+        case "date":
+            return dt.date(1970, 1, 1) + dt.timedelta(days=literal.date)  # type: ignore[union-attr]
+        case "timestamp_tz":
+            return _EPOCH + dt.timedelta(microseconds=literal.timestamp_tz)  # type: ignore[union-attr]
+        case "precision_timestamp_tz" | "precision_timestamp":
+            of_kind = getattr(literal, kind)
+            if of_kind.precision != 6:
+                raise _NoPredicateError
+            moment = _EPOCH + dt.timedelta(microseconds=of_kind.value)
+            return moment if kind.endswith("tz") else moment.replace(tzinfo=None)
+        case "timestamp":
+            return _EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=literal.timestamp)  # type: ignore[union-attr]
+        case "decimal":
+            whole = int.from_bytes(literal.decimal.value, "little", signed=True)  # type: ignore[union-attr]
+            return Decimal(whole).scaleb(-literal.decimal.scale)  # type: ignore[union-attr]
+    raise _NoPredicateError

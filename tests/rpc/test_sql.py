@@ -1,0 +1,187 @@
+"""SQL over states: what DuckDB makes of them, what the servers are asked for it, and what a query can't do."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from keyhole import Client
+from keyhole.cli.main import main
+from keyhole.encoding.row_codec import encode_row
+from keyhole.errors import (
+    DeadlineExceeded,
+    InvalidConfiguration,
+    KeyholeError,
+    MalformedRequest,
+    TooLarge,
+    UnknownState,
+)
+from keyhole.model.predicates import field
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.testing.served_states import ServedStates
+from tests.support.waiting import LONG_SECONDS
+
+ORDERS = [
+    {
+        "order": f"o{number}",
+        "customer": f"c{number % 5}",
+        "spent": [float(number), math.nan, None][0 if number % 10 else 1 + number % 20 // 10],
+        "at": dt.datetime(2026, 11, 27, tzinfo=dt.UTC) + dt.timedelta(minutes=number),
+        "price": Decimal(number) / 4,
+        "tags": ["x"] * (number % 3),
+    }
+    for number in range(100)
+]
+_SCHEMA = pa.schema(
+    [
+        ("order", pa.string()),
+        ("customer", pa.string()),
+        ("spent", pa.float64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("price", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+CUSTOMERS = [{"customer": f"c{number}", "city": "Bern" if number % 2 else "Basel"} for number in range(5)]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedStates]:
+    with ServedStates() as served:
+        served.write("shop/orders", ORDERS, key="order", schema=_SCHEMA)
+        served.write("shop/customers", CUSTOMERS, key="customer")
+        yield served
+
+
+@pytest.fixture
+def client(served: ServedStates) -> Iterator[Client]:
+    with Client(served.address, timeout=LONG_SECONDS) as client:
+        yield client
+
+
+QUERIES = [
+    "select count(*) from 'shop/orders'",
+    "select \"order\", spent from 'shop/orders' where spent > 42 order by 1",
+    "select \"order\" from 'shop/orders' where spent < 7.5 or customer = 'c1' order by 1",
+    "select \"order\" from 'shop/orders' where not (spent > 42) order by 1",
+    "select \"order\" from 'shop/orders' where spent is null or isnan(spent) order by 1",
+    "select customer, sum(price), max(\"at\") from 'shop/orders' where customer in ('c1', 'c3') group by 1 order by 1",
+    "select city, count(*) n from 'shop/orders' join 'shop/customers' using (customer) group by city order by 1",
+    "select \"order\" from 'shop/orders' where \"at\" >= timestamptz '2026-11-27 01:30:00+00' and price = 24.75",
+    "select \"order\" from 'shop/orders' where \"order\" between 'o2' and 'o3' order by 1",
+    "with big as (select * from 'shop/orders' where price > 20) select count(*), min(\"order\") from big",
+    "select customer from 'shop/customers' where customer not in (select customer from 'shop/orders' where price < 1)",
+    "select len(tags) l, count(*) from 'shop/orders' group by l order by l",
+    "select 1 as one",
+]
+
+
+def test_a_query_gives_what_duckdb_gives_of_the_same_rows(client: Client) -> None:
+    own = duckdb.connect()
+    own.execute("SET TimeZone = 'UTC'")
+    own.register("shop/orders", pa.Table.from_pylist(ORDERS, _SCHEMA))
+    own.register("shop/customers", pa.Table.from_pylist(CUSTOMERS))
+    for query in QUERIES:
+        assert repr(list(client.sql(query))) == repr(own.execute(query).fetchall()), query
+    result = client.sql("select * from 'shop/customers' order by 1")
+    assert (result.columns, len(result)) == (["customer", "city"], 5)
+    assert result.to_pandas().city.tolist() == [of["city"] for of in CUSTOMERS]
+
+
+def test_the_servers_are_asked_for_the_columns_and_rows_that_are_wanted(client: Client) -> None:
+    result = client.sql("select max(price) from 'shop/orders' where customer = 'c1' and \"order\" > 'o5'")
+    (scan,) = result.scans
+    assert (scan.state, set(scan.columns)) == ("shop/orders", {"price"})
+    assert scan.where == (field("customer") == "c1") & (field("order") > "o5")
+    assert scan.entries == sum(of["customer"] == "c1" and of["order"] > "o5" for of in ORDERS)
+    assert scan.epoch == 1
+    assert client.sql("select count(*) from orders", application="shop").scans[0].state == "shop/orders"
+
+
+def test_states_of_one_query_are_of_one_epoch_and_those_of_another_kind_have_their_columns(
+    served: ServedStates, client: Client
+) -> None:
+    hours = [{"sensor": "a", "hour": hour, "celsius": float(hour)} for hour in range(5)]
+    served.write("shop/hourly", hours, key="sensor", map_key="hour")
+    assert list(client.sql("select * from 'shop/hourly' where hour >= 3 order by hour")) == [
+        ("a", 3, 3.0),
+        ("a", 4, 4.0),
+    ]
+    log = StateDescriptor(
+        "shop",
+        "log",
+        "q",
+        StateKind.LIST,
+        4,
+        (KeyColumn("k", KeyType.STRING),),
+        ValueSchema(1, (ValueField("v", "bigint"),)),
+        topic_id="log",
+    )
+    served._run(lambda: served._server.host(log, {("a", 3): encode_row(1, [30])}))
+    assert list(client.sql("select k, position, v from 'shop/log'")) == [("a", 3, 30)]
+    assert {scan.epoch for scan in client.sql("select 1 from 'shop/hourly', 'shop/log'").scans} == {1}
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "why"),
+    [
+        ("selec", MalformedRequest, "syntax error"),
+        ("select 1; select 2", MalformedRequest, "one SELECT"),
+        ("", MalformedRequest, "one SELECT"),
+        ("create table x (a int)", MalformedRequest, "one SELECT"),
+        ("insert into 'shop/orders' values (1)", MalformedRequest, "one SELECT"),
+        ("copy (select 1) to 'x.csv'", MalformedRequest, "one SELECT"),
+        ("attach 'x.db'", MalformedRequest, "one SELECT"),
+        ("set memory_limit = '1TB'", MalformedRequest, "one SELECT"),
+        ("install httpfs", MalformedRequest, "one SELECT"),
+        ("pragma database_list", MalformedRequest, "one SELECT"),
+        ("select * from 'shop/nothing'", UnknownState, "no state shop/nothing"),
+        ("select nothing from 'shop/orders'", MalformedRequest, "nothing"),
+        ("select * from served", MalformedRequest, "served"),
+        ("select * from read_csv('/etc/passwd')", MalformedRequest, "file system operations are disabled"),
+        ("select * from read_text('/etc/passwd')", MalformedRequest, "disabled"),
+        ("select * from glob('/*')", MalformedRequest, "disabled"),
+        ("select * from '/etc/passwd'", InvalidConfiguration, "names no state"),
+        ("select * from 'http://localhost/x.csv'", KeyholeError, None),
+        ("select set_config('memory_limit', '1TB')", MalformedRequest, None),
+    ],
+)
+def test_what_a_query_can_not_do_is_refused(
+    client: Client, query: str, kind: type[KeyholeError], why: str | None
+) -> None:
+    with pytest.raises(kind, match=why):
+        client.sql(query)
+
+
+def test_a_query_that_takes_too_long_or_too_much_is_ended(client: Client) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"longer than 0\.5 s"):
+        client.sql("select count(*) from range(1000000) a, range(1000000) b where a.range * b.range = 7", timeout=0.5)
+    with pytest.raises(TooLarge, match="more memory"):
+        client.sql("select * from range(100000000) t(a) order by random()", memory="50MB")
+    assert list(client.sql("select count(*) from 'shop/customers'")) == [(5,)]
+
+
+async def test_the_command_prints_rows_or_what_was_asked(
+    served: ServedStates, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    query = "select city, count(*) n from 'shop/customers' where city > 'Bas' group by 1 order by 1"
+    said = ["--proxy", served.address, "--timeout", str(LONG_SECONDS)]
+    assert await asyncio.to_thread(main, ["sql", query, *said, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"city": "Basel", "n": 3}, {"city": "Bern", "n": 2}]
+    assert await asyncio.to_thread(main, ["sql", query, *said]) == 0
+    assert "Basel" in capsys.readouterr().out
+    assert await asyncio.to_thread(main, ["sql", query, *said, "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "shop/customers, epoch 1: 5 entries" in shown
+    assert "servers test  city > 'Bas'" in shown
+    assert await asyncio.to_thread(main, ["sql", "drop table x", *said]) == 1
+    assert "one SELECT" in capsys.readouterr().err

@@ -1,0 +1,134 @@
+"""What of a filter the servers test: never less than the filter lets through, and what it looks at."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyhole.encoding.arrow_entries import entry_schema
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.entry_filter import EntryFilter
+from keyhole.encoding.row_codec import encode_row
+from keyhole.model.predicates import Predicate, field
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.sql.predicate_words import in_words
+from keyhole.sql.pushdown import pushed
+
+_TYPES = {
+    "n": "bigint",
+    "small": "smallint",
+    "x": "double",
+    "city": "string",
+    "ok": "boolean",
+    "day": "date",
+    "at": "timestamp",
+    "clock": "timestamp_ntz",
+    "price": "decimal(10,2)",
+    "place": "struct<floor:int>",
+    "tags": "array<string>",
+}
+STATE = StateDescriptor(
+    "shop",
+    "orders",
+    "q",
+    StateKind.VALUE,
+    4,
+    (KeyColumn("k", KeyType.STRING),),
+    ValueSchema(1, tuple(ValueField(name, kind) for name, kind in _TYPES.items())),
+)
+SCHEMA = entry_schema(STATE)
+F = pc.field
+_AT = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("of", "where", "columns"),
+    [
+        (F("n") > 3, field("n") > 3, {"n"}),
+        (pc.scalar(3) < F("n"), field("n") > 3, {"n"}),
+        ((F("n") >= 3) & (F("x") < 2.5), (field("n") >= 3) & (field("x") < 2.5), {"n", "x"}),
+        ((F("k") == "a") | (F("k") == "b"), (field("k") == "a") | (field("k") == "b"), {"k"}),
+        (F("city").isin(["a", "b"]), field("city").is_in(["a", "b"]), {"city"}),
+        (F("city") != "a", field("city") != "a", {"city"}),
+        (F("n").is_null(), field("n").is_null(), {"n"}),
+        (F("n").is_valid(), field("n").is_not_null(), {"n"}),
+        (~(F("n") == 3), ~(field("n") == 3), {"n"}),
+        (F("ok") == pc.scalar(True), field("ok") == True, {"ok"}),  # noqa: E712 - a predicate
+        (F("day") == dt.date(2026, 11, 27), field("day") == dt.date(2026, 11, 27), {"day"}),
+        (F("at") > _AT, field("at") > _AT, {"at"}),
+        (F("clock") > _AT.replace(tzinfo=None), field("clock") > _AT.replace(tzinfo=None), {"clock"}),
+        (F("price") >= Decimal("1.50"), field("price") >= Decimal("1.50"), {"price"}),
+        (F("place", "floor") == 2, field("place", "floor") == 2, {"place"}),
+        # What servers can't test is left to the scan: of an `and` the other parts are still theirs.
+        (pc.utf8_length(F("city")) > 2, None, None),
+        ((F("n") < F("n")) & (F("x") > 1), field("x") > 1, {"n", "x"}),
+        ((F("n") > 3) | (F("n") < F("n")), None, {"n"}),
+        (F("tags").is_null(), field("tags").is_null(), {"tags"}),
+    ],
+)
+def test_a_filter_becomes_what_servers_can_test_of_it(
+    of: pc.Expression, where: Predicate | None, columns: set[str] | None
+) -> None:
+    asked = pushed(of, SCHEMA, STATE)
+    assert asked.where == where
+    if columns is not None:
+        assert asked.columns == columns
+
+
+def maybe(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | of
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        "n": maybe(st.integers(0, 4)),
+        "small": maybe(st.integers(0, 2)),
+        "x": maybe(st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf])),
+        "city": maybe(st.sampled_from(["", "a", "b", "ä"])),
+    }
+)
+LEAVES = st.one_of(
+    st.builds(lambda v: F("n") > v, st.integers(0, 4)),
+    st.builds(lambda v: F("n") == v, st.integers(0, 4)),
+    st.builds(lambda v: F("x") <= v, st.sampled_from([0.0, 1.5, math.inf])),
+    st.builds(lambda v: F("x") > v, st.sampled_from([0.0, 1.5])),
+    st.builds(lambda v: F("x") != v, st.sampled_from([0.0, 1.5])),
+    st.builds(lambda v: F("city") < v, st.sampled_from(["a", "b"])),
+    st.builds(lambda v: F("city").isin(v), st.lists(st.sampled_from(["a", "ä"]), min_size=1)),
+    st.sampled_from([F("n").is_null(), F("x").is_valid(), F("n") < F("n")]),
+)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda of: st.one_of(
+        st.builds(lambda a, b: a & b, of, of), st.builds(lambda a, b: a | b, of, of), st.builds(lambda a: ~a, of)
+    ),
+    max_leaves=6,
+)
+
+
+@given(FILTERS, st.lists(ROWS, max_size=8))
+def test_servers_never_leave_out_what_the_filter_lets_through(of: pc.Expression, rows: list[dict[str, Any]]) -> None:
+    where = pushed(of, SCHEMA, STATE).where
+    whole = [{"k": "k", **dict.fromkeys(_TYPES), **row} for row in rows]
+    wanted = pa.Table.from_pylist(
+        [row | {"at_row": number} for number, row in enumerate(whole)], SCHEMA.append(pa.field("at_row", pa.int64()))
+    ).filter(of)["at_row"]
+    if where is None:
+        return
+    tested, key = EntryFilter(STATE, where), StateCodec(STATE).storage_key("k")
+    stored = [encode_row(1, [row[name] for name in _TYPES]) for row in whole]
+    sent = {number for number, row in enumerate(stored) if tested.passes(key, row)}
+    assert set(wanted.to_pylist()) <= sent
+
+
+def test_a_predicate_is_told_in_words() -> None:
+    words = (field("n") > 3) & (field("city").is_in(["a"]) | field("x").is_not_null()) & ~(field("n") == 5)
+    assert in_words(words) == "n > 3 and (city in ('a') or x is not null) and not (n == 5)"
