@@ -247,6 +247,16 @@ async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
     assert one["map_key"] == hour(3).isoformat()
     assert "value" not in one
     assert await scan(PATH, "--where", "sensor in sensor-3,sensor-4", "--where", "celsius is null") == []
+    (last,) = await scan(PATH, "--descending", "--limit", "1", "--keys-only")
+    assert last["key"] == "sensor-99"
+    assert [entry["key"] for entry in await scan(PATH, "--ordered", "--prefix", "sensor-9", "--keys-only")] == [
+        "sensor-9",
+        *(f"sensor-{number}" for number in range(90, 100)),
+    ]
+    between = await scan(PATH, "--from", "sensor-5", "--to", "sensor-51", "--ordered", "--fields", "celsius")
+    assert [entry["key"] for entry in between] == ["sensor-5", "sensor-50"]
+    assert await keyhole("scan", PATH, "--ordered", "--limit", "3") == 0
+    assert f"{PATH}: 3 entries by sensor, in order" in " ".join(capsys.readouterr().out.split())
     figures = ("count", "max(celsius)", "min(m0)", "bottom(2,celsius)")
     asked = [word for figure in figures for word in ("--aggregate", figure)]
     assert await keyhole("scan", HOURLY, *asked, "--where", "celsius >= 20", "--fields", "celsius", "--json") == 0
@@ -294,8 +304,8 @@ async def test_a_scan_that_cant_be_is_one_message_and_exit_code_1(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((HOURLY, "--from", "2026-11-21"), "name it (sensor string)"),
-        ((PATH, "--descending"), "all keys come in no order"),
+        ((WINDOWS, "sensor-7", "--ordered"), "come in order"),
+        ((WINDOWS, "sensor-7", "--prefix", "a"), "come in order"),
         ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
         ((RULES, "--after", "x"), "leave --after out"),
         ((HOURLY, "sensor-7", "--aggregate", "count"), "of all keys of a state: leave KEY"),

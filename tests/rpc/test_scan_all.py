@@ -310,8 +310,8 @@ async def test_what_is_no_token_limit_or_option_is_refused_by_what_to_do(
         await _all(client, after=ScanPlace().token(hourly(topic_id="topic-9")))
     with pytest.raises(errors.MalformedRequest, match="limit is 0"):
         client.scan_all(APPLICATION, STATE, limit=0)
-    with pytest.raises(TypeError, match=r"'start'; the options are .*after"):
-        client.scan_all(APPLICATION, STATE, start=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'begin'; the options are .*after"):
+        client.scan_all(APPLICATION, STATE, begin=1)  # type: ignore[call-arg]
     with pytest.raises(errors.UnknownState):
         await client.scan_all(APPLICATION, "no-such-state").page()
     await told_at_deadline(

@@ -19,10 +19,16 @@ from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.scan import Scanning
-from services.client_proxy.http.all_keys import found_keys
+from services.client_proxy.http.all_keys import KeysScan
+from services.client_proxy.http.requests import AllKeys
 from tests.support.entries import hourly, scan_request
 
 CODEC = StateCodec(hourly())
+
+
+def page_of(servicer: Any, codec: StateCodec, after: str) -> KeysScan:
+    asked = AllKeys(10, after, b"", b"", ordered=False, descending=False)
+    return KeysScan(servicer, codec, pb.ReadOptions(), asked, Selection(), None, 1 << 20)
 
 
 class _Directory:
@@ -100,14 +106,12 @@ async def test_a_scan_of_all_keys_keeps_its_place_over_many_empty_key_groups() -
     """However few of them are read in the time of one request."""
     codec = StateCodec(hourly())
     key = codec.storage_key(("sensor-7", 3))
-    name, token = ("app", "hourly"), ""
+    token = ""
     found: list[bytes] = []
     asked: list[int] = []
     for _ in range(hourly().key_groups + 1):
         servicer: Any = _Servicer(codec, key, 1)
-        page = await found_keys(
-            servicer, name, codec, pb.ReadOptions(), 10, token, None, most_bytes=1 << 20, select=Selection()
-        )
+        page = await page_of(servicer, codec, token).found()
         found += [of for of, _, _ in page.rows]
         asked += servicer.asked
         if page.next is None:
@@ -120,9 +124,7 @@ async def test_a_scan_of_all_keys_keeps_its_place_over_many_empty_key_groups() -
     for after in ("", token):
         servicer = _Servicer(codec, key, 0)
         with pytest.raises(DeadlineExceeded):
-            await found_keys(
-                servicer, name, codec, pb.ReadOptions(), 10, after, None, most_bytes=1 << 20, select=Selection()
-            )
+            await page_of(servicer, codec, after).found()
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.scan_token import ScanPlace, place_of
+from keyhole.encoding.scan_token import OrderedPlace, ScanPlace, ordered_place_of, place_of
 from keyhole.encoding.storage_key import prefix_of
-from keyhole.errors import UnavailableError
+from keyhole.errors import UnavailableError, Unsupported
 from keyhole.model.selection import Selection
 from keyhole.rpc.convert_predicates import selection_to_proto
+from keyhole.rpc.ordered_pages import Fetched, FetchedEntry, ordered_pages
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.grpc.query_servicer import ProxyServicer
+from services.client_proxy.http.requests import AllKeys
+
+# Rows may be large: so much is fetched ahead of a key group, and no more than a page beside.
+_ENOUGH_BYTES = 256 << 10
 
 
 class FoundKeys(NamedTuple):
@@ -29,63 +35,144 @@ class FoundKeys(NamedTuple):
     next: str | None
 
 
-async def found_keys(
-    servicer: ProxyServicer,
-    name: tuple[str, str],
-    codec: StateCodec,
-    options: pb.ReadOptions,
-    limit: int,
-    after: str,
-    deadline: Any,
-    most_bytes: int,
-    select: Selection,
-) -> FoundKeys:
-    """Key group by key group, each as of one epoch, until the page is full, or the time is over.
+class KeysScan:
+    """One request for a page of all keys.
 
     Args:
-        after: The token of the page before; empty: there was none.
+        asked: Which keys, how many, and in which order.
+        select: Which entries of them, and what of each.
         most_bytes: The page is full beyond it.
-        select: Which entries, and what of each.
-
-    Raises:
-        MalformedRequest, StaleDescriptor: The token is none, or of another state.
-        KeyholeError: As Scan, where it has come no further than it began. Else that far is an answer, also where there
-            was nothing: the next request says why there is no more for now.
     """
-    descriptor = codec.descriptor
-    place = began = place_of(after, descriptor) if after else ScanPlace()
-    rows: list[tuple[bytes, bytes, int]] = []
-    sources: list[state_pb2.Source] = []
-    size = 0
-    while place.key_group < descriptor.key_groups:
-        request = pb.ScanRequest(
-            state=pb.StateRef(application=name[0], state=name[1]),
-            key_group=pb.KeyGroupScan(key_group=place.key_group, after=place.after),
-            limit=limit - len(rows),
-            options=options,
-            topic_id=descriptor.topic_id,
-            selection=selection_to_proto(select),
+
+    def __init__(
+        self,
+        servicer: ProxyServicer,
+        codec: StateCodec,
+        options: pb.ReadOptions,
+        asked: AllKeys,
+        select: Selection,
+        deadline: Any,
+        most_bytes: int,
+    ) -> None:
+        self._servicer = servicer
+        self._descriptor = codec.descriptor
+        self._options = options
+        self._asked = asked
+        self._select = select
+        self._deadline = deadline
+        self._most_bytes = most_bytes
+        self._rows: list[tuple[bytes, bytes, int]] = []
+        self._sources: list[state_pb2.Source] = []
+        self._size = 0
+
+    async def found(self) -> FoundKeys:
+        """Entries, until the page is full, or the time is over: in order, or key group by key group.
+
+        Raises:
+            MalformedRequest, StaleDescriptor: The token is none, or of another state or order.
+            KeyholeError: As Scan, where it has come no further than it began. Else that far is an answer, also where
+                there was nothing: the next request says why there is no more for now.
+        """
+        return await (self._in_order() if self._asked.ordered else self._by_key_group())
+
+    async def _by_key_group(self) -> FoundKeys:
+        descriptor, after = self._descriptor, self._asked.after
+        place = began = place_of(after, descriptor) if after else ScanPlace()
+        while place.key_group < descriptor.key_groups:
+            try:
+                async with aclosing(self._pages(place.key_group, place.after, self._left())) as pages:
+                    async for page in pages:
+                        self._add(prefix_of(place.key_group), page)
+                        place = place.at(self._rows[-1][0])
+                        if self._full():
+                            return self._told(place)
+            except UnavailableError:
+                if place == began:
+                    raise
+                return self._told(place)
+            place = ScanPlace(place.key_group + 1)
+        return self._told(None)
+
+    async def _in_order(self) -> FoundKeys:
+        descriptor, after, down = self._descriptor, self._asked.after, self._asked.descending
+        place = began = ordered_place_of(after, descriptor, descending=down) if after else OrderedPlace(down)
+        merged = ordered_pages(
+            descriptor.key_groups, self._fetched, descending=down, after=place.after, limit=self._asked.limit
         )
-        prefix = prefix_of(place.key_group)
-        scan: Any = servicer.Scan(request, deadline)
         try:
-            async with aclosing(scan) as pages:
-                async for page in pages:
-                    if not page.values:
-                        continue
-                    if not sources or sources[-1] != page.source:
-                        sources.append(page.source)
-                    rows += [
-                        (prefix + key, row, len(sources) - 1)
-                        for key, row in zip(page.map_keys, page.values, strict=True)
-                    ]
-                    place = ScanPlace(place.key_group, rows[-1][0])
-                    size += page.ByteSize()
-                    if size > most_bytes or len(rows) >= limit:
-                        return FoundKeys(rows, sources, place.token(descriptor))
+            async with aclosing(merged) as batches:
+                async for batch in batches:
+                    for entry in batch[: self._left()]:
+                        row, source = entry.value
+                        self._rows.append((entry.key, row, self._place_of(source)))
+                        self._size += len(entry.key) + len(row)
+                        place = place.at(entry.key)
+                        if self._full():
+                            return self._told(place)
         except UnavailableError:
             if place == began:
                 raise
-            return FoundKeys(rows, sources, place.token(descriptor))
-        place = ScanPlace(place.key_group + 1)
-    return FoundKeys(rows, sources, None)
+            return self._told(place)
+        return self._told(None)
+
+    async def _fetched(self, key_group: int, after: bytes, most: int) -> Fetched:
+        prefix, size, found = prefix_of(key_group), 0, list[FetchedEntry]()
+        async with aclosing(self._pages(key_group, after, most)) as pages:
+            async for page in pages:
+                found += [
+                    FetchedEntry(prefix + key, (row, page.source))
+                    for key, row in zip(page.map_keys, page.values, strict=True)
+                ]
+                size += page.ByteSize()
+                if size > _ENOUGH_BYTES:
+                    return Fetched(found, ended=False)
+        return Fetched(found, len(found) < most)
+
+    async def _pages(self, key_group: int, after: bytes, limit: int) -> AsyncGenerator[pb.ScanResponse]:
+        """The pages of one call that have entries."""
+        asked, descriptor = self._asked, self._descriptor
+        request = pb.ScanRequest(
+            state=pb.StateRef(application=descriptor.application, state=descriptor.state),
+            key_group=pb.KeyGroupScan(
+                key_group=key_group,
+                after=after,
+                start=asked.start,
+                stop=asked.stop,
+                descending=asked.descending,
+            ),
+            limit=limit,
+            options=self._options,
+            topic_id=descriptor.topic_id,
+            # One that is empty makes servers say whether they know of ranges.
+            selection=selection_to_proto(self._select) or pb.Selection(),
+        )
+        wants = not self._select.is_all or bool(asked.start or asked.stop or asked.descending)
+        scan: Any = self._servicer.Scan(request, self._deadline)
+        async with aclosing(scan) as pages:
+            async for page in pages:
+                if wants and not page.selected:
+                    raise Unsupported(
+                        f"server {page.source.server} is of an earlier version, which knows no where, fields, "
+                        "keys_only, order and range of keys; update it, or leave them out"
+                    )
+                if page.map_keys:
+                    yield page
+
+    def _add(self, prefix: bytes, page: pb.ScanResponse) -> None:
+        source = self._place_of(page.source)
+        self._rows += [(prefix + key, row, source) for key, row in zip(page.map_keys, page.values, strict=True)]
+        self._size += page.ByteSize()
+
+    def _place_of(self, source: state_pb2.Source) -> int:
+        if source not in self._sources:
+            self._sources.append(source)
+        return self._sources.index(source)
+
+    def _left(self) -> int:
+        return self._asked.limit - len(self._rows)
+
+    def _full(self) -> bool:
+        return self._size > self._most_bytes or not self._left()
+
+    def _told(self, place: ScanPlace | OrderedPlace | None) -> FoundKeys:
+        return FoundKeys(self._rows, self._sources, None if place is None else place.token(self._descriptor))

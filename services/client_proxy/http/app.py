@@ -40,7 +40,7 @@ from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http import answers as http_answers
 from services.client_proxy.http import caching
 from services.client_proxy.http import requests as http_requests
-from services.client_proxy.http.all_keys import found_keys
+from services.client_proxy.http.all_keys import KeysScan
 from services.client_proxy.http.cors import allowing
 from services.client_proxy.http.figures import computed
 from services.client_proxy.http.host_names import VARIABLE as HOSTS_VARIABLE
@@ -261,11 +261,10 @@ class HttpReads:
     async def _scan_all(
         self, name: tuple[str, str], codec: StateCodec, asked: Parameters, deadline: Any
     ) -> dict[str, Any]:
-        limit, after = http_requests.all_keys(asked)
-        options, select = http_requests.packed(asked.options), http_requests.selected(codec, asked)
-        found = await found_keys(
-            self._servicer, name, codec, options, limit, after, deadline, _MOST_ANSWER_BYTES, select
-        )
+        wanted, options = http_requests.all_keys(codec, asked), http_requests.packed(asked.options)
+        select = http_requests.selected(codec, asked)
+        scan = KeysScan(self._servicer, codec, options, wanted, select, deadline, _MOST_ANSWER_BYTES)
+        found = await scan.found()
         return await self._decoded(
             name,
             deadline,

@@ -147,19 +147,20 @@ def _whole() -> _Json:
     }
     spent = {**all_keys, "entries": [{"key": "c1", "value": {"spent": 42.5}, "source": 0}]}
     names = {**all_keys, "entries": [{"key": "c1", "value": None, "source": 0}]}
-    answers = {"rules": entries, "keys": all_keys, "fields": spent, "names": names}
+    answers = {"rules": entries, "keys": all_keys, "fields": spent, "names": names, "prefix": all_keys}
     totals = {"application": "shop", "state": "totals"}
     return _operation(
         "scan",
         "values",
         "All keys of a state; of a broadcast state in their order",
-        ("application", "state", "after", *_SCAN, *_READ),
+        ("application", "state", "after", "ordered", "prefix", *_SCAN, *_READ),
         _answered("Entries.", ("Entries", "FoundEntries"), answers),
         {
             "rules": {"application": "shop", "state": "rules"},
             "keys": totals,
             "fields": {**totals, "fields": "spent"},
             "names": {**totals, "keys_only": "true"},
+            "prefix": {**totals, "prefix": "c", "ordered": "true"},
         },
     )
 

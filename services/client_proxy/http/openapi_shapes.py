@@ -216,8 +216,15 @@ PARAMETERS: _Json = {
         _parameter("state", "path", "The state's name.", _NAME),
         _parameter("key", "path", f"Of several columns a JSON array, or commas between them: {_SPELLED}.", _TEXT),
         _parameter("map_key", "query", "Of a map or list state: the entry that is asked for, spelled as a key.", _TEXT),
-        _parameter("from", "query", "The first map key of a scan.", _TEXT),
-        _parameter("to", "query", "The map key before which a scan ends.", _TEXT),
+        _parameter("from", "query", "The first map key of a scan; of all keys the first key.", _TEXT),
+        _parameter("to", "query", "The map key before which a scan ends; of all keys the key.", _TEXT),
+        _parameter("prefix", "query", "Of a scan of all keys: how the keys begin.", _TEXT),
+        _parameter(
+            "ordered",
+            "query",
+            "Of a scan of all keys: in the order of the keys, and so with descending.",
+            {"type": "boolean", "default": False},
+        ),
         _parameter(
             "limit",
             "query",

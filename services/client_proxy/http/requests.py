@@ -32,6 +32,8 @@ _READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending")
 _WHERE, _FIELDS, _KEYS_ONLY = _SELECT = ("where", "fields", "keys_only")
 _AFTER, _OF = "after", "of"
+_ORDERED, _PREFIX = "ordered", "prefix"
+_ALL_KEYS = (_AFTER, _ORDERED, _PREFIX)
 _MAP_KEY = "map_key"
 _CONSISTENCY = "consistency"
 _CONSISTENCIES = {"committed": pb.CONSISTENCY_COMMITTED, "snapshot": pb.CONSISTENCY_SNAPSHOT}
@@ -83,7 +85,7 @@ def parameters(
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
     scan = (*_SCAN, *_SELECT)
-    own = (*scan, _MAP_KEY) if one_key else (*scan, _AFTER) if all_keys else (_CONSISTENCY,) if many else ()
+    own = (*scan, _MAP_KEY) if one_key else (*scan, *_ALL_KEYS) if all_keys else (_CONSISTENCY,) if many else ()
     known = (*_READ, *((_OF, *_SELECT) if figures else own))
     given: dict[str, str] = {}
     several: dict[str, list[str]] = {_WHERE: [], _OF: []}
@@ -172,8 +174,9 @@ def scan_request(codec: StateCodec, key: str | None, asked: Parameters) -> tuple
             f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: "
             + ("it is scanned whole, without a key" if key is not None else "name the key whose entries are wanted")
         )
-    if _AFTER in others:
-        raise MalformedRequest("a broadcast state is in the order of its keys; go on by from, or to, and not by after")
+    for name in _ALL_KEYS:
+        if name in others:
+            raise MalformedRequest(f"a broadcast state is in the order of its keys; go on by from or to, not by {name}")
     limit = _limit(others)
     request = pb.ScanRequest(
         key=pb.Key() if key is None else key_to_proto(descriptor.scan_key, parse_key(descriptor.scan_key, key)),
@@ -220,18 +223,33 @@ def packed(options: pb.ReadOptions) -> pb.ReadOptions:
     return asked
 
 
-def all_keys(asked: Parameters) -> tuple[int, str]:
-    """Of a scan of all keys: how many there may be in the answer, and the token to go on behind; empty: none.
+class AllKeys(NamedTuple):
+    """A scan of all keys: how many may be in the answer, what to go on behind (empty: nothing), and which keys."""
+
+    limit: int
+    after: str
+    start: bytes
+    stop: bytes
+    ordered: bool
+    descending: bool
+
+
+def all_keys(codec: StateCodec, asked: Parameters) -> AllKeys:
+    """What is asked for of all keys.
 
     Raises:
         MalformedRequest: A parameter that can't be.
+        KeyMismatch: A bound that does not fit the key.
     """
-    ordered = [name for name in ("from", "to", "descending") if name in asked.others]
-    if ordered:
-        raise MalformedRequest(
-            f"all keys of a state come in no order, so that there is no {ordered[0]}; name a key to scan its entries"
-        )
-    return _limit(asked.others), asked.others.get(_AFTER, "")
+    others = asked.others
+    columns = codec.descriptor.scan_key
+    given = {
+        name: _columns(parse_bound(columns, others[name])) if name in others else () for name in ("from", "to", _PREFIX)
+    }
+    start, stop = codec.key_range(given["from"], given["to"], given[_PREFIX])
+    descending = _flag(others, "descending")
+    ordered = _flag(others, _ORDERED) or descending
+    return AllKeys(_limit(others), others.get(_AFTER, ""), start, stop, ordered, descending)
 
 
 def _flag(others: dict[str, str], name: str) -> bool:

@@ -17,7 +17,7 @@ from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
-from keyhole.rpc.scan_requests import scan_range, selected_entries
+from keyhole.rpc.scan_requests import is_descending, scan_range, selected_entries
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -122,7 +122,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             return
         known, sent = len(within.prefix), False
         with (
-            self._scans.open(lambda: table.scan(within, bounds, descending=request.descending)) as scanned,
+            self._scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as pages,
         ):
             for page in pages:

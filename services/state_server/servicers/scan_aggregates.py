@@ -10,6 +10,7 @@ from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.selected_entries import SelectedEntries
 from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.requested_aggregates import RequestedAggregates
+from keyhole.rpc.scan_requests import is_descending
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.scans import Scans
 from services.state_server.read.table import Table
@@ -26,7 +27,7 @@ async def aggregated(
     asked, bounds = RequestedAggregates(table.descriptor, request, select), bounds_from_proto(request.options)
     selected, begun = request.HasField("selection"), False
     with (
-        scans.open(lambda: table.scan(within, bounds, descending=request.descending)) as scanned,
+        scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
         closing(scans.pages(scanned, 0, select)) as pages,
     ):
         for page in pages:

@@ -92,10 +92,15 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "key", nargs="?", metavar="KEY", help="as for get, without the map key; default: all keys, in no order"
     )
     scan.add_argument(
-        "--from", dest="start", metavar="MAPKEY", help="inclusive, its first columns will do; default: all"
+        "--from",
+        dest="start",
+        metavar="MAPKEY",
+        help="inclusive, its first columns will do; of all keys a key; default: all",
     )
     scan.add_argument("--to", dest="stop", metavar="MAPKEY", help="exclusive; as --from")
     scan.add_argument("--descending", action="store_true", help="from the last one on")
+    scan.add_argument("--ordered", action="store_true", help="all keys in the order of the keys; default: in none")
+    scan.add_argument("--prefix", metavar="KEY", help="of all keys those that begin so: of a text, or of bytes")
     scan.add_argument(
         "--where",
         action="append",

@@ -84,7 +84,15 @@ def read(options: argparse.Namespace) -> int:
             from keyhole.cli import scan_command
 
             bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
-            within = scan_command.Range(options.start, options.stop, options.descending, options.limit, options.after)
+            within = scan_command.Range(
+                options.start,
+                options.stop,
+                options.descending,
+                options.limit,
+                options.after,
+                options.ordered,
+                options.prefix,
+            )
             wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only, options.aggregate)
             scan_command.scan(client, output, options.state, options.key, within, bounds, wanted)
         elif options.read == "watch":

@@ -34,6 +34,8 @@ class Range:
     descending: bool
     limit: int | None
     after: str | None = None
+    ordered: bool = False
+    prefix: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def scan(
 
     Raises:
         KeyMismatch: The key, or a bound, does not fit the state.
-        WrongUsage: A bound without a key; or --after where the entries come in order; or aggregates of a part.
+        WrongUsage: --after, --ordered or --prefix where the entries of one key come; or aggregates of a part.
         ValueMismatch, MalformedRequest: What is wanted does not fit it, or is no comparison.
         Unsupported: The state has one value per key, and a key is named.
         KeyholeError: As Client.scan and Client.scan_all.
@@ -75,6 +77,8 @@ def scan(
     if key is None and descriptor.scan_key:
         _scan_all(client, output, path, descriptor, within, bounds, wanted)
         return
+    if within.ordered or within.prefix is not None:
+        raise WrongUsage("--ordered and --prefix are of all keys of a state; the entries of one key come in order")
     if within.after is not None:
         raise WrongUsage(f"state {path} is listed whole, in order: leave --after out, and go on by --from")
     check_has_entries(descriptor)
@@ -167,15 +171,15 @@ def _scan_all(
     bounds: Bounds,
     wanted: WantedEntries,
 ) -> None:
-    if within.start is not None or within.stop is not None or within.descending:
-        columns = ", ".join(f"{column.name} {column.type}" for column in descriptor.scan_key)
-        raise WrongUsage(
-            f"--from, --to and --descending are of the entries of one key; name it ({columns}), or leave them out: all "
-            "keys come in no order"
-        )
+    key = descriptor.scan_key
     with client.scan_all(
         descriptor.application,
         descriptor.state,
+        start=None if within.start is None else parse_bound(key, within.start),
+        stop=None if within.stop is None else parse_bound(key, within.stop),
+        prefix=None if within.prefix is None else parse_bound(key, within.prefix),
+        ordered=within.ordered,
+        descending=within.descending,
         limit=within.limit or MOST_OF_ALL,
         after=within.after,
         stale=bounds.stale,
@@ -198,16 +202,22 @@ def _scan_all(
     if output.as_json:
         print(json.dumps({"entries": rows, "next": found.token}, default=str))
     else:
-        _show(output, path, descriptor, rows, found.token)
+        order = "in order" if within.ordered or within.descending else "in no order"
+        _show(output, path, descriptor, rows, found.token, order)
     if broken is not None:
         raise broken
 
 
 def _show(
-    output: OutputFormat, path: str, descriptor: StateDescriptor, rows: list[dict[str, Any]], token: str | None
+    output: OutputFormat,
+    path: str,
+    descriptor: StateDescriptor,
+    rows: list[dict[str, Any]],
+    token: str | None,
+    order: str,
 ) -> None:
     names = ", ".join(column.name for column in (*descriptor.scan_key, *descriptor.entry_key))
-    output.rows(rows, f"{path}: {len(rows):,} entries by {names}, in no order")
+    output.rows(rows, f"{path}: {len(rows):,} entries by {names}, {order}")
     if token is not None:
         Console(stderr=True).print(f"there may be more: --after {token}", markup=False, highlight=False, soft_wrap=True)
 

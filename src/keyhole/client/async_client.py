@@ -24,6 +24,7 @@ from keyhole.client.options import (
     asked_of,
     at_one_epoch,
     defaults,
+    keys_asked,
     options_of_watch,
     selection_of,
 )
@@ -230,12 +231,15 @@ class AsyncClient:
                 print(entry.key, entry.value)
 
         They come key group by key group: in no order that means something, and each key group as of one epoch. Others
-        may be of another epoch. A scan that breaks off has a `token`, behind which a later one goes on.
+        may be of another epoch. A scan that breaks off has a `token`, behind which a later one goes on. With `ordered`
+        they come in the order of their keys; what is fetched at once of a key group is of one epoch then.
 
         Args:
-            options: limit, after, key_groups, where, fields, keys_only, and those of `get`: see ScanAllOptions.
+            options: limit, after, start, stop, prefix, ordered, descending, key_groups, where, fields, keys_only, and
+                those of `get`: see ScanAllOptions.
 
         Raises (once it is read):
+            KeyMismatch, NullKey: A bound does not fit the key.
             ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
             ServerLost: It broke off within a key group.
             StaleDescriptor: The state was made anew since the scan, or the one of its token, has begun.
@@ -248,10 +252,10 @@ class AsyncClient:
             TypeError: An option that there is not.
         """
         bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
-        limit, after, select = checked_limit(options.get("limit")), options.get("after"), selection_of(options)
-        name, only = (application, state), options.get("key_groups")
+        limit, after, asked = checked_limit(options.get("limit")), options.get("after"), keys_asked(options)
+        name = (application, state)
         return AsyncStateScan(
-            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, select, only), limit, after
+            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, asked), limit, after
         )
 
     async def aggregate(

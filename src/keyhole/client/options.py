@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
+from keyhole.client.wire.key_bounds import AskedKeys, key_bounds
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import MalformedRequest
 from keyhole.model.predicates import Predicate
@@ -85,6 +86,16 @@ class ScanAllOptions(SelectOptions, total=False):
     """The most entries; None: all."""
     after: str | None
     """The `token` of an earlier scan: go on behind what that one has given. None: from the start."""
+    start: Key | None
+    """From which key on (inclusive); of several columns, the first ones will do. None: from the first one."""
+    stop: Key | None
+    """Up to which key (exclusive), as `start`. None: to the last one."""
+    prefix: Key | None
+    """Keys that begin so: a text or bytes; of several columns the first ones, and how the last of these begins."""
+    ordered: bool
+    """In the order of the keys, which takes longer than in none."""
+    descending: bool
+    """In the order of the keys, from the last one down."""
     key_groups: range | None
     """These key groups alone, for readers who share a state: `range(16)` and `range(16, 32)`. None: all."""
 
@@ -162,6 +173,16 @@ def options_of_watch(options: WatchingOptions) -> None:
             raise TypeError(
                 f"unexpected keyword argument {name!r}; the options are {', '.join(WatchingOptions.__annotations__)}"
             )
+
+
+def keys_asked(options: ScanAllOptions) -> AskedKeys:
+    """What a scan of all keys with these options is of. Raises MalformedRequest: There is nothing like it."""
+    descending = bool(options.get("descending", False))
+    ordered, key_groups = bool(options.get("ordered", False)) or descending, options.get("key_groups")
+    if ordered and key_groups is not None:
+        raise MalformedRequest("key_groups are read in no order; leave them, or ordered and descending, out")
+    within = key_bounds(options.get("start"), options.get("stop"), options.get("prefix"))
+    return AskedKeys(selection_of(options), within, ordered, descending, key_groups)
 
 
 def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptions] = ReadOptions) -> RequestedRead:

@@ -81,11 +81,45 @@ class StateCodec:
         end = prefix + self.entries.encode_first(stop) if stop else end_of_prefix(prefix)
         return EntryRange(prefix, prefix + self.entries.encode_first(start), end)
 
-    def group_range(self, key_group: int, after: bytes = b"") -> EntryRange:
-        """All entries of a key group, of all its keys.
+    def key_range(
+        self, start: Sequence[Any] = (), stop: Sequence[Any] = (), prefix: Sequence[Any] = ()
+    ) -> tuple[bytes, bytes]:
+        """The encoded keys, in any key group, that are at least `start` and below `stop`, or begin as `prefix` does.
+
+        Args:
+            start, stop: The first columns of a key, or all of them; empty: no bound.
+            prefix: The first columns of a key; the last of them is the beginning of a text or of bytes. Empty: any.
+
+        Returns:
+            The first bytes, inclusive, and the last ones, exclusive; empty: no bound.
+
+        Raises:
+            KeyMismatch, NullKey: A value does not fit its column.
+            MalformedRequest: A prefix together with a bound.
+        """
+        keys = self.keys if self.descriptor.scan_key else self.entries
+        if not prefix:
+            return keys.encode_first(start), keys.encode_first(stop)
+        if start or stop:
+            raise MalformedRequest("a prefix of keys is a range of its own; leave start and stop out")
+        beginning = keys.encode_prefix(prefix)
+        return beginning, end_of_prefix(beginning) or b""
+
+    def group_range(
+        self,
+        key_group: int,
+        after: bytes = b"",
+        start: bytes = b"",
+        stop: bytes = b"",
+        *,
+        descending: bool = False,
+    ) -> EntryRange:
+        """The entries of a key group, of all its keys or of a range of them.
 
         Args:
             after: The storage key of the last one that was read; empty: none was.
+            start, stop: See `key_range`.
+            descending: They are read from the last one down.
 
         Raises:
             MalformedRequest: There is no such key group, or `after` is no storage key of it.
@@ -97,8 +131,11 @@ class StateCodec:
             )
         if after and not (after.startswith(prefix) and len(after) > GROUP_BYTES):
             raise MalformedRequest(f"what a scan of state {name} is to go on behind is no storage key of its key group")
+        low, high = prefix + start, prefix + stop if stop else None
+        if after and descending:
+            return EntryRange(prefix, low, after if high is None else min(high, after))
         # The lowest key above it is one byte longer.
-        return EntryRange(prefix, after + b"\0" if after else prefix, None)
+        return EntryRange(prefix, max(low, after + b"\0") if after else low, high)
 
     def storage_keys(self, keys: Iterable[tuple[KeyValue, ...]]) -> list[bytes]:
         """Encodes keys that are given as the values of their columns, of one column too. Raises as KeyCodec.check."""

@@ -104,6 +104,22 @@ class KeyCodec:
         first = [plain(column, value) for column, value in zip(self.columns, values, strict=False)]
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, first, strict=False))
 
+    def encode_prefix(self, values: Sequence[Any]) -> bytes:
+        """As `encode_first`, of keys whose column of the last value begins so, and need not be the same.
+
+        Raises:
+            KeyMismatch: Also where that column is no text and no bytes.
+            NullKey: A value is None.
+        """
+        encoded = self.encode_first(values)
+        last = self.columns[len(values) - 1]
+        if last.type not in (KeyType.STRING, KeyType.BINARY):
+            raise KeyMismatch(
+                f"key column {last.name} is a {last.type}, of which there is no prefix; give start and stop",
+                column=last.name,
+            )
+        return encoded[: -len(_END)]
+
     def encode_values(self, values: Sequence[Any]) -> bytes:
         """Returns the encoded key, of values that `check` has passed; raises nothing."""
         return b"".join(_ENCODE[column.type](value) for column, value in zip(self.columns, values, strict=True))

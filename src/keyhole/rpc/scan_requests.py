@@ -34,10 +34,16 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
             raise MalformedRequest("a scan of a key group takes no key, from, to and descending; leave them out")
         if request.key_group.key_group > _MOST_KEY_GROUP:
             raise MalformedRequest(f"there is no key group {request.key_group.key_group}")
-        return codec.group_range(request.key_group.key_group, request.key_group.after)
+        of = request.key_group
+        return codec.group_range(of.key_group, of.after, of.start, of.stop, descending=of.descending)
     check_has_entries(descriptor)
     start, stop = key_from_proto(getattr(request, "from")), key_from_proto(request.to)
     return codec.entry_range(key_from_proto(request.key), start, stop)
+
+
+def is_descending(request: query_pb2.ScanRequest) -> bool:
+    """Whether it is read from the last entry down."""
+    return request.descending or request.key_group.descending
 
 
 def selected_entries(descriptor: StateDescriptor, request: query_pb2.ScanRequest) -> SelectedEntries:

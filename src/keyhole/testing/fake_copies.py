@@ -29,7 +29,7 @@ from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.read_requests import check_consistency
 from keyhole.rpc.requested_aggregates import RequestedAggregates
-from keyhole.rpc.scan_requests import selected_entries
+from keyhole.rpc.scan_requests import is_descending, selected_entries
 from keyhole.v1 import predicate_pb2, state_pb2
 from keyhole.v1 import query_pb2 as pb
 
@@ -234,7 +234,7 @@ def _kept(
         for key, row in rows.items()
         if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop)
     )
-    if request.descending:
+    if is_descending(request):
         found.reverse()
     return select.kept(found)[: request.limit or None]
 

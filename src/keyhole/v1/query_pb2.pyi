@@ -384,18 +384,31 @@ class KeyGroupScan(_message.Message):
 
     KEY_GROUP_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    DESCENDING_FIELD_NUMBER: _builtins.int
     key_group: _builtins.int
     after: _builtins.bytes
-    """The storage key to go on behind; empty: from the start."""
+    """The storage key to go on behind; empty: from the start. It need not be there."""
+    start: _builtins.bytes
+    """Of encoded keys (docs/keys.md), or of the beginnings of some: inclusive, and exclusive; empty: no bound."""
+    stop: _builtins.bytes
+    descending: _builtins.bool
+    """From the last one down. Of a request with any of these three give a `selection`, too, be it empty: servers that know
+    of none pass over them.
+    """
     def __init__(
         self,
         *,
         key_group: _builtins.int = ...,
         after: _builtins.bytes = ...,
+        start: _builtins.bytes = ...,
+        stop: _builtins.bytes = ...,
+        descending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "key_group", b"key_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "descending", b"descending", "key_group", b"key_group", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

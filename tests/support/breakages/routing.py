@@ -161,7 +161,7 @@ ROUTING = (
         "the rows of a server that knows of no selection are taken for selected ones",
         "routing",
         "src/keyhole/client/wire/selected_rows.py",
-        "        if self._asked and not page.selected:\n",
+        '        if request.HasField("selection") and not page.selected:\n',
         "        if False:\n",
         (
             "test_selected_scans.py::test_a_server_that_knows_of_no_selection_is_refused_and_its_rows_are_not_taken_for_chosen_ones",
@@ -174,6 +174,22 @@ ROUTING = (
         "min(most, left) if limit and not (select and select.tests) else most)\n            if not piece:\n",
         "min(most, left) if limit else most)\n            if not piece or limit and looked >= limit:\n",
         ("test_selected_scans.py::test_entries_fields_and_keys_alone_come_as_they_are_asked_for",),
+    ),
+    Breakage(
+        "of keys in order what a key group may still have before them is not waited for",
+        "routing",
+        "src/keyhole/rpc/ordered_pages.py",
+        "            count = len(entries) if safe is None else _not_behind(entries, safe, descending=descending)\n",
+        "            count = len(entries)\n",
+        ("test_ordered_pages.py::test_all_entries_come_in_order_behind_the_place_and_nothing_is_fetched_again",),
+    ),
+    Breakage(
+        "a scan from the last key down goes on above its token",
+        "routing",
+        "src/keyhole/encoding/codec.py",
+        "            return EntryRange(prefix, low, after if high is None else min(high, after))\n",
+        "            return EntryRange(prefix, low, high)\n",
+        ("test_ordered_scans.py::test_all_keys_come_in_order_from_either_end_and_go_on_behind_a_token",),
     ),
     Breakage(
         "an average of all keys is that of the key group that answered last",
@@ -219,8 +235,8 @@ ROUTING = (
         "a scan of all keys gives the entry of its token once more",
         "routing",
         "src/keyhole/encoding/codec.py",
-        '        return EntryRange(prefix, after + b"\\0" if after else prefix, None)\n',
-        "        return EntryRange(prefix, after or prefix, None)\n",
+        '        return EntryRange(prefix, max(low, after + b"\\0") if after else low, high)\n',
+        "        return EntryRange(prefix, max(low, after), high)\n",
         ("test_scan_all.py::test_a_scan_goes_on_behind_its_token_wherever_it_was_left",),
     ),
     Breakage(

@@ -15,11 +15,13 @@ import grpc
 from keyhole.client.options import RequestedRead
 from keyhole.client.wire.aggregate_reads import AggregateReads
 from keyhole.client.wire.cut_off import is_cut_off
+from keyhole.client.wire.key_bounds import AskedKeys
 from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.key_group_epochs import KeyGroupBatch
 from keyhole.client.wire.key_group_reads import EntriesRead, KeyGroupReads
 from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.lookups import LookupBatch, Whole
+from keyhole.client.wire.ordered_reads import OrderedReads
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
@@ -94,21 +96,23 @@ class Connection:
         seconds: float,
         limit: int | None,
         after: str | None,
-        select: Selection,
-        key_groups: range | None = None,
+        asked: AskedKeys,
     ) -> AsyncGenerator[EntriesRead]:
         """All keys of a state, page by page. Close the iterator. Raises as AsyncClient.scan_all."""
-        reads = KeyGroupReads(
+        calls = KeyGroupCalls(
             self._links,
             name,
             lambda: self._states.get(name) or self._reads(*name),
             bounds,
-            seconds,
-            limit,
-            after,
-            select,
-            key_groups,
+            asked.select,
+            asked.within,
+            descending=asked.descending,
         )
+        reads: KeyGroupReads | OrderedReads
+        if asked.ordered:
+            reads = OrderedReads(self._links, calls, seconds, limit, after, descending=asked.descending)
+        else:
+            reads = KeyGroupReads(self._links, name, calls, seconds, limit, after, asked.key_groups)
         try:
             async with aclosing(reads.pages()) as pages:
                 async for page in pages:

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from keyhole.client.wire.key_bounds import ALL_KEYS, KeyBounds
 from keyhole.client.wire.links import Link, Links
 from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
@@ -30,6 +31,8 @@ class KeyGroupCalls:
         name: Application and state.
         reads: Of the state.
         select: Which entries, and what of each.
+        within: Of which keys.
+        descending: From the last one of each key group down.
     """
 
     def __init__(
@@ -39,12 +42,17 @@ class KeyGroupCalls:
         reads: Callable[[], StateReads],
         bounds: ReadBounds,
         select: Selection,
+        within: KeyBounds = ALL_KEYS,
+        *,
+        descending: bool = False,
     ) -> None:
         self._links = links
         self._name = name
         self._reads = reads
         self._bounds = bounds
         self._select = select
+        self._within = within
+        self._descending = descending
         self._selected: tuple[StateCodec, SelectedRows] | None = None
         self._topic_id = ""
         self._loop = asyncio.get_running_loop()
@@ -69,6 +77,15 @@ class KeyGroupCalls:
                 self._topic_id = codec.descriptor.topic_id
                 return codec
 
+    def encoded(self, codec: StateCodec) -> tuple[bytes, bytes]:
+        """The bounds of the keys. Raises KeyMismatch, NullKey, MalformedRequest: They don't fit the state's."""
+        return self._within.encoded(codec)
+
+    def key_group(self, codec: StateCodec, key_group: int, after: bytes = b"") -> pb.KeyGroupScan:
+        """What is asked for of a key group, behind a storage key."""
+        start, stop = self.encoded(codec)
+        return pb.KeyGroupScan(key_group=key_group, after=after, start=start, stop=stop, descending=self._descending)
+
     def rows(self, codec: StateCodec) -> SelectedRows:
         """What reads the values of pages. Raises ValueMismatch: The state has no field that is selected by."""
         if self._selected is None or self._selected[0] is not codec:
@@ -84,7 +101,7 @@ class KeyGroupCalls:
             key_group=key_group,
             options=bounds_to_proto(self._bounds.among([key_group.key_group])),
             topic_id=codec.descriptor.topic_id,
-            selection=selection_to_proto(self._select),
+            selection=self._selection(key_group),
             **asked,
         )
         call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
@@ -95,12 +112,17 @@ class KeyGroupCalls:
                 if not begun:
                     check_goes_on(codec, request, page, link.target)
                 begun = begun or bool(page.map_keys)
-                self.rows(codec).check_heeded(page)
+                self.rows(codec).check_heeded(page, request)
                 yield page
         except grpc.RpcError as error:
             raise link.failed(error) from error
         finally:
             call.cancel()
+
+    def _selection(self, asked: pb.KeyGroupScan) -> pb.Selection | None:
+        bounded = asked.start or asked.stop or asked.descending
+        # One that is empty makes servers say whether they know of ranges.
+        return selection_to_proto(self._select) or (pb.Selection() if bounded else None)
 
     async def codec(self, deadline: float) -> StateCodec:
         """As the state is now. Raises StaleDescriptor: It was made anew since `begun_with`."""

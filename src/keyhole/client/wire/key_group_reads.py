@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entries
 from keyhole.client.wire.links import CallAttempts, Links
-from keyhole.client.wire.state_reads import StateReads
-from keyhole.encoding.scan_token import ScanPlace, place_of
-from keyhole.encoding.storage_key import group_of, prefix_of
+from keyhole.encoding.scan_token import OrderedPlace, ScanPlace, place_of
+from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import (
     DeadlineExceeded,
     KeyholeError,
@@ -22,8 +21,7 @@ from keyhole.errors import (
     UnavailableError,
     ValueMismatch,
 )
-from keyhole.model.read import KeyedEntry, ReadBounds
-from keyhole.model.selection import Selection
+from keyhole.model.read import KeyedEntry
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import source_from_proto
 from keyhole.v1 import query_pb2 as pb
@@ -42,8 +40,8 @@ class EntriesRead(NamedTuple):
 
     entries: Sequence[KeyedEntry]
     keys: Sequence[bytes]
-    before: ScanPlace
-    behind: ScanPlace | None
+    before: ScanPlace | OrderedPlace
+    behind: ScanPlace | OrderedPlace | None
     descriptor: StateDescriptor
 
     def token(self, given: int) -> str | None:
@@ -51,8 +49,7 @@ class EntriesRead(NamedTuple):
         if given < len(self.keys):
             if not given:
                 return self.before.token(self.descriptor)
-            key = self.keys[given - 1]
-            return ScanPlace(group_of(key), key).token(self.descriptor)
+            return self.before.at(self.keys[given - 1]).token(self.descriptor)
         return None if self.behind is None else self.behind.token(self.descriptor)
 
 
@@ -60,11 +57,10 @@ class KeyGroupReads:
     """One scan of all keys of a state. Used from the event loop's thread only.
 
     Args:
-        reads: Of the state.
+        name: Application and state.
         seconds: How long one key group may take.
         limit: The most entries; None: all.
         after: The token to go on behind; None: from the start.
-        select: Which entries, and what of each.
         key_groups: Which key groups alone; None: all.
     """
 
@@ -72,17 +68,15 @@ class KeyGroupReads:
         self,
         links: Links,
         name: tuple[str, str],
-        reads: Callable[[], StateReads],
-        bounds: ReadBounds,
+        calls: KeyGroupCalls,
         seconds: float,
         limit: int | None,
         after: str | None,
-        select: Selection,
-        key_groups: range | None = None,
+        key_groups: range | None,
     ) -> None:
         self._links = links
         self._name = name
-        self._calls = KeyGroupCalls(links, name, reads, bounds, select)
+        self._calls = calls
         self._seconds = seconds
         self._left = limit
         self._after = after
@@ -95,7 +89,7 @@ class KeyGroupReads:
         Raises:
             KeyholeError: See AsyncClient.scan_all.
         """
-        codec = await self._calls.begun_with(self._loop.time() + self._seconds, lambda _: None)
+        codec = await self._calls.begun_with(self._loop.time() + self._seconds, self._calls.encoded)
         descriptor = codec.descriptor
         only = self._only(descriptor)
         place = place_of(self._after, descriptor) if self._after else ScanPlace(only.start)
@@ -133,7 +127,7 @@ class KeyGroupReads:
             link = await attempts.link()
             begun = False
             try:
-                asked = pb.KeyGroupScan(key_group=place.key_group, after=place.after)
+                asked = self._calls.key_group(codec, place.key_group, place.after)
                 answer = self._calls.pages(link, codec, asked, deadline, limit=self._left or 0)
                 async with aclosing(answer) as pages:
                     async for page in pages:

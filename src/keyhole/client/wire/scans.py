@@ -145,7 +145,7 @@ class Scanner:
         try:
             async for page in call:
                 link.heard()
-                answer.add(page)
+                answer.add(page, request)
         except grpc.RpcError as error:
             told: KeyholeError = link.failed(error)
             if isinstance(told, DeadlineExceeded):
@@ -167,11 +167,11 @@ class _Answer:
         self._decode_key, self._single = codec.entries.decode, len(codec.entries.columns) == 1
         self._selecting = SelectedRows(codec, select)
 
-    def add(self, page: pb.ScanResponse) -> None:
+    def add(self, page: pb.ScanResponse, request: pb.ScanRequest) -> None:
         """Raises ValueMismatch, StaleDescriptor, Unsupported: A row is not of the codec's schemas, or newer than these;
         or the server knows of no selections.
         """
-        self._selecting.check_heeded(page)
+        self._selecting.check_heeded(page, request)
         self.source = self.source or source_from_proto(page.source)
         decode_key, single = self._decode_key, self._single
         for encoded, value in zip(page.map_keys, self._selecting.values(page), strict=True):

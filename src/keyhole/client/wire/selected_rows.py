@@ -21,19 +21,18 @@ class SelectedRows:
     """
 
     def __init__(self, codec: StateCodec, select: Selection) -> None:
-        self._asked = not select.is_all
         self._keys_only = select.keys_only
         given = given_descriptor(codec.descriptor, select)
         self._decode: Callable[[bytes], Any] = codec.decode_row
         if given is not codec.descriptor:
             self._decode = RowCodec(given).decode
 
-    def check_heeded(self, page: pb.ScanResponse) -> None:
+    def check_heeded(self, page: pb.ScanResponse, request: pb.ScanRequest) -> None:
         """Raises Unsupported: The page has what was not asked for, of a server that knows of no selection."""
-        if self._asked and not page.selected:
+        if request.HasField("selection") and not page.selected:
             raise Unsupported(
-                f"server {page.source.server} is of an earlier version, which knows no where, fields and keys_only; "
-                "update it, or leave them out"
+                f"server {page.source.server} is of an earlier version, which knows no where, fields, keys_only, "
+                "order and range of keys; update it, or leave them out"
             )
 
     def values(self, page: pb.ScanResponse) -> Sequence[Any]:

@@ -799,8 +799,14 @@ func (x *GetManyResponse) GetAnswers() []*Answer {
 type KeyGroupScan struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	KeyGroup uint32                 `protobuf:"varint,1,opt,name=key_group,json=keyGroup,proto3" json:"key_group,omitempty"`
-	// The storage key to go on behind; empty: from the start.
-	After         []byte `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// The storage key to go on behind; empty: from the start. It need not be there.
+	After []byte `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Of encoded keys (docs/keys.md), or of the beginnings of some: inclusive, and exclusive; empty: no bound.
+	Start []byte `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
+	Stop  []byte `protobuf:"bytes,4,opt,name=stop,proto3" json:"stop,omitempty"`
+	// From the last one down. Of a request with any of these three give a `selection`, too, be it empty: servers that know
+	// of none pass over them.
+	Descending    bool `protobuf:"varint,5,opt,name=descending,proto3" json:"descending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -847,6 +853,27 @@ func (x *KeyGroupScan) GetAfter() []byte {
 		return x.After
 	}
 	return nil
+}
+
+func (x *KeyGroupScan) GetStart() []byte {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *KeyGroupScan) GetStop() []byte {
+	if x != nil {
+		return x.Stop
+	}
+	return nil
+}
+
+func (x *KeyGroupScan) GetDescending() bool {
+	if x != nil {
+		return x.Descending
+	}
+	return false
 }
 
 type ScanRequest struct {
@@ -2782,10 +2809,15 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x121\n" +
 	"\aoptions\x18\x03 \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\"?\n" +
 	"\x0fGetManyResponse\x12,\n" +
-	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"A\n" +
+	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"\x8b\x01\n" +
 	"\fKeyGroupScan\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
-	"\x05after\x18\x02 \x01(\fR\x05after\"\xc9\x03\n" +
+	"\x05after\x18\x02 \x01(\fR\x05after\x12\x14\n" +
+	"\x05start\x18\x03 \x01(\fR\x05start\x12\x12\n" +
+	"\x04stop\x18\x04 \x01(\fR\x04stop\x12\x1e\n" +
+	"\n" +
+	"descending\x18\x05 \x01(\bR\n" +
+	"descending\"\xc9\x03\n" +
 	"\vScanRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x12#\n" +

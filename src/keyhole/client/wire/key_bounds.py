@@ -1,0 +1,49 @@
+"""Which keys of a state a scan of all keys is of, as the caller gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.model.selection import Selection
+
+
+class KeyBounds(NamedTuple):
+    """Values of the first columns of keys; none: no bound."""
+
+    start: Sequence[Any] = ()
+    stop: Sequence[Any] = ()
+    prefix: Sequence[Any] = ()
+
+    def encoded(self, codec: StateCodec) -> tuple[bytes, bytes]:
+        """As bytes: inclusive and exclusive. Raises KeyMismatch, NullKey, MalformedRequest: as `key_range`."""
+        return codec.key_range(self.start, self.stop, self.prefix)
+
+
+ALL_KEYS = KeyBounds()
+
+
+class AskedKeys(NamedTuple):
+    """What a scan of all keys was asked for, beside limit and token.
+
+    Attributes:
+        select: Which entries, and what of each.
+        ordered: In the order of keys; `descending`: from the last one down, which is an order, too.
+        key_groups: These alone; None: all.
+    """
+
+    select: Selection
+    within: KeyBounds = ALL_KEYS
+    ordered: bool = False
+    descending: bool = False
+    key_groups: range | None = None
+
+
+def key_bounds(start: Any, stop: Any, prefix: Any) -> KeyBounds:
+    """Of what a caller gives: None, a value, or a tuple of one for each column."""
+    return KeyBounds(_values(start), _values(stop), _values(prefix))
+
+
+def _values(given: Any) -> Sequence[Any]:
+    return () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
