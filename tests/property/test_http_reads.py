@@ -77,7 +77,7 @@ class Stack:
         (self.server,) = await self._open.enter_async_context(fake_servers("server-1"))
         proxy = await self._open.enter_async_context(proxy_of(self.server.address, http="127.0.0.1:0"))
         self.base = f"http://{proxy.http_address}"
-        self.client = await self._open.enter_async_context(AsyncClient(proxy.address))
+        self.client = await self._open.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         self.http = await self._open.enter_async_context(aiohttp.ClientSession())
 
     def close(self) -> None:

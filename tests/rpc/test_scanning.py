@@ -46,7 +46,8 @@ from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 ENTRIES = hours("sensor-7", range(9))
 NEWER = hours("sensor-7", range(11), count=2)
 # An answer that does not fit into all the buffers between a server and a reader that does not read: 36 MB.
-LARGE = hourly(value=ValueSchema(1, (ValueField("text", "string"),)))
+# Of which no epoch is kept: what is open is what is published, and what is being read.
+LARGE = hourly(value=ValueSchema(1, (ValueField("text", "string"),)), keep_epochs=1)
 TEXT = msgspec.msgpack.encode([1, "x" * 100_000])
 PARTS = [{("sensor-7", number): TEXT for number in range(start, start + 120)} for start in (0, 120, 240)]
 CHANGE = {("sensor-7", 359): msgspec.msgpack.encode([1, "changed"])}

@@ -247,7 +247,7 @@ async def told_by(scenario: str) -> list[str]:
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    assert process.returncode == 0, errors.decode()
+    assert process.returncode == 0, f"it ended with {process.returncode}, having told {told!r}: {errors.decode()}"
     return told.decode().splitlines()
 
 
