@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
+from keyhole.client.event_loop_client import EventLoopClient, running_loop
 from keyhole.client.explanation import Explanation
 from keyhole.client.one_epoch import of_one_epoch, one_query
 from keyhole.client.options import (
@@ -35,20 +35,16 @@ from keyhole.client.snapshots import AsyncStateSnapshot, taken
 from keyhole.client.state_handles import AsyncState
 from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.state_watches import AsyncWatch
-from keyhole.client.target import Targets, targets_of
-from keyhole.client.wire.connection import Connection
 from keyhole.client.wire.explaining import explain
 from keyhole.client.wire.lookups import Whole, keys_of
 from keyhole.client.wire.scans import Scan, checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import ClientClosed, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count
 from keyhole.model.read import Answer, Entries
 from keyhole.model.state import StateDescriptor
-from keyhole.rpc import channels, convert, forked
-from keyhole.security.credentials import PLAIN, Credentials
+from keyhole.rpc import convert, forked
 from keyhole.v1 import query_pb2
 
 _V = TypeVar("_V")
@@ -63,7 +59,7 @@ _SCANNING_ALL = defaults(60.0)
 _WATCHING_SECONDS = 60.0
 
 
-class AsyncClient:
+class AsyncClient(EventLoopClient):
     """Reads states through a client proxy (or from one state server, which answers only for its own key groups).
 
     All lookups that are under way share one stream, so many `get`s at once are cheap: start them together
@@ -84,30 +80,6 @@ class AsyncClient:
         InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be
             used.
     """
-
-    def __init__(self, target: Targets, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
-        self._targets = targets_of(target)
-        self._target = ",".join(self._targets)
-        self._timeout = seconds_of("timeout", timeout)
-        self._defaults = defaults(self._timeout)
-        # Files that can't be used are refused now, and not at the first call.
-        self._shown = [channels.prepared(target, credentials) for target in self._targets]
-        self._connection: Connection | None = None
-        self._closed = False
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "an AsyncClient can't be pickled; make it in the process that uses it (for a Python UDF in a function of a "
-            "module, with functools.cache)"
-        )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
         """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
@@ -138,7 +110,7 @@ class AsyncClient:
         """
         # The hot path of every client: as `_here`, and the batch that there mostly is.
         connection = self._connection
-        if connection is None or connection.loop is not _running_loop() or forked.process.cut_off:
+        if connection is None or connection.loop is not running_loop() or forked.process.cut_off:
             connection = self._connected()
         asked = asked_of(options, self._defaults) if options else self._defaults
         alike = (application, state, asked)
@@ -439,65 +411,3 @@ class AsyncClient:
         """
         bounds, seconds = asked_of(options, self._defaults).read()
         return await explain(self._here(), (application, state), key, bounds, seconds)
-
-    async def close(self) -> None:
-        """Closes the connection. What is under way fails with ClientClosed. Idempotent.
-
-        Raises:
-            Unsupported: It is used in another event loop, which still goes on.
-        """
-        connection = self._connection
-        if self._closed or connection is None or forked.process.cut_off:
-            self._closed = True
-            return
-        if connection.loop is not _running_loop() and not connection.loop.is_closed():
-            raise self._elsewhere()
-        self._closed, self._connection = True, None
-        if not connection.loop.is_closed():
-            await connection.close(self._closed_error())
-
-    def _here(self) -> Connection:
-        """The connection, for the running event loop.
-
-        Raises:
-            ClientClosed: The client is closed.
-            Unsupported: There is no event loop, it is another one than the client's, or gRPC can't be used here.
-        """
-        connection = self._connection
-        if connection is None or connection.loop is not _running_loop() or forked.process.cut_off:
-            return self._connected()
-        return connection
-
-    def _connected(self) -> Connection:
-        if self._closed:
-            raise self._closed_error()
-        forked.check()
-        loop = _running_loop()
-        if loop is None:
-            raise Unsupported(
-                "an AsyncClient is used inside a running event loop, by a coroutine; elsewhere, and in threads, use "
-                "keyhole.Client",
-                address=self._target,
-            )
-        if self._connection is not None:
-            raise self._elsewhere()
-        self._connection = Connection(self._targets, self._shown)
-        return self._connection
-
-    def _closed_error(self) -> ClientClosed:
-        return ClientClosed(f"the client of {self._target} is closed; make a new one", address=self._target)
-
-    def _elsewhere(self) -> Unsupported:
-        return Unsupported(
-            f"this AsyncClient of {self._target} belongs to the event loop that used it first, and this is another one "
-            "(each thread and each asyncio.run has its own); make a client in each, or one keyhole.Client for all "
-            "threads",
-            address=self._target,
-        )
-
-    def _seconds(self, timeout: Duration | None) -> float:
-        return self._timeout if timeout is None else seconds_of("timeout", timeout)
-
-
-# None outside of one; asyncio's own, public for libraries like this one.
-_running_loop = asyncio._get_running_loop
