@@ -57,7 +57,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CountingE
 def table_on(engine: StoreEngine, of: StateDescriptor | None = None, clock: ManualClock | None = None) -> Table:
     lease = Lease(clock or ManualClock(), seconds=3.0)
     lease.confirm()
-    return Table("server-a", of or hourly(), engine.open(APPLICATION, STATE, "topic-1"), lease)
+    return Table("server-a", of or hourly(keep_epochs=1), engine.open(APPLICATION, STATE, "topic-1"), lease)
 
 
 @pytest.fixture
