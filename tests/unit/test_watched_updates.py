@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import pytest
+
 from keyhole.encoding.storage_key import group_of
 from keyhole.encoding.watch_token import WatchMark
+from keyhole.errors import KafkaUnreachable
+from keyhole.stores.base import Batch
 from services.state_server.read.watcher import Watcher
-from tests.support.fed_hosts import NAMES, begun, closed
+from tests.support.fed_hosts import NAMES, STATE, Fed, begun, closed
 from tests.support.states import KEY_GROUPS, key
 
 
@@ -16,6 +23,15 @@ def taken(watcher: Watcher) -> list[tuple[bytes, bytes | None, bytes | None]]:
     return found
 
 
+def attached(fed: Fed) -> Watcher:
+    """One who watches all of the state from where it is."""
+    changes = fed.table.changes
+    changes.begin(fed.table.positions)
+    watcher = Watcher(None, frozenset(range(KEY_GROUPS)), befores=True)
+    assert changes.attach(watcher, {of: WatchMark.at(position) for of, position in changes.positions.items()})
+    return watcher
+
+
 async def test_a_change_is_given_once_it_is_committed_and_rows_are_those_that_are() -> None:
     fed = await begun()
     name = NAMES[0]
@@ -23,9 +39,7 @@ async def test_a_change_is_given_once_it_is_committed_and_rows_are_those_that_ar
     fed.add(name, 1.0)
     await fed.steps()
     changes = fed.table.changes
-    changes.begin(fed.table.positions)
-    watcher = Watcher(None, frozenset(range(KEY_GROUPS)), befores=True)
-    assert changes.attach(watcher, {of: WatchMark.at(position) for of, position in changes.positions.items()})
+    watcher = attached(fed)
     held = fed.table.hold_committed()
     assert held.snapshot.get(key(name)) is None
     held.release()
@@ -46,4 +60,70 @@ async def test_a_change_is_given_once_it_is_committed_and_rows_are_those_that_ar
     ((_, second, before),) = taken(watcher)
     assert before == first != second
     assert changes.positions[group].offset == fed.table.positions()[group].offset
+    await closed(fed)
+
+
+async def test_who_comes_while_a_store_is_written_misses_nothing_of_that_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = await begun()
+    fed.add(NAMES[0], 1.0)
+    await fed.steps()
+    loop = asyncio.get_running_loop()
+    state = fed.host._states.hosted[STATE]
+    apply, watchers = state.apply, list[Watcher]()
+
+    async def comes() -> None:
+        watchers.append(attached(fed))
+
+    def applied(batch: Batch) -> None:
+        """Host thread: whether changes are kept has been decided by now."""
+        if not watchers:
+            asyncio.run_coroutine_threadsafe(comes(), loop).result()
+        apply(batch)
+
+    monkeypatch.setattr(state, "apply", applied)
+    await fed.host.feeding.commit()
+    (watcher,) = watchers
+    # It is not in memory, and so is read back from the changelog.
+    assert watcher.lost
+    assert dict(fed.table.changes.positions) == dict(fed.table.positions())
+    await closed(fed)
+
+
+async def test_what_is_in_the_store_is_given_where_the_commit_fails_behind_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = await begun()
+    watcher = attached(fed)
+    commits = fed.host.feeding._commits
+    carry_out = commits._carry_out
+
+    async def fails(commit: Any) -> None:
+        await carry_out(commit)
+        raise KafkaUnreachable("planted")
+
+    monkeypatch.setattr(commits, "_carry_out", fails)
+    fed.add(NAMES[0], 1.0)
+    await fed.steps()
+    with pytest.raises(KafkaUnreachable):
+        await fed.host.feeding.commit()
+    assert [changed for changed, *_ in taken(watcher)] == [key(NAMES[0])]
+    await closed(fed)
+
+
+async def test_a_view_of_all_key_groups_gives_what_has_led_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = await begun()
+    watcher = attached(fed)
+
+    async def nothing() -> None:
+        """The view comes first."""
+
+    with monkeypatch.context() as planted:
+        planted.setattr(fed.host.feeding._commits, "_tell_watchers", nothing)
+        fed.add(NAMES[0], 1.0)
+        await fed.steps()
+        await fed.host.feeding.commit()
+    assert taken(watcher) == []
+    fed.host._states.publish_applied(await fed.host._thread.call(fed.host._states.views))
+    assert [changed for changed, *_ in taken(watcher)] == [key(NAMES[0])]
+    assert not watcher.lost
     await closed(fed)

@@ -24,6 +24,7 @@ from keyhole.errors import (
     StoreFull,
     TooLarge,
 )
+from keyhole.model.epoch import Position
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.watcher import GroupEpoch
@@ -130,10 +131,13 @@ class FeedCommits:
     async def _commit_all(self) -> None:
         left = None
         while not self._grant.given_up:
-            commit = await self._thread.call(self._begin_commit, left)
-            if commit is not None:
-                await self._carry_out(commit)
-            await self._tell_watchers()
+            try:
+                commit = await self._thread.call(self._begin_commit, left)
+                if commit is not None:
+                    await self._carry_out(commit)
+            finally:
+                # Of a commit that fails, some stores may have their part.
+                await self._tell_watchers()
             if commit is None:
                 return
             left = commit.left
@@ -202,13 +206,19 @@ class FeedCommits:
 
     async def _tell_watchers(self) -> None:
         """Those who watch get what is in the changelog and in the stores."""
-        if any(of.table.changes.active for of in self._states.hosted.values()):
-            for state, changed in await self._thread.call(self._take_changed):
-                state.table.changes.published(changed, {})
+        if not self._thread.refusing and any(of.table.changes.active for of in self._states.hosted.values()):
+            for state, changed, positions in await self._thread.call(self._take_changed):
+                state.table.changes.published(changed, positions)
 
-    def _take_changed(self) -> list[tuple[StateReplica, list[GroupEpoch]]]:
-        """What each state has to tell its watchers. Host thread."""
-        return [(of.state, of.state.take_changed()) for of in fed_states(self._states.hosted)]
+    def _take_changed(self) -> list[tuple[StateReplica, list[GroupEpoch], dict[int, Position]]]:
+        """What each state has to tell its watchers, and how far it is. Host thread.
+
+        The first watcher may have come while a store was written: of that write nothing was kept.
+        """
+        return [
+            (state, state.take_changed(), {group: state.position(group) for group in state.groups.owned})
+            for state in (of.state for of in fed_states(self._states.hosted))
+        ]
 
     async def _put_aside(self, commit: _Commit) -> None:
         """Dead letters first. Those that are there are not written again, whatever becomes of the commit."""

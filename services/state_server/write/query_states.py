@@ -210,7 +210,14 @@ class QueryStates:
             standings = state.applied.standings(shown)
             committed = {group: state.position(group) for group in shown}
             return PublishedView(
-                state, state.applied.snapshot(), shown, {}, self._views_taken, standings, committed=committed
+                state,
+                state.applied.snapshot(),
+                shown,
+                {},
+                self._views_taken,
+                standings,
+                committed=committed,
+                changed=state.take_changed(),
             )
         positions = {group: state.position(group) for group in state.groups.owned}
         return PublishedView(
@@ -239,6 +246,8 @@ class QueryStates:
                 self.publish([view], table.standing)
             else:
                 view.snapshot.close()
+                # What is committed, those who watch get all the same.
+                table.changes.published(view.changed, view.committed)
 
     def _publish_changes(self, view: PublishedView, over: int) -> None:
         """What the view before was not published, readers are told by the next one, which says all."""
