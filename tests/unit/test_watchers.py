@@ -112,6 +112,35 @@ async def test_who_is_slow_is_let_go_or_has_the_last_change_of_each_key(latest_o
     changes.close()
 
 
+async def test_what_was_there_before_is_known_only_where_it_was_read_before_the_first_change() -> None:
+    changes = begun()
+    slow = Watcher(None, BOTH, latest_only=True, befores=True, most_bytes=3000)
+    assert changes.attach(slow, marks())
+    # Nobody has asked for it in the first epoch; later ones have it.
+    changes.published([epoch(1, {"a": b"1"})], {})
+    for number in range(2, 40):
+        changes.published([epoch(number, {"a" if number == 2 else "b": b"x"}, befores=[b"-"])], {})
+    waiting = [pending for pending in iter(slow.take, None) if pending.changes]
+    known = {change.key[2:]: (pending.known, change.before) for pending in waiting for change in pending.changes}
+    assert known == {b"a": (False, None), b"b": (True, b"-")}
+    changes.close()
+
+
+async def test_what_is_written_is_kept_while_a_watch_is_on_its_way_to_the_last_changes() -> None:
+    changes = begun()
+    watcher = Watcher(None, BOTH)
+    changes.expect(watcher)
+    changes.published([epoch(1, {"a": b"1"})], {})
+    changes._rest()
+    assert changes.active
+    assert changes.attach(watcher, marks())
+    assert taken(watcher) == [(1, "a", b"1")]
+    changes.detach(watcher)
+    changes._rest()
+    assert not changes.active
+    changes.close()
+
+
 async def test_nothing_is_kept_where_nobody_watches() -> None:
     changes = Changes()
     changes.published([epoch(1, {"a": b"1"})], {0: Position(10, 1, 1, 0)})

@@ -44,6 +44,8 @@ class Changes:
         # By key group: the ring has all behind this offset.
         self._floors: dict[int, int] = {}
         self._watchers: set[Watcher] = set()
+        # Those, too, that are not attached yet, or not at the moment.
+        self._expected: set[Watcher] = set()
         self._by_group: dict[int, set[Watcher]] = {}
         self._resting: asyncio.TimerHandle | None = None
 
@@ -73,11 +75,15 @@ class Changes:
 
     def _rest(self) -> None:
         self._resting = None
-        if not self._watchers:
+        if not self._expected and not self._watchers:
             self.active = False
             self._ring.clear()
             self._bytes = 0
             self._floors, self.positions = {}, {}
+
+    def expect(self, watcher: Watcher) -> None:
+        """It is going to attach: until it detaches, what is written is kept. Idempotent."""
+        self._expected.add(watcher)
 
     def attach(self, watcher: Watcher, marks: Mapping[int, WatchMark]) -> bool:
         """Gives a watcher what has come behind its marks, and from now on what comes.
@@ -114,8 +120,9 @@ class Changes:
         """It watches no more. Idempotent."""
         if watcher in self._watchers:
             self._drop(watcher)
-            if not self._watchers and not self.closed:
-                self._linger()
+        self._expected.discard(watcher)
+        if not self._expected and not self._watchers and not self.closed:
+            self._linger()
 
     def _drop(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)

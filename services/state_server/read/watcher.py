@@ -198,22 +198,26 @@ class Watcher:
 
     def _collapse(self) -> None:
         """Of each key the last change stays, in the order of the epochs, with what was there before the first."""
-        last: dict[bytes, tuple[Pending, Changed]] = {}
+        last: dict[bytes, tuple[Pending, Changed, bool]] = {}
         for pending in self._pending:
             for change in pending.changes:
-                earlier = last.pop(change.key, None)
-                before = change.before if earlier is None else earlier[1].before
-                last[change.key] = pending, change._replace(before=before)
-        left: dict[int, tuple[Pending, list[Changed]]] = {}
-        for pending, change in last.values():
-            left.setdefault(id(pending), (pending, []))[1].append(change)
+                # Whether it is known what was there before is up to the first change, too.
+                _, first, known = last.pop(change.key, (pending, change, pending.known))
+                last[change.key] = pending, change._replace(before=first.before), known
+        left: dict[int, list[Changed]] = {}
+        unknown = set[int]()
+        for pending, change, known in last.values():
+            left.setdefault(id(pending), []).append(change)
+            if not known:
+                unknown.add(id(pending))
         self._pending = deque(
             pending._replace(
                 changes=changes,
+                known=id(pending) not in unknown,
                 size=sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in changes),
                 partial=True,
             )
-            for pending, changes in (left.get(id(pending), (pending, [])) for pending in self._pending)
+            for pending, changes in ((pending, left.get(id(pending), [])) for pending in self._pending)
         )
         self._bytes = sum(pending.size for pending in self._pending)
 

@@ -31,7 +31,8 @@ class WatchedWrite:
         wants = state.table.changes
         stored = state.store.snapshot() if wants.wants_befores else None
         try:
-            left = MOST_BYTES
+            # An epoch may be written in many portions, and is told of once: all of them share the bound.
+            left = max(0, MOST_BYTES - sum(epoch.size for epoch in state.changed))
             for item in items:
                 kept = _kept(item, stored, left)
                 left -= kept[2] if kept is not None else 0

@@ -1,0 +1,91 @@
+"""A watch that reads back what is not in memory, while more is committed; and what of a large epoch is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+
+import pytest
+
+from keyhole.changelog.base import PartitionChanges
+from keyhole.encoding.watch_token import WatchMark, WatchPlace
+from keyhole.model.state import StateDescriptor
+from keyhole.rpc.watch_requests import WatchAsked
+from keyhole.testing.changelog import MemoryChangelog
+from services.state_server.read.watcher import GroupEpoch
+from services.state_server.read.watching import Watching, WatchLimits
+from services.state_server.servicers.watches import ChangelogHistory
+from services.state_server.write import store_write
+from tests.support.hosts import Hosted
+from tests.support.states import KEY_GROUPS, key, names_in, row
+
+GROUPS = frozenset(range(KEY_GROUPS))
+
+
+async def owning() -> Hosted:
+    hosted = Hosted()
+    await hosted.own()
+    return hosted
+
+
+def watching(hosted: Hosted, history: ChangelogHistory, place: WatchPlace | None) -> Watching:
+    asked = WatchAsked(None, 0, GROUPS, place, True, False, False, False, 5.0)
+    return Watching(hosted.table, asked, history, hosted.clock, lambda: None, WatchLimits())
+
+
+class Busy(ChangelogHistory):
+    """Whenever something is read back, the next epoch is committed."""
+
+    def __init__(self, hosted: Hosted) -> None:
+        super().__init__(lambda of: MemoryChangelog(hosted.kafka, of))
+        self._hosted = hosted
+        self.epoch = 0
+
+    async def commit(self) -> None:
+        self.epoch += 1
+        self._hosted.clock.advance(10.0)
+        await self._hosted.apply(self.epoch, {key(name): row(float(self.epoch)) for name in ("a", "b")})
+
+    async def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        await self.commit()
+        async with aclosing(super().epochs(descriptor, marks, ends)) as epochs:
+            async for epoch in epochs:
+                yield epoch
+
+
+async def test_a_watch_that_never_catches_up_with_memory_moves_its_time_on() -> None:
+    hosted = await owning()
+    hosted.table.changes._most_bytes = 0
+    history = Busy(hosted)
+    await history.commit()
+    began_ms = hosted.clock.now_ms()
+    place = WatchPlace(dict.fromkeys(GROUPS, WatchMark(0, 0)), began_ms)
+    given: list[tuple[int, int]] = []
+    async with aclosing(watching(hosted, history, place).messages()) as messages:
+        async for message in messages:
+            if message.sent is not None:
+                given.append((message.sent.stamp.epoch, message.as_of_ms - began_ms))
+            if len(given) == 8:
+                break
+    # Of two key groups each epoch; behind each of them, all is given that was committed when it was begun.
+    assert given == [(1, 0), (1, 0), (2, 0), (2, 0), (3, 10_000), (3, 10_000), (4, 20_000), (4, 20_000)]
+    await hosted.host.close()
+
+
+async def test_what_is_kept_of_one_epoch_is_bounded_over_all_its_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_by_one(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:
+        return ([item] for item in written)
+
+    monkeypatch.setattr(store_write, "portions", one_by_one)
+    monkeypatch.setattr("services.state_server.write.watched_write.MOST_BYTES", 500)
+    hosted = await owning()
+    changes, told = hosted.table.changes, list[GroupEpoch]()
+    changes.begin(hosted.table.positions)
+    monkeypatch.setattr(changes, "published", lambda epochs, _: told.extend(epochs))
+    await hosted.apply(1, {key(name): row(1.0) for group in GROUPS for name in names_in(group, 1)})
+    assert len(told) == KEY_GROUPS
+    assert 0 < sum(epoch.size for epoch in told) <= 500
+    assert any(epoch.changes is None for epoch in told)
+    await hosted.host.close()
