@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from keyhole import errors
+from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryKafka
@@ -167,6 +168,18 @@ async def test_a_token_that_is_too_old_is_refused_where_something_has_changed_an
             await successor.commit({"end": row(1.0)})
             await fresh.until(successor.address, lambda of: "end" in of.rows)
         await old.until(server.address, lambda of: len(of.rows) == 3)  # in memory where it was
+
+
+async def test_a_token_that_is_ahead_of_this_server_is_refused_before_anything_is_given() -> None:
+    async with state_server("a") as server:
+        of = await owning(server)
+        await server.commit(many(40))
+        for below in (None, b"\0\0half-way"):  # of one key group all rows were given, or some; of the others none
+            ahead = {0: WatchMark(1_000, 9, 0, below)}
+            place = WatchPlace(dict.fromkeys(range(of.key_groups), NOT_BEGUN) | ahead, 1)
+            reader = WatchReader(of, place.token(of, 0))
+            assert isinstance(await refused_watch(reader, server.address), errors.NotReady)
+            assert reader.seen == []
 
 
 async def test_a_watch_ends_where_its_key_groups_or_its_state_go() -> None:

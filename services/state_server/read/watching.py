@@ -149,11 +149,11 @@ class Watching:
         """
         self._check_here()
         self._changes.begin(self._table.positions)
+        self._changes.expect(self._watcher)
         try:
             self._begin()
             beginning = self._asked.place is None or any(mark.below is not None for mark in self._marks.values())
-            if all(mark.begun for mark in self._marks.values()):
-                self._check_reached()
+            self._check_reached()
             # So that the caller knows that it is here.
             yield self._message(None)
             async with aclosing(self._rows()) as rows:
@@ -196,10 +196,13 @@ class Watching:
 
     def _check_reached(self) -> None:
         positions = self._changes.positions
-        ahead = [group for group, mark in self._marks.items() if mark.offset > positions[group].offset]
-        if ahead:
+        for group, mark in self._marks.items():
+            self._check_not_ahead(group, mark, positions[group])
+
+    def _check_not_ahead(self, group: int, mark: WatchMark, position: Position) -> None:
+        if mark.begun and mark.offset > position.offset:
             raise NotReady(
-                f"this server's copy of key group {ahead[0]} of state {self._table.name} is behind the watch's token",
+                f"this server's copy of key group {group} of state {self._table.name} is behind the watch's token",
                 server=self._table.server,
             )
 
@@ -229,6 +232,7 @@ class Watching:
                     until = self._clock.monotonic() + self._limits.hold_seconds
                     position = held.snapshot.positions().get(group, START)
                     mark = self._marks[group]
+                    self._check_not_ahead(group, mark, position)
                     if mark.begun and mark.offset < position.offset:
                         # Of what was given already, what has changed until this snapshot.
                         async with aclosing(self._behind({group: position.offset}, mark.below)) as messages:
@@ -272,7 +276,7 @@ class Watching:
     # --- what is not in memory ----------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> AsyncGenerator[Message]:
-        positions = self._changes.positions
+        positions, confirmed_ms = self._changes.positions, self._table.confirmed_ms
         ends = {
             group: positions[group].offset
             for group, mark in self._marks.items()
@@ -283,6 +287,8 @@ class Watching:
                 yield message
         if any(self._marks[group].offset < end for group, end in ends.items()):
             await self._clock.pause(_PAUSE_SECONDS)
+        else:
+            self._as_of_ms = max(self._as_of_ms, confirmed_ms)
 
     async def _behind(self, ends: Mapping[int, int], below: bytes | None = None) -> AsyncGenerator[Message]:
         """What was committed between the marks and these ends.
