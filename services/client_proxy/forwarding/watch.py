@@ -268,22 +268,32 @@ class FannedWatch:
         part.begun = True
         part.as_of_ms, part.epoch = response.as_of_ms, response.epoch
         part.token = response.token or part.token
-        begun = not self._homeless and all(one.begun for one in self._parts)
-        if begun and self._waiting_since is not None:
+        if self._waiting_since is not None and not self._homeless and all(one.begun for one in self._parts):
             self._waiting_since = self._cause = None
             self._backoff.reset()
             self._all_begun.set()
-        if begun and len(self._parts) == 1:
-            # Its token is the whole one.
-            self._told_done |= response.snapshot_done
-            return response
-        self._settle(part)
-        if len(self._marks) < len(self._asked.key_groups):
+        if not self._all_begun.is_set():
+            # Its reader would take it for a sign of somebody who has all of it. It has no changes: see _read.
+            self._settle(part)
             return None
+        if len(self._parts) == 1 and not self._homeless:
+            return self._passed(part, response)
+        self._settle(part)
         return self._forwarded(response)
 
+    def _passed(self, part: _Part, response: pb.WatchResponse) -> pb.WatchResponse:
+        """Of the only part: its token is the whole one."""
+        if self._told_done:
+            response.snapshot_done = False
+        else:
+            # A server that was asked behind the last row doesn't say it.
+            self._settle(part)
+            response.snapshot_done = self._told_done = self._rows_done
+        return response
+
     def _forwarded(self, response: pb.WatchResponse) -> pb.WatchResponse:
-        self._as_of_ms = max(self._as_of_ms, min(part.as_of_ms for part in self._parts))
+        if not self._homeless:
+            self._as_of_ms = max(self._as_of_ms, min(part.as_of_ms for part in self._parts))
         whole = bool(response.token) or not response.changes
         place = WatchPlace(self._marks, self._as_of_ms)
         done = not self._told_done and self._rows_done

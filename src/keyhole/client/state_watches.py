@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from keyhole.client.wire.watch_stream import WatchMessage
+from keyhole.encoding.watch_token import has_rows_left
 from keyhole.model.change import StateChange
 
 
@@ -101,8 +102,12 @@ class AsyncWatch:
         if read is None:
             return False
         self._read, self._given = read, 0
-        self._done |= read.snapshot_done
+        self._done = self._done or read.snapshot_done or self._has_all_rows(read)
         return True
+
+    def _has_all_rows(self, read: WatchMessage) -> bool:
+        """By the token: where it was cut off behind the last row, nobody says so any more."""
+        return self._after is None and bool(read.whole) and not has_rows_left(read.whole)
 
     def given(self) -> Iterator[StateChange]:
         """The changes that have come and were not given, each of which is given then. Sends nothing."""

@@ -145,3 +145,8 @@ def token_within(token: str, key_group: int, mark: WatchMark) -> str:
 def mark_of(token: str, key_group: int) -> WatchMark:
     """How far a watch is with a key group, by its token."""
     return _spelled(token).marks[key_group]
+
+
+def has_rows_left(token: str) -> bool:
+    """Whether some of the rows that were there when the watch began have yet to be given, by its token."""
+    return any(mark.below is not None for mark in _spelled(token).marks.values())

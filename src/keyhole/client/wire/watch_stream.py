@@ -103,29 +103,34 @@ class WatchStream:
         self._token = after
         self._loop = asyncio.get_running_loop()
         self._topic_id = ""
+        self._as_of_ms = 0
 
     async def messages(self) -> AsyncGenerator[WatchMessage]:
         """For as long as it is read. Close it. Raises as AsyncClient.watch."""
-        attempts: CallAttempts | None = None
+        deadline = self._loop.time() + self._seconds
+        attempts = CallAttempts(self._links, deadline)
         while True:
-            if attempts is None:
-                deadline = self._loop.time() + self._seconds
-                attempts = CallAttempts(self._links, deadline)
             request = await self._request(deadline)
             link = await attempts.link()
-            heard = 0
+            got_on = False
             try:
                 async with aclosing(self._call(link, request)) as responses:
                     async for response in responses:
-                        heard += 1
+                        got_on = got_on or self._gets_on(response)
                         yield await self._decoded(response)
             except UnavailableError as error:
                 if not error.retryable or isinstance(error, (TooSlow, Overloaded, StaleDescriptor)):
                     raise attempts.told(error) from error.__cause__
-                if heard > 1:  # the first one says only that it was begun
-                    attempts = CallAttempts(self._links, self._loop.time() + self._seconds)
+                if got_on:
                     deadline = self._loop.time() + self._seconds
+                    attempts = CallAttempts(self._links, deadline)
                 await attempts.again(error, link)
+
+    def _gets_on(self, response: pb.WatchResponse) -> bool:
+        """Whether somebody has all that is watched: a watch that was merely begun may end again as it has before."""
+        later = response.as_of_ms > self._as_of_ms
+        self._as_of_ms = max(self._as_of_ms, response.as_of_ms)
+        return later or bool(response.changes) or response.snapshot_done
 
     async def _request(self, deadline: float) -> pb.WatchRequest:
         codec = await self._codec(deadline)

@@ -1,0 +1,179 @@
+"""One watch through a proxy, with servers that say what a test has them say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.watch_token import WatchMark, WatchPlace, watch_place
+from keyhole.errors import Draining, KeyholeError, NoServer, NotOwner, Overloaded
+from keyhole.model.read import Role
+from keyhole.protocol.routing import RouteTable, build
+from keyhole.protocol.server_view import Holding, ServerView
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.forwarding.watch import FannedWatch
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
+from tests.support.waiting import PATIENCE_SECONDS
+
+SNAPSHOT_BEGUN = WatchMark(0, 0, 0, b"")
+ALL_GIVEN = WatchMark(7, 1)
+
+
+class _Link:
+    """A server's answer to one watch after the other."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
+        self._says: asyncio.Queue[pb.WatchResponse | KeyholeError] = asyncio.Queue()
+        self.request = pb.WatchRequest()
+
+    async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
+        self.request = request
+        self.asked.put_nowait(request)
+        while True:
+            said = await self._says.get()
+            if isinstance(said, KeyholeError):
+                raise said
+            yield said
+
+    def say(self, mark: WatchMark = ALL_GIVEN, *, as_of_ms: int = 0, **fields: Any) -> None:
+        place = WatchPlace(dict.fromkeys(self.request.key_groups, mark), as_of_ms)
+        self._says.put_nowait(pb.WatchResponse(token=place.token(descriptor(), 0), as_of_ms=as_of_ms, **fields))
+
+    def end(self, error: KeyholeError) -> None:
+        self._says.put_nowait(error)
+
+
+class _Directory:
+    """Routes as a test has them."""
+
+    def __init__(self, owned: dict[str, Iterable[int]]) -> None:
+        self.links = {address: _Link() for address in owned}
+        self._change = asyncio.Event()
+        self.own(owned)
+
+    def own(self, owned: dict[str, Iterable[int]]) -> None:
+        views = [
+            ServerView(address, address, holdings=(Holding(descriptor(), frozenset(of), Role.OWNER, 1, 1, ready=True),))
+            for address, of in owned.items()
+        ]
+        self._tables = build(views, {})
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def next_change(self) -> asyncio.Event:
+        return self._change
+
+    def table(self, name: tuple[str, str]) -> RouteTable:
+        return self._tables[name]
+
+    def codec(self, name: tuple[str, str]) -> StateCodec:
+        return StateCodec(self._tables[name].descriptor)
+
+    def link(self, address: str) -> _Link | None:
+        return self.links.get(address)
+
+
+class _Watch:
+    """What a reader gets of it."""
+
+    def __init__(self, directory: _Directory, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
+        request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE), token=token)
+        self.fanned = FannedWatch(directory, request, patience)  # type: ignore[arg-type]
+        self.came: list[pb.WatchResponse] = []
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for response in self.fanned.responses():
+            self.came.append(response)
+
+    async def until(self, done: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not done():
+                assert not self.task.done(), self.task
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def watching(directory: _Directory, **given: Any) -> AsyncIterator[_Watch]:
+    watch = _Watch(directory, **given)
+    try:
+        yield watch
+    finally:
+        watch.task.cancel()
+        await asyncio.gather(watch.task, return_exceptions=True)
+
+
+async def asked(*links: _Link) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for link in links:
+            await link.asked.get()
+
+
+async def test_nothing_is_said_before_all_parts_have_begun_and_nobody_is_looked_for_for_ever() -> None:
+    directory = _Directory({"a": range(5), "b": range(5, 10), "c": range(10, KEY_GROUPS - 1)})
+    links = list(directory.links.values())
+    async with watching(directory, patience=0.3) as watch:
+        await asked(*links)
+        for link in links:
+            link.say(SNAPSHOT_BEGUN, as_of_ms=5)
+        with pytest.raises(NoServer):
+            await watch.task
+        assert watch.came == []
+
+
+async def test_what_is_known_does_not_advance_while_key_groups_have_no_owner() -> None:
+    directory = _Directory({"a": range(8), "b": range(8, KEY_GROUPS)})
+    a, b = directory.links.values()
+    async with watching(directory) as watch:
+        await asked(a, b)
+        a.say(as_of_ms=5)
+        b.say(as_of_ms=4)
+        await watch.until(lambda: len(watch.came) == 1)
+        assert (watch.came[0].as_of_ms, watch.came[0].snapshot_done) == (4, True)
+        directory.own({"a": range(8)})
+        b.end(NotOwner("it is another's"))
+        a.say(as_of_ms=50, epoch=9)
+        await watch.until(lambda: len(watch.came) == 2)
+        assert (watch.came[1].as_of_ms, watch.came[1].epoch) == (4, 0)
+        # Whoever has them next is asked behind what was given, with a time from which nothing is missed.
+        directory.own({"a": range(8), "b": range(8, KEY_GROUPS)})
+        await asked(b)
+        assert watch_place(b.request.token, descriptor(), 0).as_of_ms == 4
+        b.say(as_of_ms=60, epoch=9)
+        await watch.until(lambda: len(watch.came) == 3)
+        assert (watch.came[2].as_of_ms, watch.came[2].epoch, watch.came[2].snapshot_done) == (50, 9, False)
+        watch.fanned.drain()
+        with pytest.raises(Draining):
+            await watch.task
+
+
+async def test_that_all_rows_were_given_is_said_once_also_where_an_owner_went_behind_the_last_one() -> None:
+    directory = _Directory({"a": range(KEY_GROUPS)})
+    (a,) = directory.links.values()
+    rows_left = WatchPlace(dict.fromkeys(range(KEY_GROUPS), SNAPSHOT_BEGUN), 1).token(descriptor(), 0)
+    for token in ("", rows_left):
+        async with watching(directory, token=token) as watch:
+            await asked(a)
+            a.say(SNAPSHOT_BEGUN)
+            await watch.until(lambda: len(watch.came) == 1)
+            a.end(NotOwner("not any more"))
+            await asked(a)
+            # It has no rows to give, so it says nothing of them.
+            a.say()
+            a.say(snapshot_done=True)
+            await watch.until(lambda: len(watch.came) == 3)
+            assert [response.snapshot_done for response in watch.came] == [False, True, False]
+    async with watching(directory, token=watch.came[-1].token) as watch:
+        await asked(a)
+        a.say()
+        await watch.until(lambda: len(watch.came) == 1)
+        assert not watch.came[0].snapshot_done
+        a.end(Overloaded("it has enough"))
+        with pytest.raises(Overloaded):
+            await watch.task

@@ -1,0 +1,102 @@
+"""A client's watch, and how it begins again, with a proxy that says what a test has it say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from keyhole.client.state_watches import AsyncWatch
+from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.watch_token import WatchMark, WatchPlace
+from keyhole.errors import KeyholeError, NoServer, ServerLost
+from keyhole.v1 import query_pb2 as pb
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+def said(below: bytes | None = None, *, as_of_ms: int = 0, **fields: Any) -> pb.WatchResponse:
+    place = WatchPlace(dict.fromkeys(range(KEY_GROUPS), WatchMark(7, 1, 0, below)), as_of_ms)
+    return pb.WatchResponse(token=place.token(descriptor(), 0), as_of_ms=as_of_ms, **fields)
+
+
+class _Call:
+    def __init__(self, says: Sequence[pb.WatchResponse | KeyholeError]) -> None:
+        self._says = says
+
+    async def __aiter__(self) -> AsyncIterator[pb.WatchResponse]:
+        for one in self._says:
+            if isinstance(one, KeyholeError):
+                raise one
+            yield one
+
+    def cancel(self) -> None:
+        pass
+
+
+class _Proxy:
+    """The links of a client, the only one of them, and its stub.
+
+    Args:
+        calls: What each call gets; the last one's is what all further ones get, too.
+    """
+
+    cause = None
+    target = "proxy"
+
+    def __init__(self, *calls: Sequence[pb.WatchResponse | KeyholeError]) -> None:
+        self._calls = calls
+        self.stub = self
+        self.requests: list[pb.WatchRequest] = []
+
+    def Watch(self, request: pb.WatchRequest) -> _Call:  # noqa: N802 - gRPC's name
+        self.requests.append(request)
+        return _Call(self._calls[min(len(self.requests), len(self._calls)) - 1])
+
+    def heard(self) -> None:
+        pass
+
+    def next(self) -> _Proxy:
+        return self
+
+    def gives_up(self) -> bool:
+        return False
+
+    async def pause(self, until: float) -> None:
+        await asyncio.sleep(until - asyncio.get_running_loop().time())
+
+    async def codec(self, deadline: float) -> StateCodec:
+        return StateCodec(descriptor())
+
+    def watch(self, seconds: float = PATIENCE_SECONDS) -> Callable[[str], AsyncGenerator[WatchMessage]]:
+        proxy: Any = self
+        options = WatchOptions((), snapshot=True, before=False, latest_only=False)
+        return lambda after: WatchStream(proxy, (APPLICATION, STATE), lambda: proxy, options, seconds, after).messages()
+
+
+async def test_a_watch_that_only_ever_begins_ends_once_its_time_is_over() -> None:
+    first = [said(b"", as_of_ms=5), said(b"x", as_of_ms=5), NoServer("nobody has key group 3")]
+    proxy = _Proxy(first, [said(b"x", as_of_ms=5), said(b"x", as_of_ms=5), NoServer("nobody has key group 3")])
+    async with aclosing(proxy.watch(0.3)("")) as messages, asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(NoServer):
+            async for _ in messages:
+                pass
+    assert len(proxy.requests) > 1
+
+
+async def test_that_all_rows_were_given_is_known_where_the_break_comes_behind_the_last_one() -> None:
+    proxy = _Proxy([said(b""), ServerLost("it is gone")], [said()])
+    async with AsyncWatch(proxy.watch(), None) as changes:
+        await changes.page()
+        assert not changes.snapshot_done
+        await changes.page()
+        assert changes.snapshot_done
+    # Whoever goes on from a token is told by the server alone: it may have had all rows before.
+    proxy = _Proxy([said()])
+    async with AsyncWatch(proxy.watch(), said().token) as changes:
+        await changes.page()
+        assert not changes.snapshot_done
