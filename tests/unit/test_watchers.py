@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from keyhole.model.epoch import START, Position
 from keyhole.rpc.watch_requests import WatchedKeys
 from services.state_server.read.watched_changes import Changes
 from services.state_server.read.watcher import GroupEpoch, Watcher, size_of
+from tests.support.waiting import LONG_SECONDS
 
 
 def key(name: str, group: int = 0) -> bytes:
@@ -138,6 +142,81 @@ async def test_what_is_written_is_kept_while_a_watch_is_on_its_way_to_the_last_c
     changes.detach(watcher)
     changes._rest()
     assert not changes.active
+    changes.close()
+
+
+class Looked(list[tuple[bytes, bytes | None]]):
+    """Changes of an epoch, and how many times one was looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes | None]]:
+        self.looks += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(at)
+
+
+class Asked(Watcher):
+    """Counts how many times it is asked whether it wants what was there before."""
+
+    asked = 0
+
+    @property
+    def befores(self) -> bool:  # type: ignore[override]
+        Asked.asked += 1
+        return False
+
+    @befores.setter
+    def befores(self, _: bool) -> None:
+        pass
+
+
+async def test_what_changes_is_looked_at_once_however_many_watch_and_each_has_its_own() -> None:
+    changes = begun()
+    names = [f"k{number}" for number in range(40)]
+    alone = [Asked(WatchedKeys(frozenset(), frozenset({key(name)})), frozenset({0})) for name in names[4:]]
+    alone += [Asked(WatchedKeys(frozenset({key(name)}), frozenset()), frozenset({0})) for name in names[:4]]
+    # Each key of the second is in two, or three, of its places.
+    several = [
+        Watcher(WatchedKeys(frozenset({key("k1")}), frozenset({key("k3")})), frozenset({0})),
+        Watcher(WatchedKeys(frozenset({key("k1"), key("k11")}), frozenset({key("k"), key("k1")})), frozenset({0})),
+    ]
+    whole = Watcher(None, BOTH, befores=True)
+    everyone = [*alone, *several, whole]
+    assert all(changes.attach(of, marks()) for of in everyone)
+    assert changes.wants_befores
+    looked = Looked([(key(name), b"x") for name in ["k1", "k11", "k3", "k35", "other"]])
+    changes.published([GroupEpoch(0, 0, Position(10, 1, 1, 0), looked, None, 1)], {})
+    assert looked.looks <= 2 * len(looked)
+    assert [[name for _, name, _ in taken(of)] for of in several] == [["k1", "k3", "k35"], ["k1", "k11", "k3", "k35"]]
+    assert [name for of in alone for _, name, _ in taken(of)] == ["k11", "k35", "k1", "k3"]
+    assert len(taken(whole)) == 5
+    # Of those who have gone nothing is left.
+    for of in everyone:
+        changes.detach(of)
+    assert not changes.wants_befores
+    assert Asked.asked <= 6 * len(alone)
+    changes.published([epoch(2, {"k1": b"y"})], {})
+    assert not any(of.waiting for of in everyone)
+    changes.close()
+
+
+async def test_whoever_commits_has_its_turn_before_all_watchers_had_theirs() -> None:
+    changes = begun()
+    watchers = [Watcher(None, BOTH) for _ in range(50)]
+    assert all(changes.attach(of, marks()) for of in watchers)
+    waiting = [asyncio.create_task(of.woken(LONG_SECONDS)) for of in watchers]
+    await asyncio.sleep(0)
+    changes.published([epoch(1, {"a": b"1"})], {})
+    turns = list[int]()
+    while not all(of.done() for of in waiting):
+        await asyncio.sleep(0)
+        turns.append(sum(of.done() for of in waiting))
+    assert max(now - before for before, now in itertools.pairwise([0, *turns])) <= 20
+    assert all(len(taken(of)) == 1 for of in watchers)
     changes.close()
 
 

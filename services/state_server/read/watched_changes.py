@@ -6,15 +6,19 @@ Where nobody watches, nothing is kept: what it costs then is a look at `Changes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.epoch import Position
+from services.state_server.read.group_watchers import GroupWatchers
 from services.state_server.read.watcher import MOST_BYTES, GroupEpoch, Pending, Watcher
 
 _LINGER_SECONDS = 60.0
+# In one turn of the event loop: a commit is answered before thousands of watchers have had theirs.
+_WOKEN_AT_ONCE = 20
 
 
 class Changes:
@@ -26,7 +30,6 @@ class Changes:
     Attributes:
         active: What is written is to be kept.
         wants_befores: With what was there before.
-        wants_index: With which change is of which key.
         positions: How far each key group is, for whoever watches: all before has been given to the watchers.
         closed: Nothing of the state is here any more.
         let_go: Counts watchers that were too slow.
@@ -34,7 +37,7 @@ class Changes:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.active = False
-        self.wants_befores = self.wants_index = False
+        self.wants_befores = False
         self.positions: dict[int, Position] = {}
         self.closed = False
         self.let_go = 0
@@ -46,7 +49,11 @@ class Changes:
         self._watchers: set[Watcher] = set()
         # Those, too, that are not attached yet, or not at the moment.
         self._expected: set[Watcher] = set()
-        self._by_group: dict[int, set[Watcher]] = {}
+        self._by_group: dict[int, GroupWatchers] = {}
+        # How many of them ask for what was there before.
+        self._of_befores = 0
+        self._to_wake: dict[Watcher, None] = {}
+        self._waking: asyncio.Handle | None = None
         self._resting: asyncio.TimerHandle | None = None
 
     @property
@@ -102,10 +109,7 @@ class Changes:
         if any(mark.offset < self._floors[group] for group, mark in behind.items()):
             return False
         watcher.lost = False
-        self._watchers.add(watcher)
-        for group in watcher.key_groups:
-            self._by_group.setdefault(group, set()).add(watcher)
-        self._count()
+        self._add(watcher)
         if behind:
             first = set(behind)
             for epoch in self._ring:
@@ -124,15 +128,32 @@ class Changes:
         if not self._expected and not self._watchers and not self.closed:
             self._linger()
 
+    def _add(self, watcher: Watcher) -> None:
+        if watcher in self._watchers:
+            return
+        self._watchers.add(watcher)
+        for group in watcher.key_groups:
+            self._by_group.setdefault(group, GroupWatchers(group)).add(watcher)
+        self._of_befores += watcher.befores
+        self.wants_befores = self._of_befores > 0
+
     def _drop(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
         for group in watcher.key_groups:
             self._by_group[group].discard(watcher)
-        self._count()
+        self._of_befores -= watcher.befores
+        self.wants_befores = self._of_befores > 0
 
-    def _count(self) -> None:
-        self.wants_befores = any(of.befores for of in self._watchers)
-        self.wants_index = any(of.keys is not None for of in self._watchers)
+    def _wake(self, watcher: Watcher) -> None:
+        self._to_wake[watcher] = None
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for watcher in list(itertools.islice(self._to_wake, _WOKEN_AT_ONCE)):
+            del self._to_wake[watcher]
+            watcher.wake()
+        self._waking = asyncio.get_running_loop().call_soon(self._wake_some) if self._to_wake else None
 
     def published(self, epochs: Iterable[GroupEpoch], positions: Mapping[int, Position]) -> None:
         """Readers see these epochs from now on.
@@ -150,7 +171,7 @@ class Changes:
             if at is None or epoch.before != at.offset or epoch.changes is None:
                 self._gap(epoch.key_group, epoch.after)
             else:
-                self._add(epoch)
+                self._keep(epoch)
         for group, position in positions.items():
             at = self.positions.get(group)
             if at is None or position.offset > at.offset:
@@ -159,11 +180,15 @@ class Changes:
     def _gap(self, key_group: int, position: Position) -> None:
         self.positions[key_group] = position
         self._floors[key_group] = position.offset
-        for watcher in list(self._by_group.get(key_group, ())):
+        for watcher in list(self._of(key_group).all):
             self._drop(watcher)
             watcher.lose()
+            self._wake(watcher)
 
-    def _add(self, epoch: GroupEpoch) -> None:
+    def _of(self, key_group: int) -> GroupWatchers:
+        return self._by_group.get(key_group) or GroupWatchers(key_group)
+
+    def _keep(self, epoch: GroupEpoch) -> None:
         self.positions[epoch.key_group] = epoch.after
         self._ring.append(epoch)
         self._bytes += epoch.size
@@ -171,13 +196,9 @@ class Changes:
             oldest = self._ring.popleft()
             self._bytes -= oldest.size
             self._floors[oldest.key_group] = max(self._floors[oldest.key_group], oldest.after.offset)
-        for watcher in list(self._by_group.get(epoch.key_group, ())):
-            self._give(watcher, epoch)
-
-    def _give(self, watcher: Watcher, epoch: GroupEpoch) -> None:
-        pending = Pending.of(epoch, watcher.keys_of.get(epoch.key_group))
-        if watcher.keys is None or pending.changes:
+        for watcher, pending in self._of(epoch.key_group).given(epoch):
             watcher.give(pending)
+            self._wake(watcher)
             if watcher.error is not None:
                 self._drop(watcher)
                 self.let_go += 1
@@ -186,7 +207,7 @@ class Changes:
         """Those who watch others than these are to look whether they can go on."""
         for watcher in self._watchers:
             if not watcher.key_groups <= key_groups:
-                watcher.wake()
+                self._wake(watcher)
 
     def close(self) -> None:
         """Nothing of the state is here any more: all who watch are to look. Idempotent."""

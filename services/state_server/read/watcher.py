@@ -57,7 +57,7 @@ class GroupEpoch:
 
     @functools.cached_property
     def index(self) -> Mapping[bytes, int]:
-        """By storage key, which of the changes is its."""
+        """By storage key, which of the changes is its. Made when somebody comes back to it."""
         assert self.changes is not None
         return {key: index for index, (key, _) in enumerate(self.changes)}
 
@@ -109,12 +109,20 @@ class Pending(NamedTuple):
     @classmethod
     def of(cls, epoch: GroupEpoch, keys: WatchedKeys | None, skip: int = 0) -> Pending:
         """Of one epoch: holds on to all of it only where all of it is watched."""
-        known = epoch.befores is not None
         if keys is None:
+            known = epoch.befores is not None
             return cls(epoch.key_group, epoch.before, epoch.after, _Rest(epoch, skip), known, epoch.size)
-        found = list(epoch.changed(keys, skip))
-        size = sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in found)
-        return cls(epoch.key_group, epoch.before, epoch.after, found, known, size)
+        return cls.of_changes(epoch, list(epoch.changed(keys, skip)))
+
+    @classmethod
+    def of_changes(cls, epoch: GroupEpoch, changes: Sequence[Changed]) -> Pending:
+        """Some changes of one epoch."""
+        known = epoch.befores is not None
+        return cls(epoch.key_group, epoch.before, epoch.after, changes, known, _size(changes))
+
+
+def _size(changes: Iterable[Changed]) -> int:
+    return sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in changes)
 
 
 class _Rest:
@@ -174,12 +182,11 @@ class Watcher:
         self._woken.set()
 
     def lose(self) -> None:
-        """From now on changes come that are not in memory."""
+        """From now on changes come that are not in memory. To be woken then."""
         self.lost = True
-        self.wake()
 
     def give(self, pending: Pending) -> None:
-        """More has come. Where that is too much, the watcher is let go."""
+        """More has come. Where that is too much, the watcher is let go. To be woken then."""
         self._pending.append(pending)
         self._bytes += pending.size
         if self._bytes > self._most_bytes and len(self._pending) > 1:
@@ -194,7 +201,6 @@ class Watcher:
                     "the latest alone",
                     limit=self._most_bytes,
                 )
-        self.wake()
 
     def _collapse(self) -> None:
         """Of each key the last change stays, in the order of the epochs, with what was there before the first."""
@@ -214,7 +220,7 @@ class Watcher:
             pending._replace(
                 changes=changes,
                 known=id(pending) not in unknown,
-                size=sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in changes),
+                size=_size(changes),
                 partial=True,
             )
             for pending, changes in ((pending, left.get(id(pending), [])) for pending in self._pending)

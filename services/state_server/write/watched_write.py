@@ -43,18 +43,13 @@ class WatchedWrite:
 
     def written(self, advances: Mapping[int, Advance]) -> None:
         """The store has all of them now."""
-        index = self._state.table.changes.wants_index
         for group, advance in advances.items():
             kept = self._kept[group]
             if kept is None:
                 self._state.changed.append(GroupEpoch(group, advance.before.offset, advance.after, None))
                 continue
             changes, befores, size = kept
-            epoch = GroupEpoch(group, advance.before.offset, advance.after, changes, befores, size)
-            if index:
-                # Made here, where nobody waits for it.
-                assert epoch.index is not None
-            self._state.changed.append(epoch)
+            self._state.changed.append(GroupEpoch(group, advance.before.offset, advance.after, changes, befores, size))
 
 
 def _kept(
