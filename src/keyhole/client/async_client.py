@@ -17,7 +17,6 @@ from keyhole.client.options import (
     Key,
     ManyOptions,
     ReadOptions,
-    RequestedRead,
     ScanAllOptions,
     ScanOptions,
     WatchingOptions,
@@ -36,7 +35,7 @@ from keyhole.client.state_handles import AsyncState
 from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.wire.explaining import explain
-from keyhole.client.wire.lookups import Whole, keys_of
+from keyhole.client.wire.lookups import keys_of
 from keyhole.client.wire.scans import Scan, checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.encoding.codec import StateCodec
@@ -49,8 +48,6 @@ from keyhole.v1 import query_pb2
 
 _V = TypeVar("_V")
 
-# Of a `get_many`; the others wait. A quarter of what a connection lets wait, so that one caller leaves room for others.
-_KEYS_UNDER_WAY = 16_384
 # A timeout that has passed, where one must be above 0.
 _OVER = 0.001
 # As long as a server lets a scan take.
@@ -140,34 +137,17 @@ class AsyncClient(EventLoopClient):
         if not wanted:
             return []
         if not at_one_epoch(options):
-            return await self._many(application, state, wanted, asked)
+            return await self._here().many(application, state, wanted, asked)
         began, seconds = self._here().loop.time(), seconds_of("timeout", asked.timeout)
 
         async def read(which: Sequence[int], as_of: int, min_epoch: int) -> list[Answer]:
             left = asked.again(as_of, min_epoch, max(seconds + began - self._here().loop.time(), _OVER))
-            found = await self._many(application, state, [wanted[index] for index in which], left)
+            found = await self._here().many(application, state, [wanted[index] for index in which], left)
             if (known := self.known(application, state)) is not None:
                 one_query([known.descriptor])
             return found
 
         return await of_one_epoch(read, lambda answer: answer.epoch, len(wanted))
-
-    async def _many(self, application: str, state: str, wanted: Sequence[Key], asked: RequestedRead) -> list[Answer]:
-        connection = self._here()
-        answers: list[Answer] = []
-        began = connection.loop.time()
-        for first in range(0, len(wanted), _KEYS_UNDER_WAY):
-            left = asked
-            if first:
-                seconds = seconds_of("timeout", asked.timeout) + began - connection.loop.time()
-                left = asked._replace(timeout=max(seconds, _OVER))
-            batch = connection.batch((application, state, left))
-            part = wanted[first : first + _KEYS_UNDER_WAY]
-            future: asyncio.Future[list[Answer]] = connection.loop.create_future()
-            batch.keys += part
-            batch.waiters += Whole(future, len(part), first, len(wanted)).slots()
-            answers += await future
-        return answers
 
     async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.

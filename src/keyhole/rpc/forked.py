@@ -77,7 +77,10 @@ def _before() -> None:
         gc.collect()
         process.cuts_off = polling()
     if not fork_support():
-        process.cuts_off = process.cuts_off or _goes_on()
+        if not process.cuts_off and _goes_on():
+            # What keeps the threads may be in cycles, too.
+            gc.collect()
+            process.cuts_off = _goes_on()
     elif process.cuts_off:
         _log.warning(
             "this process forks while a connection of gRPC is open, and gRPC's support of forks is on: it may end the "

@@ -12,7 +12,8 @@ from typing import Any
 
 import grpc
 
-from keyhole.client.options import RequestedRead
+from keyhole.client.bounds import seconds_of
+from keyhole.client.options import Key, RequestedRead
 from keyhole.client.wire.aggregate_reads import AggregateReads
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.key_bounds import AskedKeys
@@ -36,8 +37,11 @@ from keyhole.rpc import convert
 from keyhole.rpc.rotation import Renewing
 from keyhole.v1 import query_pb2
 
-# Of one batch: as many as a request may have.
-_GROUPS_AT_ONCE = 16_384
+# Of a `get_many`, and of key groups; the others wait. As many as a request may have, and a quarter of what a connection
+# lets wait, so that one caller leaves room for others.
+_KEYS_AT_ONCE = 16_384
+# A timeout that has passed, where one must be above 0.
+_OVER = 0.001
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +78,25 @@ class Connection:
                 self.loop.call_soon(self._flush)
             batch = self.turn[alike] = LookupBatch(bounds, deadline)
         return batch
+
+    async def many(self, application: str, state: str, keys: Sequence[Key], asked: RequestedRead) -> list[Answer]:
+        """The answers to any number of keys, in their order: more than some thousands in turns, all within the one
+        timeout. Raises as AsyncClient.get_many.
+        """
+        answers: list[Answer] = []
+        began = self.loop.time()
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            left = asked
+            if first:
+                seconds = seconds_of("timeout", asked.timeout) + began - self.loop.time()
+                left = asked._replace(timeout=max(seconds, _OVER))
+            batch = self.batch((application, state, left))
+            part = keys[first : first + _KEYS_AT_ONCE]
+            future: asyncio.Future[list[Answer]] = self.loop.create_future()
+            batch.keys += part
+            batch.waiters += Whole(future, len(part), first, len(keys)).slots()
+            answers += await future
+        return answers
 
     async def scan(self, scan: Scan, timeout: float) -> Entries:
         """All entries of the scan, of one epoch. `timeout` is in seconds. Raises as AsyncClient.scan."""
@@ -189,9 +212,9 @@ class Connection:
         """At which epoch each key group of a state can be read now, and of whom. Raises as AsyncClient.get."""
         deadline = self.loop.time() + timeout
         sources: list[Source] = []
-        for first in range(0, key_groups, _GROUPS_AT_ONCE):
+        for first in range(0, key_groups, _KEYS_AT_ONCE):
             batch = KeyGroupBatch(ReadBounds(), deadline)
-            batch.keys += range(first, min(first + _GROUPS_AT_ONCE, key_groups))
+            batch.keys += range(first, min(first + _KEYS_AT_ONCE, key_groups))
             future: asyncio.Future[list[Answer]] = self.loop.create_future()
             batch.waiters += Whole(future, len(batch.keys)).slots()
             (self._states.get(name) or self._reads(*name)).submit(batch)
