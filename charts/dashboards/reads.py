@@ -201,6 +201,19 @@ _SCANS = Row(
             Query(_IN.now("keyhole_state_server_open_scans", "server"), "{{server}}"),
             unit="none",
         ),
+        graph(
+            "Watches under way",
+            "In the servers; and those that were let go in a second, as they took changes too slowly.",
+            Query(_IN.now("keyhole_state_server_open_watches", "server"), "{{server}}"),
+            Query(_IN.rate("keyhole_state_server_let_go_watches_total", _STATE), _OF_STATE + " let go"),
+            unit="none",
+        ),
+        graph(
+            "Changes kept for watches",
+            "Of the last epochs, in the servers' memory; at most 16 MiB of a state.",
+            Query(_IN.now("keyhole_state_server_watched_bytes", f"server {_STATE}"), "{{server}} " + _OF_STATE),
+            unit="bytes",
+        ),
     ),
 )
 

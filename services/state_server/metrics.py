@@ -121,6 +121,7 @@ class ServerStats:
         figures.add(f"{_P}_draining", labels, registry.draining)
         figures.add(f"{_P}_held_states", labels, len(registry.tables))
         figures.add(f"{_P}_open_scans", labels, self._queries.open_scans)
+        figures.add(f"{_P}_open_watches", labels, self._queries.watches.under_way)
         figures.add(f"{_P}_staging_bytes", (*labels, "memory"), self._room.memory_bytes)
         figures.add(f"{_P}_staging_bytes", (*labels, "disk"), self._room.disk_bytes)
         figures.add(f"{_P}_store_limit_bytes", labels, self._store_limit_bytes)
@@ -166,6 +167,8 @@ class ServerStats:
         figures.add(f"{_P}_finished_scans_total", labels, reads.scans)
         figures.add(f"{_P}_scanned_entries_total", labels, reads.entries)
         figures.add(f"{_P}_scanned_bytes_total", labels, reads.entry_bytes)
+        figures.add(f"{_P}_watched_bytes", labels, table.changes.kept_bytes)
+        figures.add(f"{_P}_let_go_watches_total", labels, table.changes.let_go)
         _failed(figures, labels, reads)
         if table.feed is not None:
             _fed(figures, labels, table.feed, table.feed.lag())

@@ -125,7 +125,7 @@ class TooLarge(RequestError):
 class EpochGone(RequestError):
     """The epoch that the caller asks for is no longer kept. The fact `oldest` names the first one that is."""
 
-    reason, code = "EPOCH_GONE", "OUT_OF_RANGE"
+    reason, code = "EPOCH_GONE", "FAILED_PRECONDITION"
 
 
 class Unsupported(RequestError):

@@ -20,7 +20,8 @@ from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Moment, deletion
 from keyhole.encoding.key_codec import encode_integer, end_of_prefix
-from keyhole.errors import NotOwner, NotReady
+from keyhole.errors import EpochGone, EpochNotReached, NotOwner, NotReady
+from keyhole.model.read import ReadBounds
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, Source
 from tests.property.test_protocol import NAMES, Protocol
@@ -142,19 +143,24 @@ class KindsProtocol(Protocol):
         self.the_changelog_is_the_epochs_one_after_the_other()
         now_ms = self.world.clock.now_ms()
         for group in range(KEY_GROUPS):
-            for source, shown in self.scans(group):
-                now = Moment(now_ms, source.watermark_ms)
-                expected = self.model.shown(self.at(group, source.epoch).state, now)
-                assert self.without_positions(shown) == expected, f"not the whole of epoch {source.epoch}"
+            for as_of in (0, *range(max(1, self.done - 1), len(self.history))):
+                for source, shown in self.scans(group, as_of):
+                    now = Moment(now_ms, source.watermark_ms)
+                    expected = self.model.shown(self.at(group, source.epoch).state, now)
+                    assert as_of in (0, source.epoch)
+                    assert self.without_positions(shown) == expected, f"not the whole of epoch {source.epoch}"
 
-    def scans(self, group: int) -> Iterator[tuple[Source, Shown]]:
+    def an_epoch_that_is_read_by_its_number_is_that_epoch(self) -> None:
+        """See the reads of whole epochs: what the model knows is found out there."""
+
+    def scans(self, group: int, as_of: int = 0) -> Iterator[tuple[Source, Shown]]:
         """All that every copy of a key group shows."""
         for server in self.world.servers.values():
             for table in server.tables.values():
-                with contextlib.suppress(NotOwner, NotReady):
+                with contextlib.suppress(NotOwner, NotReady, EpochGone, EpochNotReached):
                     found: dict[bytes, tuple[tuple[bytes, bytes], ...]] = {}
                     for key in map(self.world.codec.prefix, NAMES[group]):
-                        scanned = table.scan(EntryRange(key, key, end_of_prefix(key)))
+                        scanned = table.scan(EntryRange(key, key, end_of_prefix(key)), ReadBounds(as_of=as_of))
                         found[key] = tuple((name[len(key) :], row) for name, row in scanned.entries if row is not None)
                         source = scanned.source
                         scanned.close()

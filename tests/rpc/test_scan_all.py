@@ -371,6 +371,9 @@ async def test_readers_who_share_a_state_read_each_key_group_once(
     assert len([entry async for entry in whole]) == 1
     rest = await _all(client, key_groups=parts[2], after=whole.token)
     assert len(rest) == len(found[2]) - 1
+    for other in parts[:2]:
+        with pytest.raises(errors.MalformedRequest, match="which is not in key_groups"):
+            await _all(client, key_groups=other, after=whole.token)
     for wrong in (range(0), range(KEY_GROUPS + 1), range(-1, 2), range(0, 4, 2), range(3, 2)):
         with pytest.raises(errors.MalformedRequest, match="key_groups is range"):
             await _all(client, key_groups=wrong)

@@ -155,7 +155,7 @@ async def test_readers_without_our_client_get_the_same_over_grpc_and_http(halves
         for epoch in (3, 4):
             await halves.commit(0, epoch)
         status, gone = await asked("GET", f"/{early}?as_of=1")
-        assert (status, gone["title"], gone["facts"]["oldest"]) == (410, "Epoch gone", "2")
+        assert (status, gone["title"], gone["facts"]["oldest"]) == (409, "Epoch gone", "2")
 
 
 async def test_states_without_epochs_in_common_have_no_snapshot() -> None:

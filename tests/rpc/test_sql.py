@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -19,6 +20,7 @@ from keyhole.cli.main import main
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import (
     DeadlineExceeded,
+    EpochGone,
     InvalidConfiguration,
     KeyholeError,
     MalformedRequest,
@@ -185,3 +187,73 @@ async def test_the_command_prints_rows_or_what_was_asked(
     assert "servers test  city > 'Bas'" in shown
     assert await asyncio.to_thread(main, ["sql", "drop table x", *said]) == 1
     assert "one SELECT" in capsys.readouterr().err
+
+
+def test_names_that_are_one_to_duckdb_and_tables_of_the_query_itself_are_told_apart(
+    served: ServedStates, client: Client
+) -> None:
+    for name, value in (("shop/Twin", "A"), ("shop/twin", "b")):
+        served.write(name, [{"k": value, "v": 1}], key="k")
+    assert list(client.sql("select k from 'shop/Twin'")) == [("A",)]
+    with pytest.raises(MalformedRequest, match="one name to DuckDB"):
+        client.sql("select * from 'shop/Twin' union all select * from 'shop/twin'")
+    count = len(CUSTOMERS)
+    for query in (
+        "with Big as (select * from customers) select count(*) from big",
+        "select (select count(*) from customers), count(*) from (with customers as (select 1) select * from customers)",
+    ):
+        assert next(iter(client.sql(query, application="shop")))[0] == count
+
+
+def test_decimals_of_38_digits_and_floats_of_32_bits_are_compared_as_duckdb_does(
+    served: ServedStates, client: Client
+) -> None:
+    large = Decimal("123456789012345678901234567890123456.78")
+    schema = pa.schema([("k", pa.string()), ("d", pa.decimal128(38, 2)), ("f", pa.float32())])
+    served.write(
+        "shop/exact", [{"k": "a", "d": large, "f": 0.1}, {"k": "b", "d": -large, "f": 2.0}], key="k", schema=schema
+    )
+    for where in (
+        f"d = {large}",
+        f"d >= {large}",
+        f"d in ({large}, 3.5)",
+        "f = 0.1::float",
+        "f in (0.1::float, 3::float)",
+    ):
+        assert list(client.sql(f"select k from 'shop/exact' where {where}")) == [("a",)], where
+    assert list(client.sql(f"select k from 'shop/exact' where d <= -{large}")) == [("b",)]
+    assert client.get("shop", "exact", "a").value.f == pytest.approx(0.1, abs=1e-8)
+    assert client.get("shop", "exact", "a").value.f != 0.1
+
+
+def test_what_a_scan_meets_is_told_by_its_own_name(
+    served: ServedStates, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise EpochGone("epoch 1 is no longer kept", oldest=3)
+
+    monkeypatch.setattr(client, "scan_all", gone)
+    with pytest.raises(EpochGone) as met:
+        client.sql("select * from 'shop/orders'")
+    assert met.value.facts["oldest"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"memory": "lots"}, InvalidConfiguration),
+        ({"memory": "0"}, InvalidConfiguration),
+        ({"memory": "none"}, InvalidConfiguration),
+        ({"memory": "-1"}, InvalidConfiguration),
+        ({"timeout": 0}, MalformedRequest),
+        ({"timeout": -1}, MalformedRequest),
+    ],
+)
+def test_a_cap_that_is_none_is_refused(client: Client, options: dict[str, Any], kind: type[KeyholeError]) -> None:
+    with pytest.raises(kind):
+        client.sql("select 1", **options)
+
+
+def test_rows_of_a_result_count_to_its_memory(client: Client) -> None:
+    with pytest.raises(TooLarge, match="more than"):
+        client.sql("select range a, range b, range c from range(6000000)", memory="20MB")

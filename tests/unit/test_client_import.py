@@ -34,7 +34,7 @@ def test_the_client_can_be_had_where_processes_do_not_fork() -> None:
 
 @pytest.mark.parametrize("name", keyhole.__all__)
 def test_everything_that_is_named_is_there(name: str) -> None:
-    assert getattr(keyhole, name).__name__ == name
+    assert getattr(keyhole, name).__name__.rpartition(".")[2] == name  # one is a module
     assert name in dir(keyhole)
 
 

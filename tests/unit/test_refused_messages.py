@@ -217,7 +217,7 @@ def test_a_message_that_is_refused_changes_nothing(
     assert sums(alive.world) == [3.0] * len(ONE)
 
 
-@pytest.mark.parametrize(("which", "error"), [("draining", Draining), ("replica", Unsupported)])
+@pytest.mark.parametrize(("which", "error"), [("ending", Draining), ("replica", Unsupported)])
 def test_nor_does_one_that_comes_to_a_server_which_takes_no_run(
     alive: Alive, which: str, error: type[KeyholeError]
 ) -> None:

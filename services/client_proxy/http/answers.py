@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import text_of, typed
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.selected_entries import given_descriptor
-from keyhole.encoding.storage_key import group_of
+from keyhole.encoding.storage_key import group_of, prefix_of
 from keyhole.encoding.value_json import to_json
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
@@ -142,13 +142,40 @@ def _found_json(
     """Entries by storage key, and which source gave them."""
     entries, value = [], _reader(codec, select, integers_as_text=integers_as_text)
     for storage_key, row, source in rows:
-        key, map_key = codec.entry(storage_key)
-        entry = {"key": _spelled(typed(_single(key)), integers_as_text=integers_as_text)}
-        if map_key:
-            entry["map_key"] = _spelled(typed(_single(map_key)), integers_as_text=integers_as_text)
+        entry = _keys_json(codec, storage_key, integers_as_text=integers_as_text)
         entry["value"] = value(row)
         entries.append({**entry, "source": source})
     return entries
+
+
+def changes_json(codec: StateCodec, changes: pb.WatchedChanges, *, integers_as_text: bool) -> list[dict[str, Any]]:
+    """Rows and changes of a watch, whose values came as JSON; null: deleted. What was before is there where it is
+    known.
+    """
+    prefix, found = prefix_of(changes.key_group), []
+    befores = list(changes.befores)
+    for at, (key, value) in enumerate(zip(changes.keys, changes.values, strict=True)):
+        entry = _keys_json(codec, prefix + key, integers_as_text=integers_as_text)
+        entry["value"] = _value(value, integers_as_text=integers_as_text) if value else None
+        if befores:
+            entry["before"] = _value(befores[at], integers_as_text=integers_as_text) if befores[at] else None
+        found.append(entry)
+    return found
+
+
+def _keys_json(codec: StateCodec, storage_key: bytes, *, integers_as_text: bool) -> dict[str, Any]:
+    key, map_key = codec.entry(storage_key)
+    if not key:  # of a broadcast state, whose keys are the entries of one
+        key, map_key = map_key, ()
+    entry = {"key": _spelled(typed(_single(key)), integers_as_text=integers_as_text)}
+    if map_key:
+        entry["map_key"] = _spelled(typed(_single(map_key)), integers_as_text=integers_as_text)
+    return entry
+
+
+def moment_json(ms: int) -> str | None:
+    """A time as milliseconds since 1970; 0: none."""
+    return _moment(datetime.fromtimestamp(ms / 1000, UTC) if ms else None)
 
 
 def descriptor_json(descriptor: StateDescriptor) -> dict[str, Any]:

@@ -5,6 +5,7 @@
     GET  /v1/{application}/{state}            what a state is
     GET  /v1/{application}/{state}/{key}      a value; of a map or list state its entries, or one by ?map_key=
     GET  /v1/{application}/{state}:scan       all keys of a state
+    GET  /v1/{application}/{state}:watch      rows, and then each committed change, as server-sent events
     GET  /v1/{application}/{state}:aggregate  figures over all of them
     POST /v1/{application}/{state}:batchGet   the values of several keys
     GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
@@ -16,6 +17,7 @@ docs/reads.md has it for readers.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -25,7 +27,7 @@ from typing import Any
 from aiohttp import web
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import InternalError, KeyholeError, MalformedRequest, StaleDescriptor, Unauthenticated
+from keyhole.errors import Draining, InternalError, KeyholeError, MalformedRequest, StaleDescriptor, Unauthenticated
 from keyhole.rpc import convert
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.http.port import HttpLimits
@@ -38,7 +40,7 @@ from keyhole.v1 import state_pb2
 from services.client_proxy.directory import Directory
 from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http import answers as http_answers
-from services.client_proxy.http import caching
+from services.client_proxy.http import caching, event_stream
 from services.client_proxy.http import requests as http_requests
 from services.client_proxy.http.all_keys import KeysScan
 from services.client_proxy.http.cors import allowing
@@ -106,6 +108,7 @@ class HttpReads:
                 web.get(state, self._state),
                 web.get(state + ":scan", self._whole),
                 web.get(state + ":aggregate", self._aggregates),
+                web.get(state + ":watch", self._watch, allow_head=False),
                 web.post(state + ":batchGet", self._batch),
                 web.get(state + r"/{key:[^/]*}", self._key),
             ]
@@ -185,6 +188,24 @@ class HttpReads:
             return web.Response(status=304, headers=headers)
         body = http_answers.answer_json(answer, self._now(), integers_as_text=asked.integers_as_text)
         return json_response(body, headers)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        name = _name(request)
+
+        def check() -> None:
+            self.caller_of(request).check(Verb.WATCH, *name)
+            if self.draining:
+                raise Draining("this proxy ends: come back, to another one")
+
+        check()
+        deadline = self._deadline(http_requests.parameters(()))
+        codec = await self._codec(self.caller_of(request), name, deadline)
+        last = request.headers.get("Last-Event-ID", "")
+        asked, as_text = event_stream.watch_request(codec, request.query.items(), last)
+        asked.state.CopyFrom(_ref(name))
+        watch: Any = self._servicer.Watch(asked, deadline)
+        newest = functools.partial(self._servicer.codec, name, deadline)
+        return await event_stream.stream(request, watch, newest, check, integers_as_text=as_text)
 
     async def _aggregates(self, request: web.Request) -> web.Response:
         caller, name = self.caller_of(request), _name(request)

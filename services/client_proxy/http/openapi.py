@@ -57,6 +57,7 @@ def document(version: str) -> _Json:
             "/v1/{application}/{state}/{key}": {"get": _key()},
             "/v1/{application}/{state}:scan": {"get": _whole()},
             "/v1/{application}/{state}:aggregate": {"get": _figures()},
+            "/v1/{application}/{state}:watch": {"get": _watch()},
             "/v1/{application}/{state}:batchGet": {"post": _batch()},
             "/healthz": {"get": _text("isAlive", "Whether the process lives", {"200": ("It does.", "ok\n")})},
             "/readyz": {"get": _text("isReady", "Whether it answers reads", _READY)},
@@ -181,6 +182,25 @@ def _figures() -> _Json:
             "nothing": {**totals, "of": ["sum(orders)"], "where": ["spent > 100"]},
         },
     )
+
+
+def _watch() -> _Json:
+    told = {"epoch": 42, "changes": [{"key": "c1", "value": {"orders": 3, "spent": 42.5}}], "complete_epoch": 42}
+    event = f"id: kQGoOX\nevent: changes\ndata: {msgspec.json.encode(told).decode()}\n\n"
+    operation = _operation(
+        "watch",
+        "values",
+        "Rows, and then each committed change, as server-sent events for as long as it is read",
+        ("application", "state", "after", "snapshot", "before", "latest_only", "integers"),
+        {
+            "description": "Events: rows, changes, progress, error.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}, "example": event}},
+        },
+    )
+    keys = {"type": "array", "items": {"type": "string"}}
+    about = "Once for each key that is watched, spelled as elsewhere. None: the whole state."
+    operation["parameters"].append({"name": "key", "in": "query", "description": about, "schema": keys})
+    return operation
 
 
 def _batch() -> _Json:

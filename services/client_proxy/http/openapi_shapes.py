@@ -264,6 +264,14 @@ PARAMETERS: _Json = {
             "The answer holds this epoch or a later one.",
             {"type": "integer", "minimum": 0, "maximum": _EPOCH_BOUND, "default": 0},
         ),
+        _parameter("snapshot", "query", "Begin with the rows that are there.", {"type": "boolean", "default": True}),
+        _parameter("before", "query", "With what was there before.", {"type": "boolean", "default": False}),
+        _parameter(
+            "latest_only",
+            "query",
+            "A reader that is slow gets the last change of each key alone.",
+            {"type": "boolean", "default": False},
+        ),
         _parameter(
             "consistency",
             "query",

@@ -89,8 +89,9 @@ class Scans:
         """
         limits, left = self._limits, limit
         page, size, looked = Page(), 0, 0
+        turn = max(1, limits.turn_entries // (1 if select is None else select.cost))
         while True:
-            most = min(limits.page_entries, limits.turn_entries - looked)
+            most = min(limits.page_entries, turn - looked)
             piece = self._piece(scanned, min(most, left) if limit and not (select and select.tests) else most)
             if not piece:
                 break
@@ -107,7 +108,7 @@ class Scans:
                 size += len(key) + len(row)
             if limit and not left:
                 break
-            if len(page.keys) >= limits.page_entries or size >= limits.page_bytes or looked >= limits.turn_entries:
+            if len(page.keys) >= limits.page_entries or size >= limits.page_bytes or looked >= turn:
                 yield page
                 self._check_open(scanned)
                 page, size, looked = Page(), 0, 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from keyhole.cli.exit_codes import ExitCode
 from keyhole.cli.read_commands import credentials
+from keyhole.encoding.value_json import to_json
+from keyhole.errors import MalformedRequest
 from keyhole.installing import require
 from keyhole.terminal.written_out import written_out
 
@@ -31,7 +34,9 @@ def run_sql(options: argparse.Namespace) -> int:
     if options.explain:
         _explained(result, as_json=options.format == "json")
     else:
-        rows = [dict(zip(result.columns, row, strict=True)) for row in result]
+        if twice := [name for name, count in Counter(result.columns).items() if count > 1]:
+            raise MalformedRequest(f"two columns of the result are called {twice[0]}; give one another name, by AS")
+        rows = [dict(zip(result.columns, map(to_json, row), strict=True)) for row in result]
         output.rows(rows, f"{len(rows):,} rows")
     return ExitCode.DONE
 

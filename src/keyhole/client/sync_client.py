@@ -196,7 +196,13 @@ class Client(ThreadClient):
         return self._run(lambda: self._client.count(application, state, **options))
 
     def sql(
-        self, query: str, *, application: str = "", timeout: Duration | None = None, memory: str = "1GB"
+        self,
+        query: str,
+        *,
+        application: str = "",
+        timeout: Duration | None = None,
+        memory: str = "1GB",
+        explain: bool = False,
     ) -> SqlResult:
         """The rows of one SELECT over live states, as DuckDB in this process has them. Blocks. Needs the extra `sql`.
 
@@ -206,7 +212,8 @@ class Client(ThreadClient):
         Args:
             application: Of states that are named without one.
             timeout: Seconds (or a timedelta); default: 60.
-            memory: The most that DuckDB may take.
+            memory: The most that DuckDB may take, and the most that the rows of the result may take.
+            explain: The result has DuckDB's plan.
 
         Raises:
             InvalidConfiguration: The extra `sql` is not installed.
@@ -216,7 +223,7 @@ class Client(ThreadClient):
         # By its name: what it is made of reads by this client.
         run = importlib.import_module("keyhole.sql.queries").run
         more = {} if timeout is None else {"timeout": timeout}
-        result: SqlResult = run(self, query, application=application, memory=memory, **more)
+        result: SqlResult = run(self, query, application=application, memory=memory, explain=explain, **more)
         return result
 
     def known(self, application: str, state: str) -> StateCodec | None:

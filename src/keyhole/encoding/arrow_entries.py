@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyhole.errors import ValueMismatch
 from keyhole.model.read import KeyedEntry
 from keyhole.model.state import StateDescriptor
 from keyhole.model.type_names import TypeName, not_stored, parsed
@@ -52,9 +53,19 @@ def _made(of: TypeName) -> pa.DataType:
 
 
 def entry_schema(descriptor: StateDescriptor) -> pa.Schema:
-    """All columns of an entry: those of the key, of the map key (of a list: position), the value's."""
+    """All columns of an entry: those of the key, of the map key (of a list: position), the value's.
+
+    Raises:
+        ValueMismatch: A column of the key and a field of the value have one name.
+    """
     keys = {column.name: arrow_type(column.type.value) for column in (*descriptor.key, *descriptor.entry_key)}
     values = {field.name: arrow_type(field.type) for field in descriptor.value.fields}
+    if twice := sorted(keys.keys() & values.keys()):
+        raise ValueMismatch(
+            f"state {descriptor.application}/{descriptor.state} has {twice[0]} in its key and in its value, and a "
+            "table has one column of a name; read it by key, or by a scan",
+            column=twice[0],
+        )
     return pa.schema([*keys.items(), *values.items()])
 
 

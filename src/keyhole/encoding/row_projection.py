@@ -7,6 +7,7 @@ RowCodec(projection.descriptor)       # reads them
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +47,9 @@ class RowProjection:
                 )
         kept = [places[name] for name in fields]
         cut = ValueSchema(schema.version, tuple(schema.fields[at] for at in kept))
-        self.descriptor = msgspec.structs.replace(descriptor, value=cut, earlier=())
+        # Whoever has the rows may learn of a newer schema before it reads them.
+        earlier = tuple(of for of in map(functools.partial(_cut_to, fields), descriptor.earlier) if of is not None)
+        self.descriptor = msgspec.structs.replace(descriptor, value=cut, earlier=earlier)
         self._whole = descriptor
         self._cut = _cutter(descriptor, kept)
 
@@ -56,6 +59,14 @@ class RowProjection:
             return self._cut(rows)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise refusal_of(self._whole, rows) from None
+
+
+def _cut_to(fields: Sequence[str], schema: ValueSchema) -> ValueSchema | None:
+    """A schema with these fields alone; None: it has not all of them."""
+    there = {field.name: field for field in schema.fields}
+    if not there.keys() >= set(fields):
+        return None
+    return ValueSchema(schema.version, tuple(there[name] for name in fields))
 
 
 def _cutter(descriptor: StateDescriptor, kept: Sequence[int]) -> Callable[[Sequence[bytes]], list[bytes]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -132,7 +133,18 @@ def _is_moment(value: Any, *, aware: bool) -> bool:
     return type(value) is datetime and (value.utcoffset() is not None) is aware
 
 
-_GIVEN_FLOAT = _given(lambda value: type(value) in (float, int), float)
+def _as_float(value: float) -> float:
+    """The nearest one of 32 bits; beyond the largest of these, infinity."""
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
+
+
+_GIVEN_DOUBLE = _given(lambda value: type(value) in (float, int), float)
+# As a column of Spark's or Arrow's would have it: rounded to 32 bits.
+_GIVEN_FLOAT = _given(lambda value: type(value) in (float, int), lambda value: _as_float(float(value)))
 
 _SIMPLE: Mapping[str, ValueType] = {
     "boolean": ValueType(bool, from_given=_given(lambda value: type(value) is bool)),
@@ -141,7 +153,7 @@ _SIMPLE: Mapping[str, ValueType] = {
     "int": ValueType(int, from_given=_given_whole(32)),
     "bigint": ValueType(int, from_given=_given_whole(64)),
     "float": ValueType(float, to_json=_json_float, from_given=_GIVEN_FLOAT),
-    "double": ValueType(float, to_json=_json_float, from_given=_GIVEN_FLOAT),
+    "double": ValueType(float, to_json=_json_float, from_given=_GIVEN_DOUBLE),
     "string": ValueType(str, from_given=_given(_is_utf8)),
     "binary": ValueType(bytes, from_given=_given(lambda value: type(value) is bytes)),
     "date": ValueType(

@@ -201,6 +201,9 @@ _STATE_SERVER = (
     _counter(_SERVER, "scanned", "entries", _STATE, "Entries that scans have sent."),
     _counter(_SERVER, "scanned", "bytes", _STATE, "Bytes of scanned entries, keys and values."),
     _gauge(_SERVER, "open", "scans", "server", "Scans under way."),
+    _gauge(_SERVER, "open", "watches", "server", "Watches under way."),
+    _gauge(_SERVER, "watched", "bytes", _STATE, "Of the last epochs' changes, which are kept for those who watch."),
+    _counter(_SERVER, "let_go", "watches", _STATE, "Watches that were ended because they took changes too slowly."),
     _histogram(_SERVER, "scan", "seconds", "server", "What a scan takes, its reader's pauses included.", _CALL_SECONDS),
     # The disk.
     _gauge(_SERVER, "disk", "bytes", "server", "Size of the file system that its stores are on."),

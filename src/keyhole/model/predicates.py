@@ -229,6 +229,11 @@ def checked(predicate: Predicate) -> Predicate:
     return predicate
 
 
+def part_count(predicate: Predicate) -> int:
+    """How many comparisons it has, with what stands around them."""
+    return 1 + sum(map(part_count, _inner(predicate)))
+
+
 def _inner(predicate: Predicate) -> tuple[Predicate, ...]:
     match predicate:
         case And(parts) | Or(parts):

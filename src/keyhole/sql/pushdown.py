@@ -73,7 +73,7 @@ class _Reading:
             return self._joined(found)
         try:
             return self._exact(of)
-        except (_NoPredicateError, MalformedRequest, ValueMismatch):
+        except (_NoPredicateError, MalformedRequest, ValueMismatch, OverflowError):
             return None
 
     def _joined(self, parts: list[Predicate]) -> Predicate | None:
@@ -89,6 +89,7 @@ class _Reading:
             _NoPredicateError, MalformedRequest, ValueMismatch: There is none.
         """
         if of.HasField("singular_or_list"):
+            self._check_exact(of.singular_or_list.value)
             values = [_literal(option) for option in of.singular_or_list.options]
             return self._checked(self._field(of.singular_or_list.value).is_in(values))
         if of.HasField("if_then"):
@@ -111,6 +112,7 @@ class _Reading:
             left, right = parts
             if left.HasField("literal"):
                 left, right, name = right, left, _MIRRORED.get(name, name)
+            self._check_exact(left)
             if negated and name in _ABOVE and pa.types.is_floating(self._path(left)[1]):
                 raise _NoPredicateError  # to Arrow NaN is not above anything, to servers it is
             compared: Predicate = getattr(self._field(left), _COMPARED[name])(_literal(right))
@@ -120,6 +122,11 @@ class _Reading:
     def _checked(self, predicate: Predicate) -> Predicate:
         bound(predicate, self._descriptor)
         return predicate
+
+    def _check_exact(self, of: ArrowExpression) -> None:
+        """Raises _NoPredicateError for a float: Arrow has it rounded to 32 bits, and not all that was stored is."""
+        if of.HasField("selection") and pa.types.is_float32(self._path(of)[1]):
+            raise _NoPredicateError
 
     def _function(self, of: ArrowExpression) -> tuple[str, list[ArrowExpression]]:
         if not of.HasField("scalar_function"):
@@ -180,5 +187,6 @@ def _literal(of: ArrowExpression) -> Any:
             return _EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=literal.timestamp)  # type: ignore[union-attr]
         case "decimal":
             whole = int.from_bytes(literal.decimal.value, "little", signed=True)  # type: ignore[union-attr]
-            return Decimal(whole).scaleb(-literal.decimal.scale)  # type: ignore[union-attr]
+            digits = tuple(map(int, str(abs(whole))))
+            return Decimal((int(whole < 0), digits, -literal.decimal.scale))  # type: ignore[union-attr]
     raise _NoPredicateError

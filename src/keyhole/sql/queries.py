@@ -8,19 +8,21 @@ Reads only: a query can write nothing, open no file and no connection, and see n
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 
 import duckdb
 import msgspec
+import pyarrow as pa
 
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, seconds_of
-from keyhole.client.sql_result import SqlResult, StateScanned
-from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, TooLarge
+from keyhole.client.sql_result import SqlResult
+from keyhole.errors import DeadlineExceeded, InvalidConfiguration, KeyholeError, MalformedRequest, TooLarge
 from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
-from keyhole.sql.state_dataset import StateDataset
+from keyhole.sql.state_dataset import QueryReading, StateDataset
 
 # Nothing but what is registered can be read, and nothing of this can be changed by the query.
 _LOCKED = (
@@ -33,6 +35,8 @@ _LOCKED = (
     "SET TimeZone = 'UTC'",
 )
 MOST_MEMORY = "1GB"
+_SIZE = re.compile(r"\s*[1-9][0-9]*(\.[0-9]+)?\s*([KMGT]i?)?B\s*", re.IGNORECASE)
+_ROWS = 10_000
 _SECONDS = 60.0
 
 
@@ -43,6 +47,7 @@ def run(
     application: str = "",
     timeout: Duration = _SECONDS,
     memory: str = MOST_MEMORY,
+    explain: bool = False,
 ) -> SqlResult:
     """Runs one SELECT. Blocks.
 
@@ -52,10 +57,12 @@ def run(
     Args:
         application: Of states that are named without one.
         timeout: Seconds (or a timedelta) that it may take.
-        memory: The most that DuckDB may take, as "1GB".
+        memory: The most that DuckDB may take, and the most that the rows of the result may take, as "1GB".
+        explain: The result has DuckDB's plan.
 
     Raises:
         MalformedRequest: It is no SELECT, or DuckDB refuses it; the message says why.
+        InvalidConfiguration: `memory` is no size.
         UnknownApplication, UnknownState: It names a state that there is not.
         EpochGone: It has taken longer than the states' `keep_epochs` are.
         DeadlineExceeded: It has taken longer than `timeout`.
@@ -63,28 +70,33 @@ def run(
         KeyholeError: As Client.scan_all.
     """
     seconds = seconds_of("timeout", timeout)
-    scans: list[StateScanned] = []
+    if seconds <= 0:
+        raise MalformedRequest(f"timeout is {timeout}; a query takes some time: give it a number of seconds above 0")
+    if _SIZE.fullmatch(memory) is None:
+        raise InvalidConfiguration(f'memory is {memory!r}; write a size as "500MB" or "2GB"')
+    reading = QueryReading(seconds)
     connection = duckdb.connect(":memory:", config={"memory_limit": memory, "threads": "2"})
     try:
-        statement = _select(connection, query)
-        for name, dataset in _datasets(client, connection, query, application, scans, seconds).items():
+        _check_select(connection, query)
+        for name, dataset in _datasets(client, connection, query, application, reading).items():
             connection.register(name, dataset)
         for setting in _LOCKED:
             connection.execute(setting)
         connection.execute("SET lock_configuration = true")
-        return _ran(connection, statement, scans, seconds)
+        return _ran(connection, query, reading, explain=explain)
+    except UnicodeError:
+        raise MalformedRequest("the query is no text: it has a half of a character") from None
     finally:
         connection.close()
 
 
-def _select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+def _check_select(connection: duckdb.DuckDBPyConnection, query: str) -> None:
     try:
         statements = connection.extract_statements(query)
     except duckdb.Error as error:
         raise MalformedRequest(f"DuckDB refuses the query: {error}") from None
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise MalformedRequest("a query over states is one SELECT: it can change nothing, and there is no other")
-    return query
 
 
 def _datasets(
@@ -92,16 +104,21 @@ def _datasets(
     connection: duckdb.DuckDBPyConnection,
     query: str,
     application: str,
-    scans: list[StateScanned],
-    seconds: float,
+    reading: QueryReading,
 ) -> dict[str, StateDataset]:
     """By the name that the query has for each."""
     names = _tables(connection, query)
     named = {name: name if "/" in name else f"{application}/{name}" for name in names if "/" in name or application}
+    alike = {name.casefold(): name for name in named}
+    if twice := [name for name in named if alike[name.casefold()] != name]:
+        raise MalformedRequest(
+            f"the query names {twice[0]} and {alike[twice[0].casefold()]}, which are one name to DuckDB: ask for them "
+            "in two queries"
+        )
     described = {name: client.describe_state(*state_path(path)) for name, path in named.items()}
     epochs = _epochs(client, described.values())
     return {
-        name: StateDataset(client, of, epochs.get((of.application, of.query), 0), scans, seconds)
+        name: StateDataset(client, of, epochs.get((of.application, of.query), 0), reading)
         for name, of in described.items()
     }
 
@@ -116,22 +133,26 @@ def _tables(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     if tree.get("error"):
         raise MalformedRequest(f"DuckDB refuses the query: {tree.get('error_message')}")
     found: set[str] = set()
-    made: set[str] = set()
 
-    def walk(node: object) -> None:
+    def walk(node: object, made: frozenset[str]) -> None:
         if isinstance(node, dict):
-            if node.get("type") == "BASE_TABLE" and not node.get("schema_name"):
+            is_table = node.get("type") == "BASE_TABLE" and not node.get("schema_name")
+            if is_table and node["table_name"].casefold() not in made:
                 found.add(node["table_name"])
-            for entry in (node.get("cte_map") or {}).get("map", ()):
-                made.add(entry["key"])
-            for inner in node.values():
-                walk(inner)
+            # What a query makes itself is known in it, and in what it makes after it.
+            tables = node.get("cte_map")
+            for entry in tables.get("map", ()) if isinstance(tables, dict) else ():
+                walk(entry["value"], made)
+                made |= {entry["key"].casefold()}
+            for name, inner in node.items():
+                if name != "cte_map":
+                    walk(inner, made)
         elif isinstance(node, list):
             for inner in node:
-                walk(inner)
+                walk(inner, made)
 
-    walk(tree)
-    return sorted(found - made)
+    walk(tree, frozenset())
+    return sorted(found)
 
 
 def _epochs(client: Client, described: Iterable[StateDescriptor]) -> dict[tuple[str, str], int]:
@@ -146,33 +167,67 @@ def _epochs(client: Client, described: Iterable[StateDescriptor]) -> dict[tuple[
     }
 
 
-def _ran(connection: duckdb.DuckDBPyConnection, query: str, scans: list[StateScanned], seconds: float) -> SqlResult:
+def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReading, *, explain: bool) -> SqlResult:
     late = threading.Event()
 
     def interrupt() -> None:
         late.set()
         connection.interrupt()
 
-    timer = threading.Timer(seconds, interrupt)
+    timer = threading.Timer(max(0.0, reading.left()), interrupt)
     timer.daemon = True
     timer.start()
     try:
-        plan = "\n".join(str(row[1]) for row in connection.execute(f"EXPLAIN {query}").fetchall())
-        scans.clear()  # planning asks, too
-        table = connection.sql(query).to_arrow_table()
-    except duckdb.Error as error:
-        raise _told(error, seconds, late=late.is_set()) from error
+        plan = ""
+        if explain:
+            plan = "\n".join(str(row[1]) for row in connection.execute(f"EXPLAIN {query}").fetchall())
+            reading.scans.clear()  # planning asks, too
+        if late.is_set():
+            raise _took_too_long(reading)
+        return SqlResult(_fetched(connection, query, reading), reading.scans, plan)
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise _told(error, reading, late=late.is_set()) from error
     finally:
         timer.cancel()
-    return SqlResult(table, scans, plan)
 
 
-def _told(error: duckdb.Error, seconds: float, *, late: bool) -> KeyholeError:
-    cause = error.__cause__
-    if isinstance(cause, KeyholeError):
-        return cause
+def _fetched(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReading) -> pa.Table:
+    """All rows, as far as they take no more than DuckDB may."""
+    ((most,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
+    most_bytes, taken, batches = _bytes(str(most)), 0, []
+    with connection.sql(query).to_arrow_reader(_ROWS) as rows:
+        for batch in rows:
+            taken += batch.nbytes
+            if taken > most_bytes:
+                raise TooLarge(
+                    f"the rows of the query take more than {most}: ask for fewer, or for sums of them, or give it more "
+                    "memory",
+                    limit=most_bytes,
+                )
+            if reading.left() <= 0:
+                raise _took_too_long(reading)
+            batches.append(batch)
+        return pa.Table.from_batches(batches, rows.schema)
+
+
+def _bytes(size: str) -> int:
+    """Of a size as DuckDB says it: 953.6 MiB."""
+    number, unit = size.split()
+    return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB").index(unit))
+
+
+def _took_too_long(reading: QueryReading) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the query has taken longer than {reading.seconds:g} s; give it more time, or ask for less"
+    )
+
+
+def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeError:
+    # What a scan has met has come through Arrow as a text.
+    if reading.failed is not None:
+        return reading.failed
     if late or isinstance(error, duckdb.InterruptException):
-        return DeadlineExceeded(f"the query has taken longer than {seconds:g} s; give it more time, or ask for less")
+        return _took_too_long(reading)
     if isinstance(error, duckdb.OutOfMemoryException):
         return TooLarge(f"the query needs more memory than it may take: {error}")
     return MalformedRequest(f"DuckDB refuses the query: {error}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +14,32 @@ import pyarrow.dataset as ds
 from keyhole.client import Client
 from keyhole.client.sql_result import StateScanned
 from keyhole.encoding.arrow_entries import entry_batch, entry_schema
+from keyhole.errors import DeadlineExceeded, KeyholeError
 from keyhole.model.predicates import Predicate
 from keyhole.model.state import StateDescriptor
 from keyhole.sql.pushdown import Pushed, pushed
+
+
+@dataclass
+class QueryReading:
+    """What the scans of one query have in common.
+
+    Attributes:
+        seconds: That it may take, from now on.
+        scans: What was asked, as it is asked.
+        failed: What the first scan that failed has met: DuckDB only has its text.
+    """
+
+    seconds: float
+    scans: list[StateScanned] = field(default_factory=list)
+    failed: KeyholeError | None = None
+
+    def __post_init__(self) -> None:
+        self._until = time.monotonic() + self.seconds
+
+    def left(self) -> float:
+        """How many seconds are left of its time; below 0: it is over."""
+        return self._until - time.monotonic()
 
 
 class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
@@ -22,19 +47,15 @@ class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
 
     Args:
         epoch: As of which it is read; 0: the last one.
-        scanned: Gets what is asked, as it is asked.
-        seconds: That one key group may take.
+        reading: The query's.
     """
 
-    def __init__(
-        self, client: Client, descriptor: StateDescriptor, epoch: int, scanned: list[StateScanned], seconds: float
-    ) -> None:
+    def __init__(self, client: Client, descriptor: StateDescriptor, epoch: int, reading: QueryReading) -> None:
         # Arrow's own is not made: there is no C++ dataset behind this one.
         self._client = client
         self._descriptor = descriptor
         self._epoch = epoch
-        self._scanned = scanned
-        self._seconds = seconds
+        self._reading = reading
         self._schema = entry_schema(descriptor)
 
     @property
@@ -58,7 +79,7 @@ class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
             asked.where,
             "" if filter is None else str(filter),
         )
-        self._scanned.append(told)
+        self._reading.scans.append(told)
         return StateScanner(self, wanted, filter, asked, told)
 
     def batches(self, columns: list[str], where: Predicate | None, told: StateScanned) -> Iterator[pa.RecordBatch]:
@@ -67,19 +88,32 @@ class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
         schema = pa.schema([self._schema.field(name) for name in columns])
         named = set(columns)
         fields = [one.name for one in of.value.fields if one.name in named]
-        scan = self._client.scan_all(
-            of.application,
-            of.state,
-            as_of=self._epoch or None,
-            timeout=self._seconds,
-            where=where,
-            fields=fields or None,
-            keys_only=not fields,
-        )
-        with scan:
-            while entries := scan.page():
-                told.entries += len(entries)
-                yield entry_batch(entries, of, schema)
+        try:
+            for group in range(of.key_groups):
+                # Each by itself: a filter that nothing passes must not hide that the time is over.
+                left = self._reading.left()
+                if left <= 0:
+                    seconds = self._reading.seconds
+                    raise DeadlineExceeded(
+                        f"the query has taken longer than {seconds:g} s; give it more time, or ask for less"
+                    )
+                scan = self._client.scan_all(
+                    of.application,
+                    of.state,
+                    key_groups=range(group, group + 1),
+                    as_of=self._epoch or None,
+                    timeout=left,
+                    where=where,
+                    fields=fields or None,
+                    keys_only=not fields,
+                )
+                with scan:
+                    while entries := scan.page():
+                        told.entries += len(entries)
+                        yield entry_batch(entries, of, schema)
+        except KeyholeError as error:
+            self._reading.failed = self._reading.failed or error
+            raise
 
 
 class StateScanner(ds.Scanner):  # type: ignore[misc]  # ships no types

@@ -93,6 +93,11 @@ class KeyGroupReads:
         descriptor = codec.descriptor
         only = self._only(descriptor)
         place = place_of(self._after, descriptor) if self._after else ScanPlace(only.start)
+        if place.key_group not in only:
+            raise MalformedRequest(
+                f"the token is of key group {place.key_group}, which is not in key_groups, {only}: give the token of a "
+                "scan of the same key groups"
+            )
         key_groups = only.stop
         while place.key_group < key_groups and self._left != 0:
             async with aclosing(self._key_group(place)) as pages:

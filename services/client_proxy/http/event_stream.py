@@ -1,0 +1,147 @@
+"""A watch over HTTP: server-sent events, as browsers' EventSource and many libraries read them.
+
+    id: kJGoOX...                     the token; sent back as Last-Event-ID, it goes on behind this event
+    event: changes                    or rows, progress, error
+    data: {"epoch": 42, "changes": [{"key": "o1", "value": {...}}], ...}
+
+An event without an id is a part of something whose end has yet to come: whoever comes back gets it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing, suppress
+from typing import Any
+
+from aiohttp import web
+
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_text import parse_key
+from keyhole.errors import Draining, KeyholeError, MalformedRequest
+from keyhole.rpc.convert import key_to_proto
+from keyhole.rpc.http.status import problem
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.http.answers import changes_json, encoded, moment_json
+
+_KNOWN = ("key", "after", "snapshot", "before", "latest_only", "integers")
+_AGAIN_MS = 1_000
+PROGRESS_MS = 5_000
+"""An event comes at least so often: by it a reader, and whatever stands between, knows that it is still connected."""
+
+_Check = Callable[[], None]
+"""Passes while the caller may watch. Raises Unauthenticated, PermissionDenied or Draining."""
+
+
+def watch_request(codec: StateCodec, pairs: Iterable[tuple[str, str]], last: str) -> tuple[pb.WatchRequest, bool]:
+    """What a request asks for, and whether whole numbers come as text.
+
+    Args:
+        pairs: The query parameters.
+        last: The header Last-Event-ID, which browsers send when they come back; empty: none.
+
+    Raises:
+        MalformedRequest: A parameter that there is not, is given twice, or can't be read.
+        KeyMismatch: A key doesn't fit the state's columns.
+    """
+    given: dict[str, str] = {}
+    keys: list[str] = []
+    for name, value in pairs:
+        if name not in _KNOWN:
+            raise MalformedRequest(f"a query parameter is not known; there are {', '.join(_KNOWN)}")
+        if name == "key":
+            keys.append(value)
+        elif name in given:
+            raise MalformedRequest(f"the query parameter {name} is given twice")
+        else:
+            given[name] = value
+    if given.get("integers", "number") not in ("number", "text"):
+        raise MalformedRequest("the query parameter integers is neither number nor text")
+    columns = codec.descriptor.scan_key or codec.descriptor.key
+    request = pb.WatchRequest(
+        keys=[key_to_proto(columns, parse_key(columns, key)) for key in keys],
+        token=last or given.get("after", ""),
+        no_snapshot=not _flag(given, "snapshot", "true"),
+        before=_flag(given, "before", "false"),
+        latest_only=_flag(given, "latest_only", "false"),
+        format=pb.VALUE_FORMAT_JSON,
+        progress_ms=PROGRESS_MS,
+        topic_id=codec.descriptor.topic_id,
+    )
+    return request, given.get("integers") == "text"
+
+
+def _flag(given: dict[str, str], name: str, default: str) -> bool:
+    if given.get(name, default) not in ("true", "false"):
+        raise MalformedRequest(f"the query parameter {name} is neither true nor false")
+    return given.get(name, default) == "true"
+
+
+async def stream(
+    request: web.Request,
+    responses: AsyncGenerator[pb.WatchResponse],
+    codec: Callable[[], Awaitable[StateCodec]],
+    check: _Check,
+    *,
+    integers_as_text: bool,
+) -> web.StreamResponse:
+    """Sends a watch as events, for as long as it is read. What is wrong before its first event is raised.
+
+    Args:
+        responses: Of the watch. Closed at the end.
+        codec: By the newest descriptor that is known.
+        check: Is called before each event: rights and tokens end while a stream is open.
+
+    Raises:
+        KeyholeError: The watch has not begun.
+    """
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    # For proxies that gather what they pass on.
+    answer.headers["X-Accel-Buffering"] = "no"
+    begun = False
+    # A reader that has gone away is noticed as it is written to, at the next event at the latest.
+    with suppress(ConnectionResetError):
+        async with aclosing(responses):
+            try:
+                async for response in responses:
+                    check()
+                    if not begun:
+                        begun = True
+                        await answer.prepare(request)
+                        await answer.write(f"retry: {_AGAIN_MS}\n\n".encode())
+                    for event in await _events(response, codec, integers_as_text=integers_as_text):
+                        await answer.write(event)
+            except KeyholeError as error:
+                if not begun:
+                    raise
+                await answer.write(_event("error", problem(error)))
+            if not begun:
+                raise Draining("the watch ended before it began; ask again")
+        await answer.write_eof()
+    return answer
+
+
+async def _events(
+    response: pb.WatchResponse, codec: Callable[[], Awaitable[StateCodec]], *, integers_as_text: bool
+) -> list[bytes]:
+    said = {"as_of": moment_json(response.as_of_ms), "complete_epoch": response.epoch}
+    if not response.changes:
+        return [_event("progress", {**said, "snapshot_done": response.snapshot_done}, response.token)]
+    events = []
+    for number, changes in enumerate(response.changes, 1):
+        last = number == len(response.changes)
+        body: dict[str, Any] = {
+            "epoch": changes.epoch,
+            "commit_time": moment_json(changes.commit_time_ms),
+            "changes": changes_json(await codec(), changes, integers_as_text=integers_as_text),
+            **said,
+        }
+        if last:
+            body["snapshot_done"] = response.snapshot_done
+        events.append(_event("rows" if changes.snapshot else "changes", body, response.token if last else ""))
+    return events
+
+
+def _event(name: str, body: dict[str, Any], token: str = "") -> bytes:
+    # JSON has no line breaks of its own, so that it is one line of data.
+    lines = ([b"id: " + token.encode()] if token else []) + [b"event: " + name.encode(), b"data: " + encoded(body)]
+    return b"\n".join(lines) + b"\n\n"

@@ -1,0 +1,191 @@
+"""Watches over HTTP: server-sent events, and what happens to those who come back, or may not watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from keyhole.errors import KeyholeError
+from services.client_proxy.app import ClientProxy
+from tests.support.entries import hourly, hours
+from tests.support.figures import read_stats, value
+from tests.support.proxies import proxy_of
+from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import PATIENCE_SECONDS
+
+PATH = f"/v1/{APPLICATION}/{STATE}:watch"
+
+
+class Watched:
+    """A server at epoch 1, which has sensor-0 to sensor-9, and a proxy that answers over HTTP."""
+
+    def __init__(self, server: RunningServer, proxy: ClientProxy, http: aiohttp.ClientSession) -> None:
+        self.server, self.proxy, self.http = server, proxy, http
+
+    def url(self, path: str = PATH) -> str:
+        return f"http://{self.proxy.http_address}{path}"
+
+    @asynccontextmanager
+    async def events(self, parameters: str = "", path: str = PATH, **headers: str) -> AsyncIterator[Events]:
+        async with self.http.get(self.url(path) + parameters, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            assert response.content_type == "text/event-stream"
+            yield Events(response)
+
+
+class Events:
+    """The events of one stream, as a browser has them."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.last_id = ""
+
+    async def next(self, *kinds: str) -> tuple[str, dict[str, Any]]:
+        """The next one of these kinds."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                fields: dict[str, str] = {}
+                while (line := (await self._response.content.readline()).decode()) != "\n":
+                    assert line.endswith("\n"), "the stream has ended"
+                    name, _, value = line.rstrip("\n").partition(": ")
+                    fields[name] = value
+                self.last_id = fields.get("id", self.last_id)
+                if fields.get("event") in kinds:
+                    return fields["event"], json.loads(fields["data"])
+
+    async def rows(self, count: int) -> dict[str, Any]:
+        """So many rows, by key."""
+        found: dict[str, Any] = {}
+        while len(found) < count:
+            _, body = await self.next("rows")
+            found |= {change["key"]: change["value"] for change in body["changes"]}
+        return found
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await server.own(server.made_topic(descriptor()))
+        await server.commit(rows(10))
+        proxy = await stack.enter_async_context(
+            proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=PATIENCE_SECONDS)
+        )
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Watched(server, proxy, http)
+
+
+async def test_rows_come_first_and_then_each_change_with_what_was_before(watched: Watched) -> None:
+    async with watched.events("?before=true&integers=text") as events:
+        found = await events.rows(10)
+        assert found == {f"sensor-{number}": {"celsius": float(number), "count": "1"} for number in range(10)}
+        assert events.last_id
+        await watched.server.commit({"sensor-3": row(33.0, 2)})
+        _, body = await events.next("changes")
+        (change,) = body["changes"]
+        assert (change["key"], change["value"], body["epoch"]) == ("sensor-3", {"celsius": 33.0, "count": "2"}, 2)
+        assert change["before"] == {"celsius": 3.0, "count": "1"}
+        assert body["commit_time"].startswith("1970-01-01T00:00:02")
+
+
+async def test_whoever_comes_back_with_the_last_id_misses_nothing_and_gets_nothing_twice(watched: Watched) -> None:
+    async with watched.events("?key=sensor-1&key=sensor-2") as events:
+        assert set(await events.rows(2)) == {"sensor-1", "sensor-2"}
+        await watched.server.commit({"sensor-1": row(10.0), "sensor-3": row(30.0)})
+        _, body = await events.next("changes")
+        assert [change["key"] for change in body["changes"]] == ["sensor-1"]
+        last = events.last_id
+    await watched.server.commit({"sensor-2": row(20.0)})
+    for again in ({"Last-Event-ID": last}, {}):
+        after = "" if again else f"&after={last}"
+        async with watched.events(f"?key=sensor-1&key=sensor-2{after}", **again) as events:
+            kind, body = await events.next("rows", "changes")
+            assert kind == "changes"
+            assert [(change["key"], change["value"]["celsius"]) for change in body["changes"]] == [("sensor-2", 20.0)]
+
+
+async def test_where_nothing_changes_an_event_says_that_the_stream_goes_on(watched: Watched) -> None:
+    async with watched.events("?snapshot=false&latest_only=true") as events:
+        _, body = await events.next("progress")
+        assert set(body) == {"as_of", "complete_epoch", "snapshot_done"}
+
+
+async def test_entries_of_a_map_state_have_their_map_key(watched: Watched) -> None:
+    async with state_server("b") as server:
+        await server.own(server.made_topic(hourly()))
+        await server.commit(hours("sensor-7", range(3)) | hours("sensor-8", [0]))
+        async with proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=PATIENCE_SECONDS) as proxy:
+            of = Watched(server, proxy, watched.http)
+            path = f"/v1/{hourly().application}/{hourly().state}:watch"
+            async with of.events("?key=sensor-7", path) as events:
+                found: list[Any] = []
+                while len(found) < 3:
+                    found += (await events.next("rows"))[1]["changes"]
+                assert sorted((change["key"], change["map_key"]) for change in found) == [
+                    ("sensor-7", hour) for hour in range(3)
+                ]
+                await server.commit({("sensor-7", 1): None})  # type: ignore[dict-item]  # a deletion
+                _, body = await events.next("changes")
+                assert body["changes"] == [{"key": "sensor-7", "map_key": 1, "value": None}]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "headers", "status", "title"),
+    [
+        ("?nothing=1", {}, 400, "Malformed request"),
+        ("?before=perhaps", {}, 400, "Malformed request"),
+        ("?before=true&before=true", {}, 400, "Malformed request"),
+        ("?integers=words", {}, 400, "Malformed request"),
+        ("", {"Last-Event-ID": "no token"}, 400, "Malformed request"),
+    ],
+)
+async def test_what_can_not_be_watched_is_refused_before_the_first_event(
+    watched: Watched, parameters: str, headers: dict[str, str], status: int, title: str
+) -> None:
+    async with watched.http.get(watched.url() + parameters, headers=headers) as response:
+        assert (response.status, (await response.json(content_type=None))["title"]) == (status, title)
+
+
+async def test_a_state_that_there_is_not_and_head_are_refused(watched: Watched) -> None:
+    async with watched.http.get(watched.url(f"/v1/{APPLICATION}/nothing:watch")) as response:
+        assert (response.status, (await response.json(content_type=None))["title"]) == (404, "Unknown state")
+    async with watched.http.head(watched.url()) as response:
+        assert response.status == 405
+
+
+async def test_a_watch_of_a_state_that_is_retired_ends_with_an_event_that_says_why(watched: Watched) -> None:
+    async with watched.events() as events:
+        await events.rows(10)
+        await watched.server.retire()
+        _, body = await events.next("error")
+        assert body["title"] in ("Unknown state", "Unknown application")
+
+
+async def test_a_reader_that_goes_away_leaves_no_watch_behind(watched: Watched) -> None:
+    async with watched.events() as events:
+        await events.rows(10)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        number = 0
+        while value(await read_stats(watched.server.address), "keyhole_state_server_open_watches", server="a"):
+            number += 1
+            await watched.server.commit({"sensor-1": row(float(number))})  # by which the proxy writes to it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_proxy_that_ends_tells_those_who_watch_to_come_back(watched: Watched) -> None:
+    async with watched.events() as events:
+        await events.rows(10)
+        stopping = asyncio.create_task(watched.proxy.stop(PATIENCE_SECONDS))
+        try:
+            _, body = await events.next("error")
+            assert (body["title"], body["retryable"]) == ("Draining", True)
+        except (aiohttp.ClientError, AssertionError, KeyholeError):
+            pass  # or the stream ends, and EventSource comes back by itself
+        await stopping
