@@ -73,6 +73,11 @@ async def test_who_comes_while_a_store_is_written_misses_nothing_of_that_write(m
 
     async def comes() -> None:
         watchers.append(attached(fed))
+        # What is confirmed now does not have this commit, though it is in the changelog.
+        confirmed_ms = fed.table.confirmed_ms
+        fed.clock.advance(10.0)
+        fed.host.lease.confirm()
+        assert fed.table.complete_ms == confirmed_ms < fed.table.confirmed_ms
 
     def applied(batch: Batch) -> None:
         """Host thread: whether changes are kept has been decided by now."""
@@ -85,6 +90,7 @@ async def test_who_comes_while_a_store_is_written_misses_nothing_of_that_write(m
     (watcher,) = watchers
     # It is not in memory, and so is read back from the changelog.
     assert watcher.lost
+    assert fed.table.complete_ms == fed.table.confirmed_ms
     assert dict(fed.table.changes.positions) == dict(fed.table.positions())
     await closed(fed)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from keyhole.clock import Clock
@@ -53,10 +55,28 @@ class Lease:
     seconds: float
     confirmed_monotonic: float = field(default=float("-inf"))
     confirmed_ms: int = 0
+    _committing: int = field(default=0, init=False)
+    _before_commit_ms: int = field(default=0, init=False)
 
     def confirm(self) -> None:
         self.confirmed_monotonic = self.clock.monotonic()
         self.confirmed_ms = self.clock.now_ms()
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """What the block commits is published at its end: until then it lacks. Event loop."""
+        if not self._committing:
+            self._before_commit_ms = self.confirmed_ms
+        self._committing += 1
+        try:
+            yield
+        finally:
+            self._committing -= 1
+
+    @property
+    def complete_ms(self) -> int:
+        """All that was committed by then is published: the last confirmation, or the one before a commit under way."""
+        return self._before_commit_ms if self._committing else self.confirmed_ms
 
     @property
     def age_seconds(self) -> float:

@@ -101,6 +101,11 @@ class Table:
         return self._lease.confirmed_ms
 
     @property
+    def complete_ms(self) -> int:
+        """All that was committed by then is published, and was given to the watchers: milliseconds since 1970."""
+        return self._lease.complete_ms
+
+    @property
     def standing(self) -> Standing:
         """What the owned copy stands for: the epoch as of which it is published."""
         return self.owned.standing

@@ -149,6 +149,12 @@ class EpochWriter:
         return await asyncio.shield(committing)
 
     async def _commit(self, epoch: EpochToCommit, version: int, deadline_seconds: float) -> list[GroupCommitted]:
+        with self._lease.committing():
+            return await self._commit_and_publish(epoch, version, deadline_seconds)
+
+    async def _commit_and_publish(
+        self, epoch: EpochToCommit, version: int, deadline_seconds: float
+    ) -> list[GroupCommitted]:
         began = self._settings.clock.monotonic()
         try:
             committed, views = await self._thread.call(self._commit_on_thread, epoch, deadline_seconds)

@@ -131,13 +131,14 @@ class FeedCommits:
     async def _commit_all(self) -> None:
         left = None
         while not self._grant.given_up:
-            try:
-                commit = await self._thread.call(self._begin_commit, left)
-                if commit is not None:
-                    await self._carry_out(commit)
-            finally:
-                # Of a commit that fails, some stores may have their part.
-                await self._tell_watchers()
+            with self._states.lease.committing():
+                try:
+                    commit = await self._thread.call(self._begin_commit, left)
+                    if commit is not None:
+                        await self._carry_out(commit)
+                finally:
+                    # Of a commit that fails, some stores may have their part.
+                    await self._tell_watchers()
             if commit is None:
                 return
             left = commit.left

@@ -57,6 +57,7 @@ class QueryStates:
         lease: The query's; its tables' answers are confirmed by it.
 
     Attributes:
+        lease: The query's.
         hosted: By name. Only the event loop adds and removes; the host thread may read.
     """
 
@@ -73,7 +74,7 @@ class QueryStates:
         self._application = application
         self._query = query
         self._tables = tables
-        self._lease = lease
+        self.lease = lease
         self._thread = thread
         self._settings = settings
         # Those that are in the log already.
@@ -144,7 +145,7 @@ class QueryStates:
                 forget(descriptor.state)
                 await self._thread.call(current.store.close)
             self._check_feeder(descriptor)
-            state = await self._thread.call(open_state, self._application, descriptor, self._settings, self._lease)
+            state = await self._thread.call(open_state, self._application, descriptor, self._settings, self.lease)
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
 
