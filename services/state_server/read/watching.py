@@ -10,21 +10,23 @@ A watch that goes on from a token begins with whichever of these its marks ask f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.errors import KeyholeError, NotReady, ResumeGone
-from keyhole.model.epoch import START, EpochStamp, Position
+from keyhole.model.epoch import START, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked, WatchedKeys
 from keyhole.stores.base import Snapshot
 from services.state_server.read.table import Table
+from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_snapshots import WatchSnapshot, WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch, Pending, Watcher
 
 _SLACK_MS = 60_000
@@ -55,58 +57,14 @@ class WatchLimits:
         page_bytes, page_changes: A message is sent when it has either.
         turn: Entries looked at in one turn of the event loop.
         hold_seconds: How long the snapshot is held that rows are read from: then another one is taken.
+        most_snapshots: That the watches of a server hold at once; one more waits for its turn.
     """
 
     page_bytes: int = 256 << 10
     page_changes: int = 500
     turn: int = 2_000
     hold_seconds: float = 30.0
-
-
-@dataclass
-class Sent:
-    """Changes of one epoch and key group, as columns.
-
-    Attributes:
-        rows: None: deleted.
-        befores: None: not known, or not asked for.
-        numbers: Which changes of the epoch they are; none: that can't be gone on behind.
-        begins: The changelog's offset where the epoch begins.
-    """
-
-    key_group: int
-    stamp: EpochStamp
-    snapshot: bool
-    keys: list[bytes] = field(default_factory=list)
-    rows: list[bytes | None] = field(default_factory=list)
-    befores: list[bytes | None] | None = None
-    numbers: list[int] = field(default_factory=list)
-    begins: int = 0
-    size: int = 0
-
-    def add(self, key: bytes, row: bytes | None, before: bytes | None = None) -> None:
-        """One more change, or row."""
-        self.keys.append(key)
-        self.rows.append(row)
-        self.size += len(key) + len(row or b"") + len(before or b"")
-        if self.befores is not None:
-            self.befores.append(before)
-
-
-class Message(NamedTuple):
-    """One message of a watch.
-
-    Attributes:
-        token: Empty: what it has is a part of something, after which one can't go on.
-        as_of_ms: All that was committed by then was sent.
-        epoch: The last one that is sent to its end.
-    """
-
-    sent: Sent | None
-    token: str
-    as_of_ms: int
-    epoch: int
-    snapshot_done: bool = False
+    most_snapshots: int = 64
 
 
 class Watching:
@@ -124,6 +82,7 @@ class Watching:
         clock: Clock,
         ended: Callable[[], KeyholeError | None],
         limits: WatchLimits,
+        snapshots: WatchSnapshots,
     ) -> None:
         self._table = table
         self._changes = table.changes
@@ -132,6 +91,7 @@ class Watching:
         self._clock = clock
         self._ended = ended
         self._limits = limits
+        self._snapshots = snapshots
         self._descriptor = table.descriptor
         self._marks: dict[int, WatchMark] = {}
         self._as_of_ms = self._epoch = 0
@@ -175,18 +135,18 @@ class Watching:
     # --- where it is --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        asked, confirmed_ms = self._asked, self._table.confirmed_ms
+        asked, complete_ms = self._asked, self._table.complete_ms
         if asked.place is not None:
             self._marks = {group: asked.place.marks[group] for group in asked.key_groups}
             self._as_of_ms = asked.place.as_of_ms
             if not any(mark.begun for mark in self._marks.values()):
-                self._as_of_ms = confirmed_ms
+                self._as_of_ms = complete_ms
         elif asked.snapshot:
             self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
-            self._as_of_ms = confirmed_ms
+            self._as_of_ms = complete_ms
         else:
             self._marks = {group: WatchMark.at(self._changes.positions[group]) for group in asked.key_groups}
-            self._as_of_ms = confirmed_ms
+            self._as_of_ms = complete_ms
 
     def _check_here(self) -> None:
         if (ended := self._ended()) is not None:
@@ -227,33 +187,50 @@ class Watching:
         for group in sorted(self._marks):
             while self._marks[group].below is not None:
                 self._check_here()
-                held = self._table.hold_committed()
-                try:
-                    until = self._clock.monotonic() + self._limits.hold_seconds
-                    position = held.snapshot.positions().get(group, START)
-                    mark = self._marks[group]
-                    self._check_not_ahead(group, mark, position)
-                    if mark.begun and mark.offset < position.offset:
-                        # Of what was given already, what has changed until this snapshot.
-                        async with aclosing(self._behind({group: position.offset}, mark.below)) as messages:
-                            async for message in messages:
-                                yield message
-                        if self._marks[group].offset < position.offset:
-                            await self._clock.pause(_PAUSE_SECONDS)
-                            continue
-                    self._marks[group] = WatchMark(position.offset, position.epoch, 0, mark.below)
-                    async with aclosing(self._pages(held.snapshot, group, position, until)) as messages:
+                if self._marks[group].begun:
+                    # While no snapshot is held: then there is little to read back for the one that is.
+                    async with aclosing(self._since_given(group, self._shown(group))) as messages:
                         async for message in messages:
                             yield message
-                finally:
-                    held.release()
+                async with self._snapshots.held(self._table.hold_committed) as held:
+                    self._check_here()
+                    position = held.snapshot.positions().get(group, START)
+                    async with aclosing(self._since_given(group, position)) as messages:
+                        async for message in messages:
+                            yield message
+                    mark = self._marks[group]
+                    reached = not mark.begun or mark.offset >= position.offset
+                    if reached and not held.closed:
+                        self._marks[group] = WatchMark(position.offset, position.epoch, 0, mark.below)
+                        async with aclosing(self._pages(held, group, position)) as messages:
+                            async for message in messages:
+                                yield message
+                if not reached:
+                    await self._clock.pause(_PAUSE_SECONDS)
 
-    async def _pages(self, snapshot: Snapshot, group: int, position: Position, until: float) -> AsyncGenerator[Message]:
+    def _shown(self, group: int) -> Position:
+        held = self._table.hold_committed()
+        try:
+            return held.snapshot.positions().get(group, START)
+        finally:
+            held.release()
+
+    async def _since_given(self, group: int, position: Position) -> AsyncGenerator[Message]:
+        """Of the rows that were given already, what has changed up to a snapshot."""
+        mark = self._marks[group]
+        self._check_not_ahead(group, mark, position)
+        if mark.begun and mark.offset < position.offset:
+            async with aclosing(self._behind({group: position.offset}, mark.below)) as messages:
+                async for message in messages:
+                    yield message
+
+    async def _pages(self, held: WatchSnapshot, group: int, position: Position) -> AsyncGenerator[Message]:
         """The rows of a key group above its mark; where that takes too long, the first of them."""
         limits, mark = self._limits, self._marks[group]
         show = self._table.show(position.stamp)
         sent, looked = Sent(group, position.stamp, snapshot=True), 0
-        for key, entry in _entries(snapshot, group, self._asked.keys, mark.below or b""):
+        entries = _entries(held.snapshot, group, self._asked.keys, mark.below or b"")
+        for key, entry in held.reading(entries):
             looked += 1
             row = entry if show is None else show.row(entry)
             if row is not None:
@@ -264,11 +241,11 @@ class Watching:
                 if sent.keys:
                     yield self._message(sent)
                     sent = Sent(group, position.stamp, snapshot=True)
-                if self._clock.monotonic() > until:
-                    return
                 looked = 0
                 await asyncio.sleep(0)
                 self._check_here()
+                if held.closed:
+                    return
         self._marks[group] = WatchMark.at(position)
         if sent.keys:
             yield self._message(sent)
@@ -276,7 +253,7 @@ class Watching:
     # --- what is not in memory ----------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> AsyncGenerator[Message]:
-        positions, confirmed_ms = self._changes.positions, self._table.confirmed_ms
+        positions, complete_ms = self._changes.positions, self._table.complete_ms
         ends = {
             group: positions[group].offset
             for group, mark in self._marks.items()
@@ -288,7 +265,7 @@ class Watching:
         if any(self._marks[group].offset < end for group, end in ends.items()):
             await self._clock.pause(_PAUSE_SECONDS)
         else:
-            self._as_of_ms = max(self._as_of_ms, confirmed_ms)
+            self._as_of_ms = max(self._as_of_ms, complete_ms)
 
     async def _behind(self, ends: Mapping[int, int], below: bytes | None = None) -> AsyncGenerator[Message]:
         """What was committed between the marks and these ends.
@@ -349,7 +326,7 @@ class Watching:
         for group, mark in self._marks.items():
             if mark.offset < positions[group].offset:
                 self._marks[group] = WatchMark.at(positions[group])
-        self._as_of_ms = max(self._as_of_ms, self._table.confirmed_ms)
+        self._as_of_ms = max(self._as_of_ms, self._table.complete_ms)
         self._epoch = 0 if self._table.feed is not None else self._table.standing.stamp.epoch
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -387,7 +364,7 @@ def _shown(show: Visible | None, entry: bytes | None) -> bytes | None:
     return entry if entry is None or show is None else show.row(entry)
 
 
-def _entries(snapshot: Snapshot, group: int, keys: WatchedKeys | None, after: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _entries(snapshot: Snapshot, group: int, keys: WatchedKeys | None, after: bytes) -> Generator[tuple[bytes, bytes]]:
     """The entries of a key group above a storage key, of these keys, ascending."""
     if keys is None:
         yield from snapshot.items(group, after + b"\0" if after else b"")

@@ -16,8 +16,10 @@ from keyhole.rpc.frames import check_values
 from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.table import Table
+from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch
-from services.state_server.read.watching import Message, Sent, Watching, WatchLimits
+from services.state_server.read.watching import Watching, WatchLimits
 from services.state_server.registry import Registry
 
 MOST_WATCHES = 20_000
@@ -108,6 +110,7 @@ class Watches:
         self._clock = clock
         self._history = ChangelogHistory(changelog)
         self._limits = limits or WatchLimits()
+        self._snapshots = WatchSnapshots(self._limits.most_snapshots, self._limits.hold_seconds)
         self.under_way = 0
 
     async def responses(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
@@ -124,7 +127,13 @@ class Watches:
             table = self._registry.table(request.state.application, request.state.state)
             asked = watch_asked(table.codec, request)
             watching = Watching(
-                table, asked, self._history, self._clock, lambda: self._registry.ended_watch(table), self._limits
+                table,
+                asked,
+                self._history,
+                self._clock,
+                lambda: self._registry.ended_watch(table),
+                self._limits,
+                self._snapshots,
             )
             async with aclosing(watching.messages()) as messages:
                 async for message in messages:

@@ -37,8 +37,8 @@ WATCHES = (
         "rows that were given before a break keep their values, whatever has changed until the next snapshot",
         "watch",
         _WATCHING,
-        "                    if mark.begun and mark.offset < position.offset:\n",
-        "                    if mark.begun and mark.offset > position.offset:\n",
+        "        if mark.begun and mark.offset < position.offset:\n",
+        "        if mark.begun and mark.offset > position.offset:\n",
         ("test_watching.py",),
     ),
     Breakage(

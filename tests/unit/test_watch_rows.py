@@ -1,0 +1,137 @@
+"""The snapshots from which watches read rows are few, are not held for long, and not while changes are read back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
+from keyhole.model.state import StateDescriptor
+from keyhole.protocol.failpoints import Step
+from keyhole.rpc.watch_requests import WatchAsked
+from keyhole.testing.changelog import MemoryChangelog
+from services.state_server.read.watch_messages import Message
+from services.state_server.read.watch_snapshots import WatchSnapshots
+from services.state_server.read.watcher import GroupEpoch
+from services.state_server.read.watching import Watching, WatchLimits
+from services.state_server.servicers.watches import ChangelogHistory
+from tests.support.hosts import Hosted
+from tests.support.states import KEY_GROUPS, key, names_in, row
+from tests.support.waiting import LONG_SECONDS, eventually
+
+GROUPS = frozenset(range(KEY_GROUPS))
+LIMITS = WatchLimits(page_changes=1)
+
+
+def rows(celsius: float) -> dict[bytes, bytes | None]:
+    return {key(name): row(celsius) for group in GROUPS for name in names_in(group, 3)}
+
+
+def watching(
+    hosted: Hosted, snapshots: WatchSnapshots, place: WatchPlace | None = None, history: ChangelogHistory | None = None
+) -> Watching:
+    history = history or ChangelogHistory(lambda of: MemoryChangelog(hosted.kafka, of))
+    asked = WatchAsked(None, 0, GROUPS, place, True, False, False, False, 0.0)
+    return Watching(hosted.table, asked, history, hosted.clock, lambda: None, LIMITS, snapshots)
+
+
+async def until_rows_are_done(messages: AsyncGenerator[Message]) -> int:
+    """How many rows came."""
+    count = 0
+    async with asyncio.timeout(LONG_SECONDS):
+        async for message in messages:
+            count += 0 if message.sent is None else len(message.sent.keys)
+            if message.snapshot_done:
+                break
+    return count
+
+
+async def test_who_does_not_read_its_rows_keeps_no_snapshot_and_nobody_waiting() -> None:
+    hosted = Hosted()
+    await hosted.own()
+    await hosted.apply(1, rows(1.0))
+    snapshots = WatchSnapshots(most=1, seconds=0.01)
+    async with aclosing(watching(hosted, snapshots).messages()) as idle:
+        given = 0
+        while not given:
+            message = await anext(idle)
+            given += 0 if message.sent is None else len(message.sent.keys)
+        async with aclosing(watching(hosted, snapshots).messages()) as reading:
+            assert await until_rows_are_done(reading) == len(rows(1.0))
+        await eventually(lambda: not snapshots._turn.locked())
+        # It goes on where it was, from another snapshot.
+        assert given + await until_rows_are_done(idle) == len(rows(1.0))
+    await hosted.host.close()
+
+
+class Noting(ChangelogHistory):
+    """Says whether a snapshot was held while something was read back."""
+
+    def __init__(self, hosted: Hosted, snapshots: WatchSnapshots) -> None:
+        super().__init__(lambda of: MemoryChangelog(hosted.kafka, of))
+        self._snapshots = snapshots
+        self.held: list[bool] = []
+
+    async def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        self.held.append(self._snapshots._turn.locked())
+        async with aclosing(super().epochs(descriptor, marks, ends)) as epochs:
+            async for epoch in epochs:
+                yield epoch
+
+
+async def test_what_has_changed_of_rows_that_were_given_is_read_back_before_a_snapshot_is_held() -> None:
+    hosted = Hosted()
+    await hosted.own()
+    await hosted.apply(1, rows(1.0))
+    position = hosted.table.positions()[0]
+    await hosted.apply(2, rows(2.0))
+    first = min(of for of in rows(1.0) if of[:2] == b"\0\0")
+    half_way = {0: WatchMark(position.offset, 1, 0, first)}
+    snapshots = WatchSnapshots(most=1, seconds=LONG_SECONDS)
+    history = Noting(hosted, snapshots)
+    place = WatchPlace(dict.fromkeys(GROUPS, NOT_BEGUN) | half_way, hosted.clock.now_ms())
+    async with aclosing(watching(hosted, snapshots, place, history).messages()) as messages:
+        assert await until_rows_are_done(messages) == len(rows(1.0))
+    assert history.held == [False]
+    await hosted.host.close()
+
+
+class Between:
+    """Does something on the event loop between a commit in the changelog and its publication."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.hosted: Hosted | None = None
+        self.messages: AsyncGenerator[Message] | None = None
+        self.told: list[tuple[int, int]] = []
+
+    def reached(self, step: Step, epoch: int) -> None:
+        if step is Step.SERVER_TRANSACTION_COMMITTED and self.messages is not None:
+            asyncio.run_coroutine_threadsafe(self._tell(), self.loop).result()
+
+    async def _tell(self) -> None:
+        assert self.hosted is not None
+        assert self.messages is not None
+        self.hosted.clock.advance(10.0)
+        self.hosted.host.lease.confirm()
+        self.told.append(((await anext(self.messages)).as_of_ms, self.hosted.table.confirmed_ms))
+
+
+async def test_a_watch_does_not_say_that_it_has_a_commit_which_is_under_way() -> None:
+    between = Between()
+    hosted = between.hosted = Hosted(observer=between)
+    await hosted.own()
+    await hosted.apply(1, rows(1.0))
+    async with aclosing(watching(hosted, WatchSnapshots(1, LONG_SECONDS)).messages()) as messages:
+        await until_rows_are_done(messages)
+        before_ms = (await anext(messages)).as_of_ms
+        between.messages = messages
+        await hosted.apply(2, rows(2.0))
+        assert between.told == [(before_ms, before_ms + 10_000)]
+        while (message := await anext(messages)).as_of_ms == before_ms:
+            assert message.sent is not None
+        assert message.as_of_ms == before_ms + 10_000
+    await hosted.host.close()
