@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
@@ -15,10 +16,11 @@ from keyhole.testing.changelog import MemoryChangelog
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch
 from services.state_server.read.watching import Watching, WatchLimits
-from services.state_server.servicers.watches import ChangelogHistory
+from services.state_server.servicers.changelog_history import ChangelogHistory
 from services.state_server.write import store_write
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, key, names_in, row
+from tests.support.waiting import LONG_SECONDS
 
 GROUPS = frozenset(range(KEY_GROUPS))
 
@@ -89,4 +91,23 @@ async def test_what_is_kept_of_one_epoch_is_bounded_over_all_its_portions(monkey
     assert len(told) == KEY_GROUPS
     assert 0 < sum(epoch.size for epoch in told) <= 500
     assert any(epoch.changes is None for epoch in told)
+    await hosted.host.close()
+
+
+async def test_who_is_slow_to_take_what_is_read_back_keeps_nobody_waiting() -> None:
+    hosted = await owning()
+    for number in range(1, 5):
+        await hosted.apply(number, {key("a"): row(float(number))})
+    history = ChangelogHistory(lambda of: MemoryChangelog(hosted.kafka, of), 0.01)
+    ends = {group: position.offset for group, position in hosted.table.positions().items() if position.offset}
+    marks = dict.fromkeys(ends, 0)
+    async with AsyncExitStack() as stack, asyncio.timeout(LONG_SECONDS):
+        slow = [await stack.enter_async_context(aclosing(history.epochs(hosted.of, marks, ends))) for _ in range(3)]
+        found = [[(await anext(one)).after.epoch] for one in slow]
+        async with aclosing(history.epochs(hosted.of, marks, ends)) as quick:
+            assert [epoch.after.epoch async for epoch in quick] == [1, 2, 3, 4]
+        # They go on where they were, each epoch once.
+        for one, epochs in zip(slow, found, strict=True):
+            epochs += [epoch.after.epoch async for epoch in one]
+        assert found == [[1, 2, 3, 4]] * 3
     await hosted.host.close()

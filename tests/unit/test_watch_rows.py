@@ -15,7 +15,7 @@ from services.state_server.read.watch_messages import Message
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch
 from services.state_server.read.watching import Watching, WatchLimits
-from services.state_server.servicers.watches import ChangelogHistory
+from services.state_server.servicers.changelog_history import ChangelogHistory
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, key, names_in, row
 from tests.support.waiting import LONG_SECONDS, eventually

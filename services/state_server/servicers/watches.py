@@ -1,95 +1,26 @@
-"""Watches as gRPC has them: what they read back from the changelog, and their messages."""
+"""Watches as gRPC has them: how many there are, and their messages."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from keyhole.changelog.base import Changelog, ChangelogReader, Partition, RestoredEpochs
+from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.encoding.storage_key import GROUP_BYTES
-from keyhole.errors import ChangelogRecreated, Overloaded
-from keyhole.model.epoch import START
-from keyhole.model.state import StateDescriptor
+from keyhole.errors import Overloaded
 from keyhole.rpc.frames import check_values
 from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Message, Sent
 from services.state_server.read.watch_snapshots import WatchSnapshots
-from services.state_server.read.watcher import GroupEpoch
 from services.state_server.read.watching import Watching, WatchLimits
 from services.state_server.registry import Registry
+from services.state_server.servicers.changelog_history import ChangelogHistory
 
 MOST_WATCHES = 20_000
 """On one server."""
-
-_DEADLINE_SECONDS = 30.0
-# Each holds the changes of one epoch and key group in memory.
-_READERS = 2
-
-
-class ChangelogHistory:
-    """History (see read/watching.py) of the applications of a server, in threads of the loop's pool.
-
-    Args:
-        changelog: Makes the changelog of an application.
-    """
-
-    def __init__(self, changelog: Callable[[str], Changelog]) -> None:
-        self._changelog = changelog
-        self._reading = asyncio.Semaphore(_READERS)
-
-    async def epochs(
-        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
-    ) -> AsyncGenerator[GroupEpoch]:
-        if not ends:
-            return
-        async with self._reading:
-            reader = await asyncio.to_thread(self._open, descriptor)
-            pieces: Iterator[RestoredEpochs] | None = None
-            try:
-                pieces = _pieces(reader, descriptor.state, marks, ends)
-                begins = dict(marks)
-                while (piece := await _next(pieces)) is not None:
-                    if piece.marker is not None:
-                        group = piece.partition.key_group
-                        yield GroupEpoch(group, begins[group], piece.position, piece.changes)
-                        begins[group] = piece.position.offset
-            finally:
-                await asyncio.to_thread(_close, pieces, reader)
-
-    def _open(self, descriptor: StateDescriptor) -> ChangelogReader:
-        changelog = self._changelog(descriptor.application)
-        admin = changelog.admin()
-        if not admin.check(descriptor, _DEADLINE_SECONDS):
-            raise ChangelogRecreated(f"topic {descriptor.topic} is gone", topic=descriptor.topic)
-        return changelog.reader()
-
-
-def _pieces(
-    reader: ChangelogReader, state: str, marks: Mapping[int, int], ends: Mapping[int, int]
-) -> Iterator[RestoredEpochs]:
-    positions = {Partition(state, group): START._replace(offset=marks[group]) for group in ends}
-    stops = {Partition(state, group): end for group, end in ends.items()}
-    return reader.epochs(positions, stops, _DEADLINE_SECONDS)
-
-
-async def _next(pieces: Iterator[RestoredEpochs]) -> RestoredEpochs | None:
-    """The next of them; None: there are no more. Returns, or is cancelled, only once no thread reads them."""
-    reading = asyncio.get_running_loop().run_in_executor(None, next, pieces, None)
-    try:
-        return await asyncio.shield(reading)
-    except asyncio.CancelledError:
-        await asyncio.wait({reading})
-        raise
-
-
-def _close(pieces: Iterator[RestoredEpochs] | None, reader: ChangelogReader) -> None:
-    if isinstance(pieces, Generator):
-        pieces.close()
-    reader.close()
 
 
 class Watches:
