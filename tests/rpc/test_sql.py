@@ -203,6 +203,9 @@ def test_names_that_are_one_to_duckdb_and_tables_of_the_query_itself_are_told_ap
         "select (select count(*) from customers), count(*) from (with customers as (select 1) select * from customers)",
     ):
         assert next(iter(client.sql(query, application="shop")))[0] == count
+    assert list(client.sql("select count(*) > 0 from duckdb_settings()", application="shop")) == [(True,)]
+    with pytest.raises(MalformedRequest, match="Table with name nothing does not exist"):
+        client.sql("select * from nothing", application="shop")
 
 
 def test_decimals_of_38_digits_and_floats_of_32_bits_are_compared_as_duckdb_does(

@@ -52,6 +52,7 @@ STATE = StateDescriptor(
         ("city in Bern, New York", field("city").is_in(["Bern", "New York"])),
         ('city in ["a,b", "c"]', field("city").is_in(["a,b", "c"])),
         ("count in [1, 2]", field("count").is_in([1, 2])),
+        ("count in [9007199254740993]", field("count").is_in([2**53 + 1])),
         ("city is null", field("city").is_null()),
         ("city is not null", field("city").is_not_null()),
         ("is null is null", field("is null").is_null()),
@@ -96,6 +97,7 @@ def test_of_several_all_must_hold_and_none_is_no_predicate() -> None:
         ("max.x > 1", "behind the point of field 'max'.*no struct"),
         ("place = 1", "'place' is of type struct"),
         ("city in [1", "JSON array and is none"),
+        ('city in ["Bern", null]', "nothing equals null"),
     ],
 )
 def test_what_is_none_is_refused_and_says_how_one_is_typed(text: str, said: str) -> None:

@@ -111,9 +111,14 @@ def _parts(path: FieldPath, text: str) -> list[str]:
     if not text.startswith("["):
         return [part.strip() for part in text.split(",")]
     try:
-        given = json.loads(text)
+        # Numbers as they are spelled: those of JSON are rounded.
+        given = json.loads(text, parse_float=str, parse_int=str)
     except ValueError:
         raise MalformedRequest(f"field {str(path)!r}: what follows in begins like a JSON array and is none") from None
+    if None in given:
+        raise MalformedRequest(
+            f"field {str(path)!r}: nothing equals null; leave it out of the list, and ask for is null"
+        )
     return [part if isinstance(part, str) else json.dumps(part) for part in given]
 
 

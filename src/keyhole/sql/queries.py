@@ -108,7 +108,9 @@ def _datasets(
 ) -> dict[str, StateDataset]:
     """By the name that the query has for each."""
     names = _tables(connection, query)
-    named = {name: name if "/" in name else f"{application}/{name}" for name in names if "/" in name or application}
+    # Without an application, and with one that has no such state, a name is DuckDB's own, or nobody's.
+    there = {of.state for of in client.list_states(application)} if application else set()
+    named = {name: name if "/" in name else f"{application}/{name}" for name in names if "/" in name or name in there}
     alike = {name.casefold(): name for name in named}
     if twice := [name for name in named if alike[name.casefold()] != name]:
         raise MalformedRequest(
