@@ -26,6 +26,7 @@ from keyhole.errors import (
     MalformedRequest,
     TooLarge,
     UnknownState,
+    ValueMismatch,
 )
 from keyhole.model.predicates import field
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -255,6 +256,13 @@ def test_what_a_scan_meets_is_told_by_its_own_name(
 def test_a_cap_that_is_none_is_refused(client: Client, options: dict[str, Any], kind: type[KeyholeError]) -> None:
     with pytest.raises(kind):
         client.sql("select 1", **options)
+
+
+def test_a_date_that_python_has_not_is_refused_where_it_is_read(client: Client) -> None:
+    far = client.sql("select date '20000-01-01' as far")
+    assert far.to_arrow().num_rows == 1
+    with pytest.raises(ValueMismatch, match="cast it to text"):
+        list(far)
 
 
 def test_rows_of_a_result_count_to_its_memory(client: Client) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keyhole.errors import ValueMismatch
 from keyhole.model.predicates import Predicate
 
 if TYPE_CHECKING:
@@ -58,7 +59,13 @@ class SqlResult:
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for batch in self.table.to_batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            try:
+                columns = [column.to_pylist() for column in batch.columns]
+            except (OverflowError, ValueError):
+                raise ValueMismatch(
+                    "the result has a date or a time that Python has not, of no year from 1 to 9999: cast it to text"
+                ) from None
+            yield from zip(*columns, strict=True)
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""

@@ -38,13 +38,17 @@ Fetch = Callable[[int, bytes, int], Awaitable[Fetched]]
 async def ordered_pages(
     key_groups: int, fetch: Fetch, *, descending: bool, after: bytes, limit: int | None
 ) -> AsyncGenerator[list[FetchedEntry]]:
-    """All entries in the order of their keys, some at a time; never none. Holds up to about 32,768, or 16 a key group.
+    """All entries in the order of their keys, some at a time; never none.
+
+    Holds up to about 32,768, or 16 of each key group, and no more of one than are wanted of all.
 
     Args:
         after: A storage key without its key group, behind which to go on; empty: from the start.
         limit: How many are wanted; None: all.
     """
-    ahead = max(_LEAST_AHEAD, min(_MOST_AHEAD, _ALL_AHEAD // key_groups, limit or _MOST_AHEAD))
+    # Of no key group are more needed than are wanted of all.
+    wanted = limit or _MOST_AHEAD
+    ahead = max(min(_LEAST_AHEAD, wanted), min(_MOST_AHEAD, _ALL_AHEAD // key_groups, wanted))
     waiting: dict[int, Sequence[FetchedEntry]] = dict.fromkeys(range(key_groups), ())
     places = {group: group.to_bytes(GROUP_BYTES, "big") + after if after else b"" for group in range(key_groups)}
     open_groups = set(waiting)
