@@ -340,6 +340,13 @@ async def test_a_watch_has_a_verb_of_its_own_and_is_audited_where_it_is_refused(
 
         await becomes(None, watched)
         assert changes.token
+        caplog.clear()
+        # Who loses the verb loses what it watches, too, and is told as if it asked now.
+        with caplog.at_level(logging.INFO, "keyhole.audit"):
+            cluster.policy.write_text(POLICY)
+            await becomes(PermissionDenied, changes.page)
+        at_watch = [record.__dict__ for record in caplog.records if record.name == "keyhole.audit"]
+        assert [(of["who"], of["verb"], of["state"]) for of in at_watch] == [("token:reader", "watch", "counts")]
         await changes.close()
 
 

@@ -86,7 +86,8 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
         await b.commit(many(10, 50.0) | {"end": row(1.0)})
         await task
         assert reader.rows == values(10, 50.0) | {"end": 1.0}
+        before = len(reader.messages)
         ended = asyncio.create_task(refused_watch(reader, proxy.address))
-        await asyncio.sleep(0)
+        await eventually(lambda: len(reader.messages) > before or ended.done())
         await b.retire()
         assert isinstance(await ended, (errors.UnknownApplication, errors.UnknownState))

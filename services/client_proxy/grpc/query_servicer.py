@@ -67,6 +67,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
         self._explained_reads = ExplainedReads(directory, self._storage_reads)
         self._sessions: set[LookupSession] = set()
+        # Also those that wait for the first word of servers.
+        self._watching = 0
         self._watches: set[FannedWatch] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -164,8 +166,9 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
         """Yields rows and changes, of whichever servers have them."""
         name = _name(request.state)
-        if len(self._watches) >= self._max_watches:
-            raise Overloaded(f"{len(self._watches):,} watches are under way in this proxy, and no more may be")
+        if self._watching >= self._max_watches:
+            raise Overloaded(f"{self._watching:,} watches are under way in this proxy, and no more may be")
+        self._watching += 1
         watch: FannedWatch | None = None
         try:
             await self._directory.known(name, self._deadline(context))
@@ -178,6 +181,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             self.counts.failed(self.counts.of(name, self._directory.tables), [error])
             raise
         finally:
+            self._watching -= 1
             if watch is not None:
                 self._watches.discard(watch)
 

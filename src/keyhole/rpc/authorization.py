@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.errors import KeyholeError, Unauthenticated, UnknownApplication, UnknownState
+from keyhole.errors import KeyholeError, PermissionDenied, Unauthenticated, UnknownApplication, UnknownState
 from keyhole.rpc.workarounds.grpcio_handlers import behaviour_of, rebuilt
 from keyhole.security.authentication import NOT_KNOWN, Access, Caller, Presented, become
 from keyhole.security.certificates import expires, names_of
@@ -29,7 +29,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Rule: TypeAlias = Callable[[Caller, Any], None]
 
 LOOK_SECONDS = 1.0
-"""How late, at most, a stream ends whose caller is no longer known."""
+"""How late, at most, a stream ends whose caller is no longer known, or may no longer have what it asked for."""
 
 _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
@@ -124,13 +124,14 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Lets calls through whose callers are known and may make them. Stands behind the ErrorInterceptor.
 
     Health is open to probes. A caller that is known no longer (a token expired, or was taken out of the file) has its
-    streams ended within LOOK_SECONDS, with UNAUTHENTICATED.
+    streams ended within LOOK_SECONDS, with UNAUTHENTICATED. One that the policy no longer lets make its call has the
+    stream of answers to its one request ended as soon, with PERMISSION_DENIED.
     """
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._streams: dict[asyncio.Task[Any], Caller] = {}
-        self._ended: set[asyncio.Task[Any]] = set()
+        self._streams: dict[asyncio.Task[Any], tuple[Caller, Callable[[], None]]] = {}
+        self._ended: dict[asyncio.Task[Any], KeyholeError] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def intercept_service(
@@ -166,7 +167,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 rule(caller, request)
                 return _seen(caller, await _told(caller, behaviour(request, context)))
             # Stage: nothing of it counts before it has ended, so it may be cut like a stream of answers.
-            task = self._watched(caller)
+            task = self._watched(caller, _nothing)
             try:
                 return await behaviour(_checked(request, rule, caller), context)
             except asyncio.CancelledError:
@@ -184,10 +185,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             if request_streaming:
                 if rule is not _anybody_known:
                     request = _checked(request, rule, caller)
+                may = _nothing
             else:
-                rule(caller, request)
+                may = functools.partial(rule, caller, request)
+                may()
             responses = behaviour(request, context)
-            task = self._watched(caller)
+            task = self._watched(caller, may)
             try:
                 async for response in responses:
                     yield _seen(caller, response)
@@ -207,36 +210,46 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         become(caller)
         return caller
 
-    def _watched(self, caller: Caller) -> asyncio.Task[Any]:
+    def _watched(self, caller: Caller, may: Callable[[], None]) -> asyncio.Task[Any]:
         task = asyncio.current_task()
         assert task is not None
-        self._streams[task] = caller
+        self._streams[task] = caller, may
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look())
         return task
 
     def _unwatched(self, task: asyncio.Task[Any]) -> None:
         self._streams.pop(task, None)
-        self._ended.discard(task)
+        self._ended.pop(task, None)
 
     def _why(self, task: asyncio.Task[Any]) -> BaseException:
-        if task not in self._ended:
+        why = self._ended.get(task)
+        if why is None:
             return asyncio.CancelledError()
         task.uncancel()
-        return Unauthenticated(NOT_KNOWN, expired=True)
+        return why
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for task, caller in list(self._streams.items()):
-                try:
-                    known = caller.still_known()
-                except Exception:  # noqa: BLE001 - the top of a loop, without which streams would never end
-                    _log.exception("whether a caller is still known could not be found out")
+            for task, (caller, may) in list(self._streams.items()):
+                if task in self._ended:
                     continue
-                if not known and task not in self._ended:
-                    self._ended.add(task)
+                try:
+                    if not caller.still_known():
+                        self._ended[task] = Unauthenticated(NOT_KNOWN, expired=True)
+                    else:
+                        may()
+                except PermissionDenied as error:
+                    self._ended[task] = error
+                except Exception:  # noqa: BLE001 - the top of a loop, without which streams would never end
+                    _log.exception("whether a caller is still known, and may go on, could not be found out")
+                if task in self._ended:
                     task.cancel()
+
+
+def _nothing() -> None:
+    """Of streams of requests: what each asks for is decided when it comes."""
 
 
 async def _checked(requests: AsyncIterator[Any], rule: _Rule, caller: Caller) -> AsyncIterator[Any]:
