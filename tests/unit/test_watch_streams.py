@@ -13,7 +13,7 @@ from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import WatchMark, WatchPlace
-from keyhole.errors import KeyholeError, NoServer, ServerLost
+from keyhole.errors import KeyholeError, NoServer, ServerLost, Unauthenticated
 from keyhole.v1 import query_pb2 as pb
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 from tests.support.waiting import PATIENCE_SECONDS
@@ -100,3 +100,17 @@ async def test_that_all_rows_were_given_is_known_where_the_break_comes_behind_th
     async with AsyncWatch(proxy.watch(), said().token) as changes:
         await changes.page()
         assert not changes.snapshot_done
+
+
+async def test_a_watch_whose_token_has_expired_goes_on_with_what_is_shown_next_and_ends_where_that_is_refused() -> None:
+    expired = Unauthenticated("not known", expired=True)
+    proxy = _Proxy([said(b"", as_of_ms=1), expired], [said(b"x"), expired], [Unauthenticated("not known")])
+    async with aclosing(proxy.watch()("")) as messages, asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(Unauthenticated):
+            async for _ in messages:
+                pass
+    assert [bool(request.token) for request in proxy.requests] == [False, True, True]
+    proxy = _Proxy([expired])
+    with pytest.raises(Unauthenticated):
+        await anext(proxy.watch()(""))
+    assert len(proxy.requests) == 1

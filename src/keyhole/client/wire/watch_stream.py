@@ -21,6 +21,7 @@ from keyhole.errors import (
     ServerLost,
     StaleDescriptor,
     TooSlow,
+    Unauthenticated,
     UnavailableError,
     ValueMismatch,
 )
@@ -112,11 +113,11 @@ class WatchStream:
         while True:
             request = await self._request(deadline)
             link = await attempts.link()
-            got_on = False
+            heard = got_on = False
             try:
                 async with aclosing(self._call(link, request)) as responses:
                     async for response in responses:
-                        got_on = got_on or self._gets_on(response)
+                        heard, got_on = True, self._gets_on(response) or got_on
                         yield await self._decoded(response)
             except UnavailableError as error:
                 if not error.retryable or isinstance(error, (TooSlow, Overloaded, StaleDescriptor)):
@@ -125,6 +126,10 @@ class WatchStream:
                     deadline = self._loop.time() + self._seconds
                     attempts = CallAttempts(self._links, deadline)
                 await attempts.again(error, link)
+            except Unauthenticated as error:
+                # What the stream was begun with has expired. The next call shows what the files have now.
+                if not heard or "expired" not in error.facts:
+                    raise
 
     def _gets_on(self, response: pb.WatchResponse) -> bool:
         """Whether somebody has all that is watched: a watch that was merely begun may end again as it has before."""
