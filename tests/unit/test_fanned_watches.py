@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from keyhole.clock import SystemClock
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import WatchMark, WatchPlace, watch_place
 from keyhole.errors import Draining, KeyholeError, NoServer, NotOwner, Overloaded
@@ -17,6 +19,7 @@ from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.watch import FannedWatch
+from services.client_proxy.grpc.query_servicer import ProxyServicer
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -55,6 +58,8 @@ class _Directory:
     def __init__(self, owned: dict[str, Iterable[int]]) -> None:
         self.links = {address: _Link() for address in owned}
         self._change = asyncio.Event()
+        self.clock = SystemClock()
+        self.settled = asyncio.Event()
         self.own(owned)
 
     def own(self, owned: dict[str, Iterable[int]]) -> None:
@@ -65,6 +70,13 @@ class _Directory:
         self._tables = build(views, {})
         self._change.set()
         self._change = asyncio.Event()
+
+    @property
+    def tables(self) -> dict[tuple[str, str], RouteTable]:
+        return self._tables
+
+    async def known(self, name: tuple[str, str], deadline: float) -> None:
+        await self.settled.wait()
 
     def next_change(self) -> asyncio.Event:
         return self._change
@@ -177,3 +189,22 @@ async def test_that_all_rows_were_given_is_said_once_also_where_an_owner_went_be
         a.end(Overloaded("it has enough"))
         with pytest.raises(Overloaded):
             await watch.task
+
+
+async def test_watches_count_before_it_is_known_who_has_the_state() -> None:
+    directory: Any = _Directory({"a": range(KEY_GROUPS)})
+    servicer = ProxyServicer(directory, PATIENCE_SECONDS, max_watches=1)
+    context: Any = SimpleNamespace(time_remaining=lambda: None)
+    request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE))
+    first = asyncio.create_task(anext(aiter(servicer.Watch(request, context))))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        with pytest.raises(Overloaded):
+            await anext(aiter(servicer.Watch(request, context)))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    directory.settled.set()
+    again = asyncio.create_task(anext(aiter(servicer.Watch(request, context))))
+    await asked(directory.links["a"])
+    directory.links["a"].say()
+    assert (await again).snapshot_done
