@@ -21,6 +21,7 @@ from keyhole.rpc import channels, convert, status
 from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc, stats_pb2, stats_pb2_grpc
+from services.client_proxy.watch_channels import WatchChannels
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class ServerConnection:
         self._stats: Any = stats_pb2_grpc.StatsStub(self._channel)
         self._query: Any = query_pb2_grpc.QueryStub(self._channel)
         self.stream = LookupStream(self._channel, address, heard=self._heard)
+        self._watch_channels = WatchChannels(lambda: channels.aio_link(address, credentials))
         self._suspected = False
         self._gone: NoServer | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -114,13 +116,14 @@ class ServerConnection:
     async def watch(self, request: query_pb2.WatchRequest) -> AsyncGenerator[query_pb2.WatchResponse]:
         """The server's part of a watch, for as long as it is read. Close it. Raises as `scan`."""
         with self._calling():
-            call = self._query.Watch(request)
-            try:
-                async for response in call:
-                    self._heard()
-                    yield response
-            finally:
-                call.cancel()
+            async with self._watch_channels.stub() as stub:
+                call = stub.Watch(request)
+                try:
+                    async for response in call:
+                        self._heard()
+                        yield response
+                finally:
+                    call.cancel()
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
@@ -156,6 +159,7 @@ class ServerConnection:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
         await self.stream.close(self._gone)
+        await self._watch_channels.close()
         await self._channel.close()
 
     async def _follow(self) -> None:
