@@ -208,3 +208,29 @@ async def test_watches_count_before_it_is_known_who_has_the_state() -> None:
     await asked(directory.links["a"])
     directory.links["a"].say()
     assert (await again).snapshot_done
+
+
+async def test_a_message_that_is_passed_through_costs_no_task() -> None:
+    directory = _Directory({"a": range(KEY_GROUPS)})
+    (a,) = directory.links.values()
+    made: list[object] = []
+
+    def counted(loop: asyncio.AbstractEventLoop, of: Any, **given: Any) -> asyncio.Task[Any]:
+        made.append(of)
+        return asyncio.Task(of, loop=loop, **given)
+
+    async with watching(directory) as watch:
+        await asked(a)
+        a.say()
+        await watch.until(lambda: len(watch.came) == 1)
+        asyncio.get_running_loop().set_task_factory(counted)
+        for epoch in range(20):
+            a.say(epoch=epoch)
+            await watch.until(lambda epoch=epoch: len(watch.came) == epoch + 2)  # type: ignore[misc]
+        asyncio.get_running_loop().set_task_factory(None)
+        assert not made
+        # It looks at once where routes change, also while nothing comes.
+        directory.links["b"] = b = _Link()
+        directory.own({"b": range(KEY_GROUPS)})
+        await asked(b)
+        assert b.request.token

@@ -82,7 +82,7 @@ class FannedWatch:
         self._asked = watch_asked(directory.codec(self._name), request)
         self._descriptor = directory.table(self._name).descriptor
         self._parts: set[_Part] = set()
-        self._came: asyncio.Queue[_Came] = asyncio.Queue(_QUEUED)
+        self._came: asyncio.Queue[_Came | None] = asyncio.Queue(_QUEUED)
         self._marks: dict[int, WatchMark] = {}
         self._begin()
         self._told_done = bool(self._request.token) and self._rows_done
@@ -93,7 +93,7 @@ class FannedWatch:
         self._cause: KeyholeError | None = None
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
         self._all_begun = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._ended, self._changed = False, True
 
     def _begin(self) -> None:
         if self._asked.place is not None:
@@ -110,7 +110,8 @@ class FannedWatch:
 
     def drain(self) -> None:
         """It ends soon, so that its reader goes on at another proxy."""
-        self._ended.set()
+        self._ended = True
+        self._wake()
 
     async def responses(self) -> AsyncGenerator[pb.WatchResponse]:
         """Messages as its reader gets them. Close it.
@@ -122,45 +123,45 @@ class FannedWatch:
             Draining: The proxy ends.
             KeyholeError: What a server refuses it with, or ends it with.
         """
-        tasks: dict[asyncio.Event, asyncio.Task[bool]] = {}
+        noticing = self._loop.create_task(self._notice(self._directory.next_change()))
         try:
             while True:
-                change = self._directory.next_change()
-                self._look()
-                while not change.is_set():
-                    self._place()
-                    came = await self._next((change, self._ended), tasks)
-                    if self._ended.is_set():
-                        raise Draining("the client proxy is shutting down; go on at another one, or in a moment")
-                    if came is not None and (response := self._taken(came)) is not None:
-                        yield response
+                if self._ended:
+                    raise Draining("the client proxy is shutting down; go on at another one, or in a moment")
+                if self._changed:
+                    self._changed = False
+                    self._look()
+                self._place()
+                came = await self._next()
+                if came is not None and not self._ended and (response := self._taken(came)) is not None:
+                    yield response
         finally:
-            await self._end([*tasks.values(), *(part.task for part in self._parts if part.task is not None)])
+            await self._end([noticing, *(part.task for part in self._parts if part.task is not None)])
 
-    async def _next(
-        self, events: Collection[asyncio.Event], tasks: dict[asyncio.Event, asyncio.Task[bool]]
-    ) -> _Came | None:
-        """What has come; None: one of the events, or time has passed."""
-        if not self._came.empty():
-            return self._came.get_nowait()
-        for event in events:
-            if event not in tasks:
-                tasks[event] = self._loop.create_task(event.wait())
-        for event in [event for event, task in tasks.items() if task.done()]:
-            del tasks[event]
-        coming = self._loop.create_task(self._came.get())
+    async def _next(self) -> _Came | None:
+        """What has come; None: it is to look, or time has passed. A message costs no task, and no timer where nobody is
+        waited for.
+        """
+        left = self._patience_left()
+        if left is None:
+            return await self._came.get()
         try:
-            done, _ = await asyncio.wait(
-                {coming, *tasks.values()}, timeout=self._patience_left(), return_when=asyncio.FIRST_COMPLETED
-            )
-        except asyncio.CancelledError:
-            coming.cancel()
-            raise
-        if coming in done:
-            return coming.result()
-        coming.cancel()
-        await asyncio.wait({coming})
-        return None if coming.cancelled() else coming.result()
+            async with asyncio.timeout(left):
+                return await self._came.get()
+        except TimeoutError:
+            return None
+
+    async def _notice(self, change: asyncio.Event) -> None:
+        while True:
+            await change.wait()
+            change = self._directory.next_change()
+            self._changed = True
+            self._wake()
+
+    def _wake(self) -> None:
+        # Else there is something to get, and behind that it looks.
+        if self._came.empty():
+            self._came.put_nowait(None)
 
     # --- who is asked -------------------------------------------------------------------------------------------------
 
@@ -313,7 +314,7 @@ class FannedWatch:
             if len(self._parts) == 1 and not self._homeless:
                 self._as_of_ms = max(self._as_of_ms, part.as_of_ms)
 
-    async def _end(self, tasks: Collection[asyncio.Task[bool] | asyncio.Task[None]]) -> None:
+    async def _end(self, tasks: Collection[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
