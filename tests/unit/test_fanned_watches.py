@@ -150,6 +150,7 @@ async def test_what_is_known_does_not_advance_while_key_groups_have_no_owner() -
         assert (watch.came[0].as_of_ms, watch.came[0].snapshot_done) == (4, True)
         directory.own({"a": range(8)})
         b.end(NotOwner("it is another's"))
+        await watch.until(lambda: watch.fanned._homeless)
         a.say(as_of_ms=50, epoch=9)
         await watch.until(lambda: len(watch.came) == 2)
         assert (watch.came[1].as_of_ms, watch.came[1].epoch) == (4, 0)

@@ -97,4 +97,28 @@ WATCHES = (
         "            if not owners:\n",
         ("test_watching_through_a_proxy.py",),
     ),
+    Breakage(
+        "a proxy says how far a watch is though key groups of it have no owner",
+        "watch",
+        _PROXY,
+        "        if not self._homeless:\n            self._as_of_ms = max(",
+        "        if True:\n            self._as_of_ms = max(",
+        ("test_fanned_watches.py",),
+    ),
+    Breakage(
+        "a proxy forwards what some owners say before all have begun",
+        "watch",
+        _PROXY,
+        "        if not self._all_begun.is_set():\n            # Its reader",
+        "        if False:\n            # Its reader",
+        ("test_fanned_watches.py",),
+    ),
+    Breakage(
+        "a verb that is taken out of the policy leaves open watches as they are",
+        "watch",
+        "src/keyhole/rpc/authorization.py",
+        "                    else:\n                        may()\n",
+        "",
+        ("test_access.py",),
+    ),
 )
