@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 
 from keyhole.encoding.storage_key import GROUP_BYTES
 
+ENOUGH_BYTES = 256 << 10
+"""Rows may be large: so much a `fetch` fetches ahead of a key group, and no more than a page beside."""
+
 _AT_A_TIME = 8
 _LEAST_AHEAD, _MOST_AHEAD, _ALL_AHEAD = 16, 1_024, 32_768
 

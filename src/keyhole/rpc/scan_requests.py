@@ -80,6 +80,23 @@ def check_goes_on(codec: StateCodec, request: query_pb2.ScanRequest, page: query
         )
 
 
+def check_heeded(request: query_pb2.ScanRequest, page: query_pb2.ScanResponse) -> None:
+    """Raises Unsupported: The page has what was not asked for, of a server that knows of no selection."""
+    if request.HasField("selection") and not page.selected:
+        raise Unsupported(
+            f"server {page.source.server} is of an earlier version, which knows no where, fields, keys_only, "
+            "order and range of keys; update it, or leave them out"
+        )
+
+
+def check_computed(last: query_pb2.ScanResponse) -> None:
+    """Raises Unsupported: The answer, whose last page this is, has no aggregates: of a server that knows of none."""
+    if not last.aggregates:
+        raise Unsupported(
+            f"server {last.source.server} is of an earlier version, which computes no aggregates; update it"
+        )
+
+
 def check_has_entries(descriptor: StateDescriptor) -> None:
     """Passes where a key of the state has entries. Raises Unsupported where it has one value, which Get gives."""
     if not descriptor.entry_key:

@@ -9,19 +9,17 @@ from typing import Any
 
 import msgspec
 
-from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.key_group_calls import KeyGroupCalls
-from keyhole.client.wire.links import CallAttempts, Links
+from keyhole.client.wire.links import Link
 from keyhole.encoding.aggregation import BoundAggregate, Partial
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import group_of, prefix_of
-from keyhole.errors import StaleDescriptor, UnavailableError, Unsupported, ValueMismatch
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AggregateKind, AskedAggregate
-from keyhole.model.read import KeyedEntry, Source
+from keyhole.model.read import Source
 from keyhole.rpc.convert import source_from_proto
 from keyhole.rpc.convert_aggregates import aggregate_to_proto, partial_from_proto
+from keyhole.rpc.scan_requests import check_computed
 from keyhole.v1 import query_pb2 as pb
 
 _AT_A_TIME = 8
@@ -34,10 +32,7 @@ class AggregateReads:
         deadline: Of all of it, on the event loop's clock.
     """
 
-    def __init__(
-        self, links: Links, calls: KeyGroupCalls, aggregates: Mapping[str, AskedAggregate], deadline: float
-    ) -> None:
-        self._links = links
+    def __init__(self, calls: KeyGroupCalls, aggregates: Mapping[str, AskedAggregate], deadline: float) -> None:
         self._calls = calls
         self._aggregates = aggregates
         self._deadline = deadline
@@ -74,50 +69,27 @@ class AggregateReads:
                 of.merge(partial, partial_from_proto(of, found, prefix_of(key_group)))
 
     async def _key_group(self, key_group: int) -> pb.ScanResponse:
-        """The last page of its answer. It is asked for again, also in the middle: nobody has seen any of it."""
-        attempts = CallAttempts(self._links, self._deadline)
+        """The last page of its answer."""
         asked = [aggregate_to_proto(of) for of in self._aggregates.values()]
-        while True:
-            codec = await self._calls.codec(self._deadline)
-            link = await attempts.link()
-            last = pb.ScanResponse()
-            try:
-                answer = self._calls.pages(
-                    link, codec, pb.KeyGroupScan(key_group=key_group), self._deadline, aggregates=asked
-                )
-                async with aclosing(answer) as pages:
-                    async for last in pages:
-                        if last.map_keys:
-                            break
-            except StaleDescriptor as error:
-                await self._calls.describe_again(codec, error, self._deadline)
-            except UnavailableError as error:
-                if not is_cut_off(error):
-                    raise attempts.told(error) from error.__cause__
-                await attempts.again(error, link)
-            else:
-                if not last.aggregates:
-                    raise Unsupported(
-                        f"server {last.source.server} is of an earlier version, which computes no aggregates; update it"
-                    )
-                return last
+
+        async def read(link: Link, codec: StateCodec) -> pb.ScanResponse:
+            of, last = pb.KeyGroupScan(key_group=key_group), pb.ScanResponse()
+            answer = self._calls.pages(link, codec, of, self._deadline, aggregates=asked)
+            async with aclosing(answer) as pages:
+                async for last in pages:
+                    if last.map_keys:
+                        break
+            return last
+
+        last = await self._calls.read_whole(read, self._deadline)
+        check_computed(last)
+        return last
 
     async def _result(self, of: BoundAggregate, partial: Partial) -> Any:
-        return await self._entries(partial) if of.of.kind is AggregateKind.TOP else of.result(partial)
-
-    async def _entries(self, partial: Partial) -> list[KeyedEntry]:
-        while True:
-            codec = await self._calls.codec(self._deadline)
-            try:
-                values = self._calls.rows(codec).decoded([entry.row for entry in partial.top])
-                read = entry_reader(codec)
-                return [
-                    KeyedEntry(*read(entry.key), value, self._sources[group_of(entry.key)])
-                    for entry, value in zip(partial.top, values, strict=True)
-                ]
-            except (StaleDescriptor, ValueMismatch) as error:
-                # A row of a schema that was added since the state was described.
-                await self._calls.describe_again(codec, error, self._deadline)
+        if of.of.kind is not AggregateKind.TOP:
+            return of.result(partial)
+        keys, rows = [entry.key for entry in partial.top], [entry.row for entry in partial.top]
+        return await self._calls.entries(keys, rows, [self._sources[group_of(key)] for key in keys], self._deadline)
 
 
 def _copies(sources: Iterable[Source]) -> tuple[Source, ...]:

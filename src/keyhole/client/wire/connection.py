@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -101,16 +102,9 @@ class Connection:
     async def scan(self, scan: Scan, timeout: float) -> Entries:
         """All entries of the scan, of one epoch. `timeout` is in seconds. Raises as AsyncClient.scan."""
         deadline = self.loop.time() + timeout
-
-        def reads() -> StateReads:
-            name = (scan.application, scan.state)
-            return self._states.get(name) or self._reads(*name)
-
-        try:
+        reads = partial(self._reads, scan.application, scan.state)
+        with self._told_if_closed():
             return await Scanner(self._links).entries(scan, reads, deadline)
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            self._raise_if_closed()
-            raise
 
     async def scan_all(
         self,
@@ -125,7 +119,7 @@ class Connection:
         calls = KeyGroupCalls(
             self._links,
             name,
-            lambda: self._states.get(name) or self._reads(*name),
+            partial(self._reads, *name),
             bounds,
             asked.select,
             asked.within,
@@ -133,16 +127,13 @@ class Connection:
         )
         reads: KeyGroupReads | OrderedReads
         if asked.ordered:
-            reads = OrderedReads(self._links, calls, seconds, limit, after, descending=asked.descending)
+            reads = OrderedReads(calls, seconds, limit, after, descending=asked.descending)
         else:
             reads = KeyGroupReads(self._links, name, calls, seconds, limit, after, asked.key_groups)
-        try:
+        with self._told_if_closed():
             async with aclosing(reads.pages()) as pages:
                 async for page in pages:
                     yield page
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            self._raise_if_closed()
-            raise
 
     async def aggregate(
         self,
@@ -153,27 +144,19 @@ class Connection:
         select: Selection,
     ) -> AggregateAnswer:
         """Aggregates of all keys of a state. `seconds` is for all of them. Raises as AsyncClient.aggregate."""
-        calls = KeyGroupCalls(self._links, name, lambda: self._states.get(name) or self._reads(*name), bounds, select)
-        try:
-            return await AggregateReads(self._links, calls, aggregates, self.loop.time() + seconds).answer()
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            self._raise_if_closed()
-            raise
+        calls = KeyGroupCalls(self._links, name, partial(self._reads, *name), bounds, select)
+        with self._told_if_closed():
+            return await AggregateReads(calls, aggregates, self.loop.time() + seconds).answer()
 
     async def watch(
         self, name: tuple[str, str], options: WatchOptions, seconds: float, after: str
     ) -> AsyncGenerator[WatchMessage]:
         """Messages of a watch. Close the iterator. Raises as AsyncClient.watch."""
-        stream = WatchStream(
-            self._links, name, lambda: self._states.get(name) or self._reads(*name), options, seconds, after
-        )
-        try:
+        stream = WatchStream(self._links, name, partial(self._reads, *name), options, seconds, after)
+        with self._told_if_closed():
             async with aclosing(stream.messages()) as messages:
                 async for message in messages:
                     yield message
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            self._raise_if_closed()
-            raise
 
     async def call(self, method: str, request: object, timeout: float) -> Any:
         """The response of one of the service's methods of one response. Raises KeyholeError."""
@@ -182,15 +165,13 @@ class Connection:
         while True:
             link = await attempts.link()
             try:
-                response = await getattr(link.stub, method)(request, timeout=deadline - self.loop.time())
+                with self._told_if_closed():
+                    response = await getattr(link.stub, method)(request, timeout=deadline - self.loop.time())
             except grpc.RpcError as error:
                 why = link.failed(error)
                 if not is_cut_off(why):
                     raise attempts.told(why) from error
                 await attempts.again(why, link)
-            except (asyncio.CancelledError, grpc.aio.UsageError):
-                self._raise_if_closed()
-                raise
             else:
                 link.heard()
                 return response
@@ -217,7 +198,7 @@ class Connection:
             batch.keys += range(first, min(first + _KEYS_AT_ONCE, key_groups))
             future: asyncio.Future[list[Answer]] = self.loop.create_future()
             batch.waiters += Whole(future, len(batch.keys)).slots()
-            (self._states.get(name) or self._reads(*name)).submit(batch)
+            self._reads(*name).submit(batch)
             sources += [answer.source for answer in await future]
         return sources
 
@@ -238,17 +219,17 @@ class Connection:
             if self._closed is not None:
                 batch.fail(self._closed)
                 continue
-            reads = self._states.get((application, state))
-            if reads is None:
-                reads = self._reads(application, state)
             try:
-                reads.submit(batch)
+                self._reads(application, state).submit(batch)
             except Exception:  # noqa: BLE001 - the top of a loop: nobody else would end the waits
                 _log.exception("lookups could not be started")
                 batch.fail(InternalError("the lookup could not be started, by a bug; the client's log has the cause"))
 
     def _reads(self, application: str, state: str) -> StateReads:
+        """Those of the state, made where there are none."""
         name = (application, state)
+        if (reads := self._states.get(name)) is not None:
+            return reads
 
         def forget() -> None:
             self._states.pop(name, None)
@@ -256,8 +237,15 @@ class Connection:
         reads = self._states[name] = StateReads(self._links, application, state, self.describe, forget)
         return reads
 
-    def _raise_if_closed(self) -> None:
-        """Closing the channel cancels its calls, and refuses others; the caller's own cancellation goes through."""
-        task = asyncio.current_task()
-        if self._closed is not None and (task is None or not task.cancelling()):
-            raise self._closed from None
+    @contextmanager
+    def _told_if_closed(self) -> Iterator[None]:
+        """Closing the channel cancels its calls, and refuses others: then it says so. The caller's own cancellation
+        goes through.
+        """
+        try:
+            yield
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            task = asyncio.current_task()
+            if self._closed is not None and (task is None or not task.cancelling()):
+                raise self._closed from None
+            raise

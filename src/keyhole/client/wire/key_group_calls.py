@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import grpc
 
+from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.key_bounds import ALL_KEYS, KeyBounds
-from keyhole.client.wire.links import Link, Links
+from keyhole.client.wire.links import CallAttempts, Link, Links
 from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_reading import entry_reader
-from keyhole.errors import KeyholeError, StaleDescriptor, ValueMismatch
+from keyhole.encoding.storage_key import prefix_of
+from keyhole.errors import KeyholeError, StaleDescriptor, UnavailableError, ValueMismatch
 from keyhole.model.read import KeyedEntry, ReadBounds, Source
 from keyhole.model.selection import Selection
-from keyhole.rpc.convert import bounds_to_proto
+from keyhole.rpc.convert import bounds_to_proto, source_from_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
-from keyhole.rpc.scan_requests import check_goes_on
+from keyhole.rpc.scan_requests import check_goes_on, check_heeded
 from keyhole.v1 import query_pb2 as pb
+
+T = TypeVar("T")
 
 
 class KeyGroupCalls:
@@ -112,12 +116,57 @@ class KeyGroupCalls:
                 if not begun:
                     check_goes_on(codec, request, page, link.target)
                 begun = begun or bool(page.map_keys)
-                self.rows(codec).check_heeded(page, request)
+                check_heeded(request, page)
                 yield page
         except grpc.RpcError as error:
             raise link.failed(error) from error
         finally:
             call.cancel()
+
+    async def read_whole(self, read: Callable[[Link, StateCodec], Awaitable[T]], deadline: float) -> T:
+        """What is read by one call. It is made again where it was cut off, also in the middle: nobody has seen any of
+        it. Raises KeyholeError.
+        """
+        attempts = CallAttempts(self._links, deadline)
+        while True:
+            codec = await self.codec(deadline)
+            link = await attempts.link()
+            try:
+                return await read(link, codec)
+            except StaleDescriptor as error:
+                await self.describe_again(codec, error, deadline)
+            except UnavailableError as error:
+                if not is_cut_off(error):
+                    raise attempts.told(error) from error.__cause__
+                await attempts.again(error, link)
+
+    async def page_entries(
+        self, page: pb.ScanResponse, key_group: int, deadline: float
+    ) -> tuple[list[bytes], list[KeyedEntry]]:
+        """The storage keys of a page, and their entries. Raises as `entries`."""
+        prefix, source = prefix_of(key_group), source_from_proto(page.source)
+        keys = [prefix + key for key in page.map_keys]
+        return keys, await self.entries(keys, page.values, [source] * len(keys), deadline)
+
+    async def entries(
+        self, keys: Sequence[bytes], rows: Sequence[bytes], sources: Sequence[Source], deadline: float
+    ) -> list[KeyedEntry]:
+        """Entries, by the state as it is now.
+
+        Raises:
+            StaleDescriptor, ValueMismatch: A row is of a schema that nobody tells of in time, or of none.
+        """
+        while True:
+            codec = await self.codec(deadline)
+            try:
+                values, read = self.rows(codec).values(rows), entry_reader(codec)
+                return [
+                    KeyedEntry(*read(key), value, source)
+                    for key, value, source in zip(keys, values, sources, strict=True)
+                ]
+            except (StaleDescriptor, ValueMismatch) as error:
+                # A row of a schema that was added since the state was described.
+                await self.describe_again(codec, error, deadline)
 
     def _selection(self, asked: pb.KeyGroupScan) -> pb.Selection | None:
         bounded = asked.start or asked.stop or asked.descending
@@ -138,13 +187,3 @@ class KeyGroupCalls:
         """What the codec was made of is outdated. Raises the error where nothing newer comes in time."""
         self._reads().outdated(codec)
         await await_newer(self._links, lambda: self.codec(deadline), codec, error, deadline)
-
-
-def keyed_entries(
-    codec: StateCodec, storage_keys: Iterable[bytes], values: Iterable[Any], source: Source
-) -> list[KeyedEntry]:
-    """Entries of some of all keys, by storage keys of the state."""
-    read = entry_reader(codec)
-    return [
-        KeyedEntry(*read(storage_key), value, source) for storage_key, value in zip(storage_keys, values, strict=True)
-    ]

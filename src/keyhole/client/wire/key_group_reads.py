@@ -8,10 +8,9 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entries
+from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.encoding.scan_token import OrderedPlace, ScanPlace, place_of
-from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import (
     DeadlineExceeded,
     KeyholeError,
@@ -19,12 +18,9 @@ from keyhole.errors import (
     ServerLost,
     StaleDescriptor,
     UnavailableError,
-    ValueMismatch,
 )
 from keyhole.model.read import KeyedEntry
 from keyhole.model.state import StateDescriptor
-from keyhole.rpc.convert import source_from_proto
-from keyhole.v1 import query_pb2 as pb
 
 
 class EntriesRead(NamedTuple):
@@ -101,7 +97,7 @@ class KeyGroupReads:
         key_groups = only.stop
         while place.key_group < key_groups and self._left != 0:
             async with aclosing(self._key_group(place)) as pages:
-                async for entries, keys in pages:
+                async for keys, entries in pages:
                     before, place = place, ScanPlace(place.key_group, keys[-1])
                     if self._left is not None:
                         self._left -= len(entries)
@@ -123,8 +119,8 @@ class KeyGroupReads:
             )
         return only
 
-    async def _key_group(self, place: ScanPlace) -> AsyncGenerator[tuple[list[KeyedEntry], list[bytes]]]:
-        """Entries, and the storage key of each. Until the first page has come it is asked for again."""
+    async def _key_group(self, place: ScanPlace) -> AsyncGenerator[tuple[list[bytes], list[KeyedEntry]]]:
+        """Storage keys, and their entries. Until the first page has come it is asked for again."""
         deadline = self._loop.time() + self._seconds
         attempts = CallAttempts(self._links, deadline)
         while True:
@@ -138,7 +134,7 @@ class KeyGroupReads:
                     async for page in pages:
                         begun = True
                         if page.values:
-                            yield await self._decoded(page, place.key_group, deadline)
+                            yield await self._calls.page_entries(page, place.key_group, deadline)
             except StaleDescriptor as error:
                 if begun:
                     raise
@@ -151,22 +147,6 @@ class KeyGroupReads:
                 await attempts.again(error, link)
             else:
                 return
-
-    async def _decoded(
-        self, page: pb.ScanResponse, key_group: int, deadline: float
-    ) -> tuple[list[KeyedEntry], list[bytes]]:
-        source, prefix = source_from_proto(page.source), prefix_of(key_group)
-        keys = [prefix + key for key in page.map_keys]
-        while True:
-            codec = await self._calls.codec(deadline)
-            try:
-                values = self._calls.rows(codec).values(page)
-                entries = keyed_entries(codec, keys, values, source)
-            except (StaleDescriptor, ValueMismatch) as error:
-                # A row of a schema that was added since the state was described.
-                await self._calls.describe_again(codec, error, deadline)
-            else:
-                return entries, keys
 
     def _broken_off(self, error: KeyholeError) -> KeyholeError:
         name = "/".join(self._name)

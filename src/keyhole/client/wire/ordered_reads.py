@@ -6,20 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.key_group_calls import KeyGroupCalls, keyed_entries
+from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.key_group_reads import EntriesRead
-from keyhole.client.wire.links import CallAttempts, Links
+from keyhole.client.wire.links import Link
+from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import OrderedPlace, ordered_place_of
-from keyhole.encoding.storage_key import prefix_of
-from keyhole.errors import StaleDescriptor, UnavailableError, ValueMismatch
-from keyhole.model.read import KeyedEntry
-from keyhole.rpc.convert import source_from_proto
-from keyhole.rpc.ordered_pages import Fetched, FetchedEntry, ordered_pages
-from keyhole.v1 import query_pb2 as pb
-
-# Rows may be large: so much is fetched ahead of a key group, and no more than a page beside.
-_ENOUGH_BYTES = 256 << 10
+from keyhole.rpc.ordered_pages import ENOUGH_BYTES, Fetched, FetchedEntry, ordered_pages
 
 
 class OrderedReads:
@@ -32,7 +24,6 @@ class OrderedReads:
 
     def __init__(
         self,
-        links: Links,
         calls: KeyGroupCalls,
         seconds: float,
         limit: int | None,
@@ -40,7 +31,6 @@ class OrderedReads:
         *,
         descending: bool,
     ) -> None:
-        self._links = links
         self._calls = calls
         self._seconds = seconds
         self._limit = limit
@@ -71,46 +61,20 @@ class OrderedReads:
         yield EntriesRead((), (), place, None, descriptor)
 
     async def _fetched(self, key_group: int, after: bytes, most: int) -> Fetched:
-        """It is asked for again, also in the middle: nobody has seen any of it."""
         deadline = self._loop.time() + self._seconds
-        attempts = CallAttempts(self._links, deadline)
-        while True:
-            codec = await self._calls.codec(deadline)
-            link = await attempts.link()
-            asked = self._calls.key_group(codec, key_group, after)
-            found: list[KeyedEntry] = []
-            keys: list[bytes] = []
-            size, ended = 0, False
-            try:
-                async with aclosing(self._calls.pages(link, codec, asked, deadline, limit=most)) as pages:
-                    async for page in pages:
-                        if page.map_keys:
-                            more, entries = await self._decoded(page, key_group, deadline)
-                            keys += more
-                            found += entries
-                            size += page.ByteSize()
-                        if size > _ENOUGH_BYTES:
-                            break
-                    else:
-                        ended = len(keys) < most
-            except StaleDescriptor as error:
-                await self._calls.describe_again(codec, error, deadline)
-            except UnavailableError as error:
-                if not is_cut_off(error):
-                    raise attempts.told(error) from error.__cause__
-                await attempts.again(error, link)
-            else:
-                return Fetched(list(map(FetchedEntry, keys, found)), ended)
 
-    async def _decoded(
-        self, page: pb.ScanResponse, key_group: int, deadline: float
-    ) -> tuple[list[bytes], list[KeyedEntry]]:
-        prefix, source = prefix_of(key_group), source_from_proto(page.source)
-        keys = [prefix + key for key in page.map_keys]
-        while True:
-            codec = await self._calls.codec(deadline)
-            try:
-                return keys, keyed_entries(codec, keys, self._calls.rows(codec).values(page), source)
-            except (StaleDescriptor, ValueMismatch) as error:
-                # A row of a schema that was added since the state was described.
-                await self._calls.describe_again(codec, error, deadline)
+        async def read(link: Link, codec: StateCodec) -> Fetched:
+            asked = self._calls.key_group(codec, key_group, after)
+            found: list[FetchedEntry] = []
+            size = 0
+            async with aclosing(self._calls.pages(link, codec, asked, deadline, limit=most)) as pages:
+                async for page in pages:
+                    if page.map_keys:
+                        keys, entries = await self._calls.page_entries(page, key_group, deadline)
+                        found += map(FetchedEntry, keys, entries)
+                        size += page.ByteSize()
+                    if size > ENOUGH_BYTES:
+                        return Fetched(found, ended=False)
+            return Fetched(found, len(found) < most)
+
+        return await self._calls.read_whole(read, deadline)

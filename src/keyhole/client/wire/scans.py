@@ -33,7 +33,7 @@ from keyhole.model.selection import EVERYTHING, Selection
 from keyhole.model.state import KeyColumn
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
-from keyhole.rpc.scan_requests import check_has_entries
+from keyhole.rpc.scan_requests import check_has_entries, check_heeded
 from keyhole.v1 import query_pb2 as pb
 
 # What the wire has room for.
@@ -171,10 +171,10 @@ class _Answer:
         """Raises ValueMismatch, StaleDescriptor, Unsupported: A row is not of the codec's schemas, or newer than these;
         or the server knows of no selections.
         """
-        self._selecting.check_heeded(page, request)
+        check_heeded(request, page)
         self.source = self.source or source_from_proto(page.source)
         decode_key, single = self._decode_key, self._single
-        for encoded, value in zip(page.map_keys, self._selecting.values(page), strict=True):
+        for encoded, value in zip(page.map_keys, self._selecting.values(page.values), strict=True):
             map_key = decode_key(encoded)
             self._entries.append(Entry(map_key[0] if single else map_key, value))
 

@@ -8,9 +8,7 @@ from typing import Any
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.selected_entries import given_descriptor
-from keyhole.errors import Unsupported
 from keyhole.model.selection import Selection
-from keyhole.v1 import query_pb2 as pb
 
 
 class SelectedRows:
@@ -27,18 +25,6 @@ class SelectedRows:
         if given is not codec.descriptor:
             self._decode = RowCodec(given).decode
 
-    def check_heeded(self, page: pb.ScanResponse, request: pb.ScanRequest) -> None:
-        """Raises Unsupported: The page has what was not asked for, of a server that knows of no selection."""
-        if request.HasField("selection") and not page.selected:
-            raise Unsupported(
-                f"server {page.source.server} is of an earlier version, which knows no where, fields, keys_only, "
-                "order and range of keys; update it, or leave them out"
-            )
-
-    def values(self, page: pb.ScanResponse) -> Sequence[Any]:
-        """One of each row; None for keys alone. Raises ValueMismatch, StaleDescriptor: as RowCodec.decode."""
-        return self.decoded(page.values)
-
-    def decoded(self, rows: Sequence[bytes]) -> Sequence[Any]:
-        """The same of rows as a page has them. Raises as `values`."""
+    def values(self, rows: Sequence[bytes]) -> Sequence[Any]:
+        """One of each row of a page; None for keys alone. Raises ValueMismatch, StaleDescriptor: as RowCodec.decode."""
         return [None] * len(rows) if self._keys_only else list(map(self._decode, rows))

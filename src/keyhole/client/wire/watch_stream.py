@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
 
-from keyhole.client.wire.links import CallAttempts, Link, Links, pause_seconds
+from keyhole.client.wire.links import CallAttempts, Link, Links
+from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import prefix_of
@@ -188,14 +190,9 @@ class WatchStream:
             try:
                 changes = [change for part in message.changes for change in _changes(codec, part)]
             except (StaleDescriptor, ValueMismatch) as error:
-                # A row of a schema that was added since the state was described. Who describes it may hear of the
-                # schema after its first row.
+                # A row of a schema that was added since the state was described.
                 self._reads().outdated(codec)
-                until = self._loop.time() + pause_seconds()
-                if (await self._codec(deadline)).descriptor == codec.descriptor:
-                    if until >= deadline:
-                        raise error
-                    await self._links.pause(until)
+                await await_newer(self._links, partial(self._codec, deadline), codec, error, deadline)
             else:
                 break
         before, self._token = self._token, message.token or self._token
