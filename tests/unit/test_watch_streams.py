@@ -13,7 +13,8 @@ from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import WatchMark, WatchPlace
-from keyhole.errors import KeyholeError, NoServer, ServerLost, Unauthenticated
+from keyhole.errors import KeyholeError, NoServer, ServerLost, Unauthenticated, ValueMismatch
+from keyhole.model.change import ChangeKind, StateChange
 from keyhole.v1 import query_pb2 as pb
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 from tests.support.waiting import PATIENCE_SECONDS
@@ -114,3 +115,26 @@ async def test_a_watch_whose_token_has_expired_goes_on_with_what_is_shown_next_a
     with pytest.raises(Unauthenticated):
         await anext(proxy.watch()(""))
     assert len(proxy.requests) == 1
+
+
+async def test_a_page_of_which_one_value_does_not_fit_is_not_given_and_its_token_is_the_one_before() -> None:
+    before = said().token
+    part = pb.WatchedChanges(key_group=0, epoch=2, keys=[b"1", b"2", b"3"], numbers=[0, 1, 2], begins=7)
+    changes = [StateChange(ChangeKind.PUT, n, None, n, None, False, 2, None, False) for n in (1, 2, 3)]
+    message = WatchMessage(changes, said().token, (before, pb.WatchResponse(changes=[part])), False, None, 2)
+
+    async def begin(after: str) -> AsyncGenerator[WatchMessage]:
+        yield message
+
+    def typed(row: int) -> int:
+        if row == 3:
+            raise ValueMismatch("3 does not fit")
+        return row
+
+    watch = AsyncWatch(begin, before, typed)
+    with pytest.raises(ValueMismatch):
+        await watch.page()
+    assert watch.token == before
+    given = watch.given()
+    assert [next(given).value, next(given).value] == [1, 2]
+    assert watch.token != before

@@ -3,7 +3,7 @@ option is refused by its name. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
@@ -168,11 +168,7 @@ def selection_of(options: SelectOptions) -> Selection:
 
 def options_of_watch(options: WatchingOptions) -> None:
     """Passes where there are these options. Raises TypeError: one that a watch does not take; the message names it."""
-    for name in options:
-        if name not in WatchingOptions.__annotations__:
-            raise TypeError(
-                f"unexpected keyword argument {name!r}; the options are {', '.join(WatchingOptions.__annotations__)}"
-            )
+    _check_known(options, WatchingOptions)
 
 
 def keys_asked(options: ScanAllOptions) -> AskedKeys:
@@ -196,9 +192,7 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
     """
     if not options:
         return default
-    for name in options:
-        if name not in known.__annotations__:
-            raise TypeError(f"unexpected keyword argument {name!r}; the options are {', '.join(known.__annotations__)}")
+    _check_known(options, known)
     timeout, min_epoch = options.get("timeout"), options.get("min_epoch", 0)
     return RequestedRead(
         options.get("stale", default.stale),
@@ -207,3 +201,9 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
         default.timeout if timeout is None else timeout,
         options.get("as_of") or 0,
     )
+
+
+def _check_known(options: Iterable[str], known: type) -> None:
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}; the options are {', '.join(known.__annotations__)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -88,7 +88,7 @@ def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
         server=message.server,
         address=message.address,
         incarnation=message.incarnation,
-        started=_moment(message.started_ms),
+        started=convert.time_from_ms(message.started_ms),
         draining=message.draining,
         unreachable=message.unreachable,
         holdings=tuple(holding_from_proto(holding) for holding in message.holdings),
@@ -96,9 +96,5 @@ def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
         replica=message.replica,
         version=message.version,
         protocol_version=message.protocol_version,
-        now=_moment(message.now_ms),
+        now=convert.time_from_ms(message.now_ms),
     )
-
-
-def _moment(millis: int) -> datetime | None:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis) if millis else None

@@ -104,8 +104,7 @@ class AsyncSession:
         codec = self._codecs.get(name)
         self._seen.hold(name, options, wanted, codec)
         answers = await self._client.get_many(application, state, wanted, **options)
-        epochs = [(key, answer.epoch) for key, answer in zip(wanted, answers, strict=True)]
-        self._seen.note(name, epochs, self._codecs.get(name))
+        self._seen.note(name, _epochs(wanted, answers), self._codecs.get(name))
         return answers
 
     async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from keyhole.client.item_streams import AsyncItemStream, ItemStream
 from keyhole.client.wire.watch_stream import WatchMessage
 from keyhole.encoding.watch_token import has_rows_left
 from keyhole.model.change import StateChange
 
 
-class AsyncWatch:
+class AsyncWatch(AsyncItemStream[WatchMessage, StateChange]):
     """A watch, on the client's event loop. It asks once the first change is asked for.
 
         async with client.watch("shop", "orders") as changes:
@@ -20,7 +20,8 @@ class AsyncWatch:
                 ...
 
     It has no end of its own: leave the loop, and close it. Where its connection, a proxy or an owner goes, it goes on
-    by itself. After an error, another one goes on behind its `token`.
+    by itself. After an error, another one goes on behind its `token`. `page` gives the next changes, as many as have
+    come together; none where nothing has changed for a while, or it was closed.
     """
 
     def __init__(
@@ -29,23 +30,10 @@ class AsyncWatch:
         after: str | None,
         typed: Callable[[Any], Any] | None = None,
     ) -> None:
+        super().__init__(typed)
         self._begin = begin
         self._after = after
-        self._typed = typed
-        self._closed = False
-        self._messages: AsyncGenerator[WatchMessage] | None = None
-        self._read: WatchMessage | None = None
-        # Of the changes of `_read`.
-        self._given = 0
         self._done = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def token(self) -> str | None:
@@ -57,7 +45,7 @@ class AsyncWatch:
     @property
     def snapshot_done(self) -> bool:
         """Whether all rows that were there when it began were given. Not of a watch that goes on from a token."""
-        return self._done and (self._read is None or self._given == len(self._read.changes))
+        return self._done and not self._waits
 
     @property
     def as_of(self) -> datetime | None:
@@ -71,23 +59,11 @@ class AsyncWatch:
         """
         return 0 if self._read is None else self._read.epoch
 
-    async def __aiter__(self) -> AsyncIterator[StateChange]:
-        while await self.more():
-            for change in self.given():
-                yield change
-
-    async def page(self) -> Sequence[StateChange]:
-        """The next changes, as many as have come together; none where nothing has changed for a while, or it was
-        closed. Raises as AsyncClient.watch.
-        """
-        await self.more()
-        return list(self.given())
-
     async def more(self) -> bool:
         """Waits for the next message, whose changes can be `given`. False: it was closed. Raises as
         AsyncClient.watch.
         """
-        if self._read is not None and self._given < len(self._read.changes):
+        if self._waits:
             return True
         if self._closed:
             return False
@@ -109,52 +85,30 @@ class AsyncWatch:
         """By the token: where it was cut off behind the last row, nobody says so any more."""
         return self._after is None and bool(read.whole) and not has_rows_left(read.whole)
 
-    def given(self) -> Iterator[StateChange]:
-        """The changes that have come and were not given, each of which is given then. Sends nothing."""
-        while self._read is not None and self._given < len(self._read.changes):
-            change = self._read.changes[self._given]
-            if self._typed is not None:
-                change = change._replace(
-                    value=None if change.value is None else self._typed(change.value),
-                    before=None if change.before is None else self._typed(change.before),
-                )
-            self._given += 1
-            yield change
+    def _items(self, read: WatchMessage) -> Sequence[StateChange]:
+        return read.changes
+
+    def _retyped(self, item: StateChange, typed: Callable[[Any], Any]) -> StateChange:
+        return item._replace(
+            value=None if item.value is None else typed(item.value),
+            before=None if item.before is None else typed(item.before),
+        )
 
     def of_type(self, typed: Callable[[Any], Any]) -> AsyncWatch:
         """The same watch, not begun, with other values: what the function makes of each row."""
         return AsyncWatch(self._begin, self._after, typed)
 
-    async def close(self) -> None:
-        """Ends the watch; the servers let go of what they kept for it. Idempotent."""
-        self._closed = True
-        if self._messages is not None:
-            await self._messages.aclose()
 
-
-class Watch:
+class Watch(ItemStream[StateChange]):
     """As AsyncWatch, for threads: it blocks while changes are waited for. Used by one thread at a time."""
 
     def __init__(self, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any], of: AsyncWatch) -> None:
-        self._run = run
-        self._of = of
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(run, of)
+        self._of: AsyncWatch = of
 
     def of_type(self, typed: Callable[[Any], Any]) -> Watch:
         """The same watch, not begun, with what the function makes of each row as values."""
         return Watch(self._run, self._of.of_type(typed))
-
-    @property
-    def token(self) -> str | None:
-        """Where a later watch goes on: see AsyncWatch.token."""
-        return self._of.token
 
     @property
     def snapshot_done(self) -> bool:
@@ -170,16 +124,3 @@ class Watch:
     def epoch(self) -> int:
         """Up to which epoch all was given: see AsyncWatch.epoch."""
         return self._of.epoch
-
-    def __iter__(self) -> Iterator[StateChange]:
-        while self._run(self._of.more):
-            yield from self._of.given()
-
-    def page(self) -> Sequence[StateChange]:
-        """The next changes; none where nothing has changed for a while. Blocks. Raises as Client.watch."""
-        page: Sequence[StateChange] = self._run(self._of.page)
-        return page
-
-    def close(self) -> None:
-        """Ends the watch. Blocks until it has. Idempotent."""
-        self._run(self._of.close)

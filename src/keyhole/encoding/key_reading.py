@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import BYTES
 from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.value_types import date_of_days, time_of_micros
 from keyhole.model.state import KeyColumn, KeyType
 
 ReadKey = Callable[[bytes], Sequence[Any]]
 """Storage key -> its columns: str, bytes, bool, and of all others int (days of a date, microseconds of a timestamp)."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MADE: Mapping[KeyType, Callable[[int], Any]] = {
-    KeyType.DATE: lambda days: date.fromordinal(days + _EPOCH_DAY),
-    KeyType.TIMESTAMP: lambda micros: _EPOCH + timedelta(microseconds=micros),
-}
+_MADE: Mapping[KeyType, Callable[[int], Any]] = {KeyType.DATE: date_of_days, KeyType.TIMESTAMP: time_of_micros}
 
 _Take = Callable[[bytes, int], tuple[Any, int]]
 

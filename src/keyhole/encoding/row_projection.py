@@ -36,22 +36,10 @@ class RowProjection:
     """
 
     def __init__(self, descriptor: StateDescriptor, fields: Sequence[str]) -> None:
-        schema = descriptor.value
-        places = {field.name: at for at, field in enumerate(schema.fields)}
-        for name in fields:
-            if name not in places:
-                raise ValueMismatch(
-                    f"the value of state {descriptor.application}/{descriptor.state} has no field {name!r}; it has "
-                    f"{', '.join(places)}",
-                    field=name,
-                )
-        kept = [places[name] for name in fields]
-        cut = ValueSchema(schema.version, tuple(schema.fields[at] for at in kept))
-        # Whoever has the rows may learn of a newer schema before it reads them.
-        earlier = tuple(of for of in map(functools.partial(_cut_to, fields), descriptor.earlier) if of is not None)
-        self.descriptor = msgspec.structs.replace(descriptor, value=cut, earlier=earlier)
+        self.descriptor = projected(descriptor, fields)
         self._whole = descriptor
-        self._cut = _cutter(descriptor, kept)
+        places = [field.name for field in descriptor.value.fields]
+        self._cut = _cutter(descriptor, [places.index(name) for name in fields])
 
     def rows(self, rows: Sequence[bytes]) -> list[bytes]:
         """Makes a row of the projection of each. Raises ValueMismatch, StaleDescriptor: as RowCodec.decode."""
@@ -59,6 +47,23 @@ class RowProjection:
             return self._cut(rows)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise refusal_of(self._whole, rows) from None
+
+
+def projected(descriptor: StateDescriptor, fields: Sequence[str]) -> StateDescriptor:
+    """The state's, with these fields alone, in this order. Raises ValueMismatch: There is no such field."""
+    schema = descriptor.value
+    there = {field.name: field for field in schema.fields}
+    for name in fields:
+        if name not in there:
+            raise ValueMismatch(
+                f"the value of state {descriptor.application}/{descriptor.state} has no field {name!r}; it has "
+                f"{', '.join(there)}",
+                field=name,
+            )
+    cut = ValueSchema(schema.version, tuple(there[name] for name in fields))
+    # Whoever has the rows may learn of a newer schema before it reads them.
+    earlier = tuple(of for of in map(functools.partial(_cut_to, fields), descriptor.earlier) if of is not None)
+    return msgspec.structs.replace(descriptor, value=cut, earlier=earlier)
 
 
 def _cut_to(fields: Sequence[str], schema: ValueSchema) -> ValueSchema | None:

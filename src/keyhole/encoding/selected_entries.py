@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from keyhole.encoding.entry_filter import EntryFilter, StoredEntry
 from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.row_codec import RowCodec
-from keyhole.encoding.row_projection import RowProjection
+from keyhole.encoding.row_projection import RowProjection, projected
 from keyhole.model.predicates import part_count
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
@@ -55,4 +55,4 @@ def given_descriptor(descriptor: StateDescriptor, selection: Selection) -> State
     """The state's, with the fields alone that a scan gives: what reads them. Raises as SelectedEntries."""
     if selection.where is not None:
         bound(selection.where, descriptor)
-    return descriptor if selection.fields is None else RowProjection(descriptor, selection.fields).descriptor
+    return descriptor if selection.fields is None else projected(descriptor, selection.fields)

@@ -56,7 +56,8 @@ def days_of(value: date) -> int:
     return value.toordinal() - _EPOCH_DAY
 
 
-def _date(days: int) -> date:
+def date_of_days(days: int) -> date:
+    """The inverse of `days_of`. Raises ValueError, OverflowError: no date that Python has."""
     return date.fromordinal(days + _EPOCH_DAY)
 
 
@@ -83,11 +84,13 @@ def _within(there: range) -> Convert:
     return check
 
 
-def _timestamp(micros: int) -> datetime:
+def time_of_micros(micros: int) -> datetime:
+    """The inverse of `micros_of`. Raises OverflowError: no time that Python has."""
     return _EPOCH_UTC + timedelta(microseconds=micros)
 
 
-def _timestamp_ntz(micros: int) -> datetime:
+def naive_time_of_micros(micros: int) -> datetime:
+    """As `time_of_micros`, without a time zone."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
@@ -158,24 +161,24 @@ _SIMPLE: Mapping[str, ValueType] = {
     "binary": ValueType(bytes, from_given=_given(lambda value: type(value) is bytes)),
     "date": ValueType(
         int,
-        _date,
+        date_of_days,
         _within(DAYS),
-        lambda days: _date(days).isoformat(),
+        lambda days: date_of_days(days).isoformat(),
         _given(lambda value: type(value) is date, days_of),
     ),
     "timestamp": ValueType(
         int,
-        _timestamp,
+        time_of_micros,
         _within(MICROS),
-        lambda micros: _timestamp(micros).isoformat(),
+        lambda micros: time_of_micros(micros).isoformat(),
         # In UTC it must lie within the years that there are.
         _given(functools.partial(_is_moment, aware=True), lambda value: micros_of(value.astimezone(UTC))),
     ),
     "timestamp_ntz": ValueType(
         int,
-        _timestamp_ntz,
+        naive_time_of_micros,
         _within(MICROS),
-        lambda micros: _timestamp_ntz(micros).isoformat(),
+        lambda micros: naive_time_of_micros(micros).isoformat(),
         _given(functools.partial(_is_moment, aware=False), _micros),
     ),
 }

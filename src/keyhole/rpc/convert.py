@@ -129,12 +129,12 @@ def source_from_proto(message: state_pb2.Source) -> Source:
         server=message.server,
         role=_ROLES.get(message.role, Role.STANDBY),
         epoch=message.epoch,
-        commit_time=_from_ms(message.commit_time_ms),
-        watermark=_from_ms(message.watermark_ms),
+        commit_time=time_from_ms(message.commit_time_ms),
+        watermark=time_from_ms(message.watermark_ms),
         generation=message.generation,
         assignment_version=message.assignment_version,
         unconfirmed=message.unconfirmed,
-        as_of=_from_ms(message.as_of_ms),
+        as_of=time_from_ms(message.as_of_ms),
         lag_epochs=message.lag_epochs,
     )
 
@@ -227,6 +227,7 @@ def _value(part: query_pb2.KeyPart) -> KeyValue:
         raise MalformedRequest(f"a key part ({which}) lies outside the years 1 to 9999") from error
 
 
-def _from_ms(milliseconds: int) -> datetime | None:
+def time_from_ms(milliseconds: int) -> datetime | None:
+    """UTC; of 0 None, which is how messages say that it is not known."""
     # Not datetime.fromtimestamp: that goes through a float and rounds.
     return _EPOCH + timedelta(milliseconds=milliseconds) if milliseconds else None

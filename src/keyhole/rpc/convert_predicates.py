@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 
-from keyhole.encoding.value_types import days_of, micros_of
+from keyhole.encoding.value_types import date_of_days, days_of, micros_of, naive_time_of_micros, time_of_micros
 from keyhole.errors import MalformedRequest
 from keyhole.model.predicates import (
     And,
@@ -25,8 +25,6 @@ from keyhole.model.selection import Selection, selection
 from keyhole.v1 import predicate_pb2 as pb
 from keyhole.v1 import query_pb2
 
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATORS = {of: pb.ComparisonOperator.Value(f"COMPARISON_OPERATOR_{of.name}") for of in ComparedBy}
 _OPERATORS_BACK = {number: of for of, number in _OPERATORS.items()}
 _PLACES = {of: pb.FieldPlace.Value(f"FIELD_PLACE_{of.name}") for of in FieldPlace}
@@ -137,11 +135,11 @@ def _value_from_proto(path: FieldPath, message: pb.PredicateValue) -> PredicateV
     try:
         match which:
             case "date_days":
-                return date.fromordinal(message.date_days + _EPOCH_DAY)
+                return date_of_days(message.date_days)
             case "timestamp_micros":
-                return _EPOCH + timedelta(microseconds=message.timestamp_micros)
+                return time_of_micros(message.timestamp_micros)
             case "timestamp_ntz_micros":
-                return (_EPOCH + timedelta(microseconds=message.timestamp_ntz_micros)).replace(tzinfo=None)
+                return naive_time_of_micros(message.timestamp_ntz_micros)
             case "decimal":
                 if len(message.decimal) <= _MOST_DIGITS and message.decimal.lstrip("-").replace(".", "", 1).isdigit():
                     return Decimal(message.decimal)

@@ -8,10 +8,11 @@ group 2: e f
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 
 ENOUGH_BYTES = 256 << 10
 """Rows may be large: so much a `fetch` fetches ahead of a key group, and no more than a page beside."""
@@ -53,7 +54,7 @@ async def ordered_pages(
     wanted = limit or _MOST_AHEAD
     ahead = max(min(_LEAST_AHEAD, wanted), min(_MOST_AHEAD, _ALL_AHEAD // key_groups, wanted))
     waiting: dict[int, Sequence[FetchedEntry]] = dict.fromkeys(range(key_groups), ())
-    places = {group: group.to_bytes(GROUP_BYTES, "big") + after if after else b"" for group in range(key_groups)}
+    places = {group: prefix_of(group) + after if after else b"" for group in range(key_groups)}
     open_groups = set(waiting)
 
     async def refill(groups: list[int]) -> None:
@@ -91,12 +92,9 @@ async def ordered_pages(
 
 def _not_behind(entries: Sequence[FetchedEntry], last: bytes, *, descending: bool) -> int:
     """How many of them, which are in order, do not stand behind it."""
-    low, high = 0, len(entries)
-    while low < high:
-        middle = (low + high) // 2
-        key = entries[middle].key[GROUP_BYTES:]
-        if key >= last if descending else key <= last:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+
+    def is_behind(entry: FetchedEntry) -> bool:
+        key = entry.key[GROUP_BYTES:]
+        return key < last if descending else key > last
+
+    return bisect_left(entries, True, key=is_behind)

@@ -160,9 +160,9 @@ ROUTING = (
     Breakage(
         "the rows of a server that knows of no selection are taken for selected ones",
         "routing",
-        "src/keyhole/client/wire/selected_rows.py",
-        '        if request.HasField("selection") and not page.selected:\n',
-        "        if False:\n",
+        "src/keyhole/rpc/scan_requests.py",
+        '    if request.HasField("selection") and not page.selected:\n',
+        "    if False:\n",
         (
             "test_selected_scans.py::test_a_server_that_knows_of_no_selection_is_refused_and_its_rows_are_not_taken_for_chosen_ones",
         ),

@@ -35,6 +35,7 @@ class AggregateReads:
     def __init__(self, calls: KeyGroupCalls, aggregates: Mapping[str, AskedAggregate], deadline: float) -> None:
         self._calls = calls
         self._aggregates = aggregates
+        self._asked = [aggregate_to_proto(of) for of in aggregates.values()]
         self._deadline = deadline
         self._bound: list[BoundAggregate] = []
         self._sources: dict[int, Source] = {}
@@ -70,11 +71,10 @@ class AggregateReads:
 
     async def _key_group(self, key_group: int) -> pb.ScanResponse:
         """The last page of its answer."""
-        asked = [aggregate_to_proto(of) for of in self._aggregates.values()]
 
         async def read(link: Link, codec: StateCodec) -> pb.ScanResponse:
             of, last = pb.KeyGroupScan(key_group=key_group), pb.ScanResponse()
-            answer = self._calls.pages(link, codec, of, self._deadline, aggregates=asked)
+            answer = self._calls.pages(link, codec, of, self._deadline, aggregates=self._asked)
             async with aclosing(answer) as pages:
                 async for last in pages:
                     if last.map_keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -171,7 +172,12 @@ class KeyGroupCalls:
     def _selection(self, asked: pb.KeyGroupScan) -> pb.Selection | None:
         bounded = asked.start or asked.stop or asked.descending
         # One that is empty makes servers say whether they know of ranges.
-        return selection_to_proto(self._select) or (pb.Selection() if bounded else None)
+        return self._selected_by or (pb.Selection() if bounded else None)
+
+    @functools.cached_property
+    def _selected_by(self) -> pb.Selection | None:
+        # Once for all key groups: a list of thousands of values takes a while.
+        return selection_to_proto(self._select)
 
     async def codec(self, deadline: float) -> StateCodec:
         """As the state is now. Raises StaleDescriptor: It was made anew since `begun_with`."""

@@ -13,10 +13,6 @@ _ANY_KEY = b"\0"
 class KeyGroupBatch(LookupBatch):
     """Lookups whose keys are numbers of key groups. Each answer's source says at which epoch that one is."""
 
-    def part(self, start: int, count: int) -> KeyGroupBatch:
-        """Some of them, as a batch of their own."""
-        return self._part_of(KeyGroupBatch, start, count)
-
     def encode(self, codec: StateCodec) -> tuple[list[bytes], LookupBatch | None]:
         """A storage key of each key group. None is refused."""
         return [prefix_of(group) + _ANY_KEY for group in self.groups], None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self
 
 from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.client.wire.segments import Answers
@@ -80,9 +80,6 @@ class Whole:
         return [Slot(self, index) for index in range(len(self.answers))]
 
 
-B = TypeVar("B", bound="LookupBatch")
-
-
 class LookupBatch:
     """Lookups of one state that were asked for in one turn of the event loop, and share options and deadline.
 
@@ -107,12 +104,9 @@ class LookupBatch:
         self.attempts = 0
         self.cut_off: KeyholeError | None = None
 
-    def part(self, start: int, count: int) -> LookupBatch:
+    def part(self, start: int, count: int) -> Self:
         """Some of them, as a batch of their own."""
-        return self._part_of(LookupBatch, start, count)
-
-    def _part_of(self, kind: type[B], start: int, count: int) -> B:
-        part = kind(self.bounds, self.deadline, again=self.again, patient=self.patient)
+        part = type(self)(self.bounds, self.deadline, again=self.again, patient=self.patient)
         part.attempts, part.cut_off = self.attempts, self.cut_off
         part.keys = self.keys[start : start + count]
         part.waiters = self.waiters[start : start + count]

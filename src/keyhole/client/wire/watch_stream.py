@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from keyhole.client.wire.links import CallAttempts, Link, Links
 from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import prefix_of
 from keyhole.encoding.watch_token import WatchMark, mark_of, token_within
 from keyhole.errors import (
@@ -28,11 +29,10 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.change import ChangeKind, StateChange
-from keyhole.rpc.convert import key_to_proto
+from keyhole.rpc.convert import key_to_proto, time_from_ms
 from keyhole.v1 import query_pb2 as pb
 
 _PROGRESS_MS = 2_000
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WatchOptions(NamedTuple):
@@ -196,7 +196,7 @@ class WatchStream:
             else:
                 break
         before, self._token = self._token, message.token or self._token
-        as_of = _time(message.as_of_ms)
+        as_of = time_from_ms(message.as_of_ms)
         return WatchMessage(changes, self._token, (before, message), message.snapshot_done, as_of, message.epoch)
 
 
@@ -208,19 +208,18 @@ def _key(codec: StateCodec, columns: Sequence[Any], key: Any) -> pb.Key:
 
 
 def _changes(codec: StateCodec, part: pb.WatchedChanges) -> list[StateChange]:
-    prefix, commit_time = prefix_of(part.key_group), _time(part.commit_time_ms)
+    prefix, commit_time = prefix_of(part.key_group), time_from_ms(part.commit_time_ms)
     befores = part.befores or [b""] * len(part.keys)
     known = bool(part.befores)
+    read = entry_reader(codec)
     changes = []
     for encoded, row, before in zip(part.keys, part.values, befores, strict=True):
-        key, map_key = codec.entry(prefix + encoded)
-        if not key:  # of a broadcast state, whose keys are the entries of one
-            key, map_key = map_key, ()
+        key, map_key = read(prefix + encoded)
         changes.append(
             StateChange(
                 ChangeKind.PUT if row else ChangeKind.DELETE,
-                _single(key),
-                _single(map_key) if map_key else None,
+                key,
+                map_key,
                 codec.decode_row(row) if row else None,
                 codec.decode_row(before) if before else None,
                 known,
@@ -230,11 +229,3 @@ def _changes(codec: StateCodec, part: pb.WatchedChanges) -> list[StateChange]:
             )
         )
     return changes
-
-
-def _single(values: tuple[object, ...]) -> object:
-    return values[0] if len(values) == 1 else values
-
-
-def _time(milliseconds: int) -> datetime | None:
-    return _START + timedelta(milliseconds=milliseconds) if milliseconds else None

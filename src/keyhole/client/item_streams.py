@@ -1,0 +1,128 @@
+"""What scans of all keys and watches have in common as streams: items that come together, and are given one by one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - an item
+
+
+class AsyncItemStream(ABC, Generic[R, I]):
+    """See the module's text. On the client's event loop.
+
+    Args:
+        typed: Makes the values that are given, of rows; None: rows are given.
+    """
+
+    def __init__(self, typed: Callable[[Any], Any] | None) -> None:
+        self._typed = typed
+        self._closed = False
+        self._messages: AsyncGenerator[R] | None = None
+        self._read: R | None = None
+        # Of the items of `_read`.
+        self._given = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    @abstractmethod
+    def token(self) -> str | None:
+        """Where a later one goes on behind what was given, as its `after`."""
+
+    async def __aiter__(self) -> AsyncIterator[I]:
+        while await self.more():
+            for item in self.given():
+                yield item
+
+    async def page(self) -> Sequence[I]:
+        """The next ones, as many as have come together; none where `more` gives False. Raises as `more`."""
+        await self.more()
+        before = self._given
+        try:
+            return list(self.given())
+        except BaseException:
+            # The caller has none of them.
+            self._given = before
+            raise
+
+    @abstractmethod
+    async def more(self) -> bool:
+        """Waits for what can be `given`."""
+
+    def given(self) -> Iterator[I]:
+        """Those that have come and were not given, each of which is given then. Sends nothing."""
+        if (read := self._read) is None:
+            return
+        # The hot path of a scan. Another loop over the same may go on meanwhile.
+        items, typed = self._items(read), self._typed
+        while self._read is read and self._given < len(items):
+            item = items[self._given]
+            if typed is not None:
+                item = self._retyped(item, typed)
+            self._given += 1
+            yield item
+
+    @property
+    def _waits(self) -> bool:
+        """Whether there is one that has come and was not given."""
+        return self._read is not None and self._given < len(self._items(self._read))
+
+    @abstractmethod
+    def _items(self, read: R) -> Sequence[I]:
+        """Those that have come together, in their order."""
+
+    @abstractmethod
+    def _retyped(self, item: I, typed: Callable[[Any], Any]) -> I:
+        """The same with other values. Raises what the function does."""
+
+    async def close(self) -> None:
+        """Ends it; the servers let go of what they kept for it. Idempotent."""
+        self._closed = True
+        if self._messages is not None:
+            await self._messages.aclose()
+
+
+class ItemStream(Generic[I]):
+    """As AsyncItemStream, for threads: it blocks while items are waited for. Used by one thread at a time."""
+
+    def __init__(
+        self, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any], of: AsyncItemStream[Any, I]
+    ) -> None:
+        self._run = run
+        self._of = of
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def token(self) -> str | None:
+        """Where a later one goes on behind what was given, as its `after`."""
+        return self._of.token
+
+    def __iter__(self) -> Iterator[I]:
+        while self._run(self._of.more):
+            yield from self._of.given()
+
+    def page(self) -> Sequence[I]:
+        """The next ones, as many as have come together; see AsyncItemStream.page. Blocks."""
+        page: Sequence[I] = self._run(self._of.page)
+        return page
+
+    def close(self) -> None:
+        """Ends it. Blocks until it has. Idempotent."""
+        self._run(self._of.close)
