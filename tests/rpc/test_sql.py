@@ -186,6 +186,7 @@ async def test_the_command_prints_rows_or_what_was_asked(
     shown = capsys.readouterr().out
     assert "shop/customers, epoch 1: 5 entries" in shown
     assert "servers test  city > 'Bas'" in shown
+    assert "Order By" in shown
     assert await asyncio.to_thread(main, ["sql", "drop table x", *said]) == 1
     assert "one SELECT" in capsys.readouterr().err
 

@@ -221,6 +221,14 @@ def test_the_proxy_is_that_of_the_environment_where_none_is_given(
     assert parser_of_all().parse_args(arguments).proxy == "127.0.0.1:7400"
 
 
+def test_a_query_alone_waits_a_minute_for_its_answer_unless_another_time_is_given() -> None:
+    of_all = parser_of_all()
+    for arguments in (*WITH_PROXY[:3], ["scan", "a/b"], ["watch", "a/b"], ["top"]):
+        assert of_all.parse_args(arguments).timeout == 5
+    assert of_all.parse_args(["sql", "select 1"]).timeout == 60
+    assert of_all.parse_args(["sql", "select 1", "--timeout", "7"]).timeout == 7
+
+
 @pytest.mark.parametrize(("option", "sets"), [([], ["spark-kafka"]), (["--s3"], ["spark-kafka", "spark-s3"])])
 def test_the_connectors_are_printed_as_spark_submit_takes_them(
     option: list[str], sets: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ import functools
 import os
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
-from keyhole.cli import read_commands, run_commands, sql_command, tool_commands
+from keyhole.cli import read_commands, run_commands, tool_commands
 from keyhole.cli.argument_values import (
     Version,
     add_pairs,
@@ -41,13 +41,15 @@ def parser_of_all() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print Keyhole's version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_reads(commands)
+    # Once: it looks at what runs here.
+    proxy = proxy_here(os.environ)
+    _add_reads(commands, proxy)
     _add_savepoint(commands)
-    _add_verify(commands)
-    _add_drain(commands)
-    _add_retire(commands)
-    _add_drop(commands)
-    _add_doctor(commands)
+    _add_verify(commands, proxy)
+    _add_drain(commands, proxy)
+    _add_retire(commands, proxy)
+    _add_drop(commands, proxy)
+    _add_doctor(commands, proxy)
     _add_token(commands)
     for of, program in run_commands.SERVICES.items():
         service = commands.add_parser(of, help=f"run a {of} here, configured by the environment")
@@ -66,15 +68,8 @@ def parser_of_all() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    common = argparse.ArgumentParser(add_help=False)
-    _add_proxy(common)
-    common.add_argument(
-        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="to wait for the answer (%(default)s)"
-    )
-    common.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
-    common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    add_credentials(common)
+def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
+    common = _common(proxy, 5.0)
     states = commands.add_parser("states", parents=[common], help="list the states that can be read")
     describe = commands.add_parser("describe", parents=[common], help="show what a state is and who holds it")
     describe.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
@@ -133,12 +128,14 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--latest-only", action="store_true", help="of each key the last change alone, where they come too fast"
     )
     watch.add_argument("--count", type=count, metavar="N", help="so many lines; default: until it is interrupted")
-    sql = commands.add_parser("sql", parents=[common], help="run one SELECT over states, by DuckDB in this process")
+    sql = commands.add_parser(
+        "sql", parents=[_common(proxy, 60.0)], help="run one SELECT over states, by DuckDB in this process"
+    )
     sql.add_argument("query", metavar="QUERY", help="states are named 'APP/STATE', in quotes; - reads standard input")
     sql.add_argument("--application", type=name, metavar="APP", help="of states that are named without one")
     sql.add_argument("--explain", action="store_true", help="in place of the rows: what the servers were asked")
     sql.add_argument("--memory", default="1GB", metavar="SIZE", help="the most that DuckDB may take (%(default)s)")
-    sql.set_defaults(run=sql_command.run_sql, timeout=60.0)
+    sql.set_defaults(run=tool_commands.run_sql)
     explain = commands.add_parser(
         "explain", parents=[common], help="say how keys are read: who is asked, how long each takes, who holds them"
     )
@@ -194,10 +191,27 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         command.set_defaults(run=read_commands.read, read=read)
 
 
-def _add_proxy(command: argparse.ArgumentParser) -> None:
+def _common(proxy: str, timeout_seconds: float) -> argparse.ArgumentParser:
+    """What all reads take. One of its own for each default: parsers that have it share its options."""
+    common = argparse.ArgumentParser(add_help=False)
+    _add_proxy(common, proxy)
+    common.add_argument(
+        "--timeout",
+        type=seconds,
+        default=timeout_seconds,
+        metavar="SECONDS",
+        help="to wait for the answer (%(default)s)",
+    )
+    common.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
+    common.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    add_credentials(common)
+    return common
+
+
+def _add_proxy(command: argparse.ArgumentParser, proxy: str) -> None:
     command.add_argument(
         "--proxy",
-        default=proxy_here(os.environ),
+        default=proxy,
         metavar="HOST:PORT,...",
         help=f"the client proxies to ask; default: {PROXY_VARIABLE}, that of `keyhole up` in this folder, or "
         f"127.0.0.1:{DEFAULT_PROXY_PORT}",
@@ -255,11 +269,11 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         command.set_defaults(run=tool_commands.run_savepoint, verb=verb)
 
 
-def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
     verify = commands.add_parser("verify", help="compare all copies of a state with its changelog, record by record")
     verify.add_argument("state", type=state, metavar="APP/STATE", help=_AS_LISTED)
     verify.add_argument("--bootstrap-servers", type=kafka, required=True, metavar="HOST:PORT", help="Kafka")
-    _add_proxy(verify)
+    _add_proxy(verify, proxy)
     _add_servers(verify)
     verify.add_argument(
         "--show", type=whole, default=0, metavar="N", help="also the first N storage keys of each kind, in hexadecimal"
@@ -274,7 +288,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.set_defaults(run=tool_commands.run_verify)
 
 
-def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
     drain = commands.add_parser("drain", help="have a state server give its key groups to others, and take no more")
     drain.add_argument("server", metavar="SERVER", help="its id or its address, as `keyhole status` has them")
     drain.add_argument("--undo", action="store_true", help="it may be given key groups again")
@@ -285,7 +299,7 @@ def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SECONDS",
         help="until it owns no key group (%(default)s); 0: not at all",
     )
-    _add_proxy(drain)
+    _add_proxy(drain, proxy)
     drain.add_argument(
         "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="to wait for an answer (%(default)s)"
     )
@@ -295,11 +309,11 @@ def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     drain.set_defaults(run=tool_commands.run_drain)
 
 
-def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
     retire = commands.add_parser("retire", help="have all state servers forget a query whose job is over for good")
     retire.add_argument("application", type=name, metavar="APP")
     retire.add_argument("query", type=name, metavar="QUERY", nargs="?", help="default: all of the application")
-    _add_proxy(retire)
+    _add_proxy(retire, proxy)
     _add_servers(retire)
     retire.add_argument(
         "--timeout",
@@ -314,7 +328,7 @@ def _add_retire(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     retire.set_defaults(run=tool_commands.run_retire)
 
 
-def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
     drop = commands.add_parser("drop", help="delete a query that is over: its states, their topics and its records")
     drop.add_argument("application", type=name, metavar="APP")
     drop.add_argument(
@@ -322,7 +336,7 @@ def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     drop.add_argument("--yes", action="store_true", help="else what would go is shown, and nothing goes")
     drop.add_argument("--bootstrap-servers", type=kafka, required=True, metavar="HOST:PORT", help="Kafka")
-    _add_proxy(drop)
+    _add_proxy(drop, proxy)
     servers = drop.add_mutually_exclusive_group()
     _add_servers(servers)
     servers.add_argument(
@@ -342,9 +356,9 @@ def _add_drop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     drop.set_defaults(run=tool_commands.run_drop)
 
 
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
     doctor = commands.add_parser("doctor", help="look at all that reads and jobs need, and say what is wrong")
-    _add_proxy(doctor)
+    _add_proxy(doctor, proxy)
     doctor.add_argument(
         "--bootstrap-servers",
         type=kafka,

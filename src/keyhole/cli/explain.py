@@ -24,15 +24,7 @@ def explain(client: Client, output: OutputFormat, path: str, keys: Sequence[str]
     descriptor = client.describe_state(application, state)
     told, answered = [], True
     for key, typed in zip(keys, typed_keys(descriptor, path, keys), strict=True):
-        found = client.explain(
-            application,
-            state,
-            typed,
-            stale=bounds.stale,
-            max_staleness=bounds.max_staleness_seconds,
-            min_epoch=bounds.min_epoch,
-            as_of=bounds.as_of,
-        )
+        found = client.explain(application, state, typed, **bounds.options)
         answered = answered and found.answer is not None
         if output.as_json:
             told.append(as_row(key, found, bounds))

@@ -6,12 +6,15 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyhole.cli.wrong_usage import WrongUsage, as_usage
 from keyhole.config import CliConfig, load
 from keyhole.installing import require
 from keyhole.security.credentials import Credentials
+
+if TYPE_CHECKING:
+    from keyhole.cli.reads import Bounds
 
 TO_READ = ("grpc", "rich")
 """Modules that a command needs which asks a proxy and prints tables."""
@@ -52,6 +55,12 @@ def _pods(options: argparse.Namespace) -> Mapping[str, list[dict[str, Any]]] | N
     return pod_troubles(options.pods, options.namespace)
 
 
+def _bounds(options: argparse.Namespace) -> Bounds:
+    from keyhole.cli.reads import Bounds
+
+    return Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
+
+
 def read(options: argparse.Namespace) -> int:
     """Runs the one that `options.read` names. Raises KeyholeError."""
     require(f"keyhole {options.read}", "cli", TO_READ)
@@ -73,17 +82,14 @@ def read(options: argparse.Namespace) -> int:
         elif options.read == "describe":
             reads.describe(client, output, options.state)
         elif options.read == "get":
-            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
-            reads.get(client, output, options.state, options.keys, bounds)
+            reads.get(client, output, options.state, options.keys, _bounds(options))
         elif options.read == "explain":
             from keyhole.cli import explain
 
-            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
-            return explain.explain(client, output, options.state, options.keys, bounds)
+            return explain.explain(client, output, options.state, options.keys, _bounds(options))
         elif options.read == "scan":
             from keyhole.cli import scan_command
 
-            bounds = reads.Bounds(options.stale, options.max_staleness, options.min_epoch, options.as_of)
             within = scan_command.Range(
                 options.start,
                 options.stop,
@@ -94,7 +100,7 @@ def read(options: argparse.Namespace) -> int:
                 options.prefix,
             )
             wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only, options.aggregate)
-            scan_command.scan(client, output, options.state, options.key, within, bounds, wanted)
+            scan_command.scan(client, output, options.state, options.key, within, _bounds(options), wanted)
         elif options.read == "watch":
             from keyhole.cli import watch_command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from keyhole import Answer, Client, Source, Stale, StateDescriptor
 from keyhole.cli.codegen.python_types import python_types
 from keyhole.cli.codegen.typescript_types import typescript_types
 from keyhole.client.bounds import StalePolicy
+from keyhole.client.options import ReadOptions
 from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.encoding.key_text import parse_key
 from keyhole.encoding.value_json import to_json
@@ -92,6 +93,16 @@ class Bounds:
     min_epoch: int = 0
     as_of: int | None = None
 
+    @property
+    def options(self) -> ReadOptions:
+        """As reads of a client take them."""
+        return {
+            "stale": self.stale,
+            "max_staleness": self.max_staleness_seconds,
+            "min_epoch": self.min_epoch,
+            "as_of": self.as_of,
+        }
+
 
 def codegen(client: Client, application: str, states: Sequence[str], language: str) -> None:
     """Types for the values of an application's states, on standard output.
@@ -113,17 +124,7 @@ def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bo
     """The answers to some keys, in their order. An absent key is an answer."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
-    seconds = bounds.max_staleness_seconds
-    wanted = typed_keys(descriptor, path, keys)
-    answers = client.get_many(
-        application,
-        state,
-        wanted,
-        stale=bounds.stale,
-        max_staleness=None if seconds is None else timedelta(seconds=seconds),
-        min_epoch=bounds.min_epoch,
-        as_of=bounds.as_of,
-    )
+    answers = client.get_many(application, state, typed_keys(descriptor, path, keys), **bounds.options)
     output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
     if any(answer.epoch == 0 for answer in answers):
         output.before_the_first_epoch(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.console import Console
 from keyhole import Client, KeyedEntry, StateDescriptor
 from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
 from keyhole.cli.wrong_usage import WrongUsage
+from keyhole.client.options import SelectOptions
 from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.predicate_text import parsed_where
@@ -46,6 +46,15 @@ class WantedEntries:
     fields: Sequence[str] | None = None
     keys_only: bool = False
     aggregate: Sequence[str] = ()
+
+    def options(self, descriptor: StateDescriptor, bounds: Bounds) -> SelectOptions:
+        """As scans of a client take them, but for `aggregate`. Raises ValueMismatch, MalformedRequest: It can't be."""
+        return {
+            **bounds.options,
+            "where": parsed_where(descriptor, self.where),
+            "fields": self.fields,
+            "keys_only": self.keys_only,
+        }
 
 
 EVERYTHING = WantedEntries()
@@ -91,13 +100,7 @@ def scan(
         stop=None if within.stop is None else parse_bound(descriptor.entry_key, within.stop),
         descending=within.descending,
         limit=within.limit,
-        stale=bounds.stale,
-        max_staleness=_staleness(bounds),
-        min_epoch=bounds.min_epoch,
-        as_of=bounds.as_of,
-        where=parsed_where(descriptor, wanted.where),
-        fields=wanted.fields,
-        keys_only=wanted.keys_only,
+        **wanted.options(descriptor, bounds),
     )
     names = ", ".join(column.name for column in descriptor.entry_key)
     rows = [{"map_key": typed(entry.map_key)} | _value(entry.value) for entry in entries]
@@ -136,13 +139,7 @@ def _aggregate(
         descriptor.application,
         descriptor.state,
         parsed_aggregates(descriptor, wanted.aggregate),
-        stale=bounds.stale,
-        max_staleness=_staleness(bounds),
-        min_epoch=bounds.min_epoch,
-        as_of=bounds.as_of,
-        where=parsed_where(descriptor, wanted.where),
-        fields=wanted.fields,
-        keys_only=wanted.keys_only,
+        **wanted.options(descriptor, bounds),
     )
     with_map_key = bool(descriptor.entry_key and descriptor.scan_key)
     tops = {
@@ -182,13 +179,7 @@ def _scan_all(
         descending=within.descending,
         limit=within.limit or MOST_OF_ALL,
         after=within.after,
-        stale=bounds.stale,
-        max_staleness=_staleness(bounds),
-        min_epoch=bounds.min_epoch,
-        as_of=bounds.as_of,
-        where=parsed_where(descriptor, wanted.where),
-        fields=wanted.fields,
-        keys_only=wanted.keys_only,
+        **wanted.options(descriptor, bounds),
     ) as found:
         rows: list[dict[str, Any]] = []
         broken: KeyholeError | None = None
@@ -234,11 +225,6 @@ def _row(entry: KeyedEntry, *, with_map_key: bool, as_json: bool) -> dict[str, A
 
 def _value(value: Any) -> dict[str, Any]:
     return {} if value is None else {"value": to_json(value)}
-
-
-def _staleness(bounds: Bounds) -> timedelta | None:
-    seconds = bounds.max_staleness_seconds
-    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _scanned_key(descriptor: StateDescriptor, path: str, key: str | None) -> Any:

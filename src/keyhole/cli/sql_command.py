@@ -6,30 +6,30 @@ import argparse
 import json
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.cli.exit_codes import ExitCode
-from keyhole.cli.read_commands import credentials
+from keyhole.cli.patience import PatientClient
+from keyhole.cli.reads import OutputFormat
+from keyhole.client.sql_result import SqlResult
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import MalformedRequest
-from keyhole.installing import require
+from keyhole.security.credentials import Credentials
+from keyhole.sql.predicate_words import in_words
 from keyhole.terminal.written_out import written_out
 
-if TYPE_CHECKING:
-    from keyhole.client.sql_result import SqlResult
 
-
-def run_sql(options: argparse.Namespace) -> int:
-    """Runs one SELECT. Raises KeyholeError."""
-    require("keyhole sql", "cli,sql", ("duckdb", "grpc", "pyarrow", "rich"))
-    from keyhole.cli import reads
-    from keyhole.cli.patience import PatientClient
-
+def run(options: argparse.Namespace, credentials: Credentials) -> int:
+    """Runs one SELECT; returns the exit code. Raises KeyholeError."""
     query = sys.stdin.read() if options.query == "-" else options.query
-    output = reads.OutputFormat(as_json=options.format == "json")
-    with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials(options)) as client:
+    output = OutputFormat(as_json=options.format == "json")
+    with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials) as client:
         result = client.sql(
-            query, application=options.application or "", timeout=options.timeout, memory=options.memory
+            query,
+            application=options.application or "",
+            timeout=options.timeout,
+            memory=options.memory,
+            explain=options.explain,
         )
     if options.explain:
         _explained(result, as_json=options.format == "json")
@@ -42,8 +42,6 @@ def run_sql(options: argparse.Namespace) -> int:
 
 
 def _explained(result: SqlResult, *, as_json: bool) -> None:
-    from keyhole.sql.predicate_words import in_words
-
     told: list[dict[str, Any]] = [
         {
             "state": scan.state,

@@ -73,6 +73,14 @@ def run_top(options: argparse.Namespace) -> int:
     return screen.run(options, credentials(options), reads.OutputFormat(as_json=options.format == "json"))
 
 
+def run_sql(options: argparse.Namespace) -> int:
+    """Runs `keyhole sql`; returns the exit code. Raises KeyholeError."""
+    require("keyhole sql", "cli,sql", ("duckdb", "grpc", "pyarrow", "rich"))
+    from keyhole.cli import sql_command
+
+    return sql_command.run(options, credentials(options))
+
+
 def run_token(options: argparse.Namespace) -> int:
     """Runs `keyhole token`; returns the exit code. Raises KeyholeError."""
     from keyhole.cli import token

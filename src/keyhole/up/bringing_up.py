@@ -26,7 +26,7 @@ from keyhole.local.java import find_java
 from keyhole.local.processes import last_words
 from keyhole.local.stack_ports import HOST, StackPorts
 from keyhole.terminal.commands import keyhole_command
-from keyhole.up.home import DEFAULT_DIRECTORY, Home, Recorded
+from keyhole.up.home import Home, Recorded
 from keyhole.up.supervisor import STOP_SECONDS, Told, WantedStack, run
 
 KAFKA_PORT = 9092
@@ -267,18 +267,17 @@ def _show(home: Home, recorded: Recorded, headline: str, console: Console) -> No
         "metrics": recorded.metrics,
     }
     keyhole = keyhole_command(os.environ)
-    of = "" if home.path == DEFAULT_DIRECTORY else f" --dir {home.path}"
     lines = [
         f"{headline} Its data are in {where}.",
         "",
         *(f"  {name:<13} {address}" for name, address in rows.items()),
         "",
         "Next:",
-        f'  eval "$({keyhole} env{of})"',
+        f'  eval "$({keyhole} env{home.option})"',
         "      so that jobs, and keyhole itself, find all of it from this shell",
         f"  {keyhole} states",
         "      shows which states there are",
-        f"  {keyhole} down{of}",
+        f"  {keyhole} down{home.option}",
         "      ends it" + ("" if recorded.ephemeral else "; the data stay for the next `up`"),
     ]
     console.print("\n".join(lines), markup=False, soft_wrap=True)

@@ -131,8 +131,7 @@ def _told(home: Home, recorded: Recorded, *, started: bool) -> str:
 
 
 def _down(home: Home, environ: Mapping[str, str]) -> str:
-    of = "" if home.path == Path(".keyhole") else f" --dir {home.path}"
-    return f"{keyhole_command(environ)} down{of}"
+    return f"{keyhole_command(environ)} down{home.option}"
 
 
 def _say(console: Console, what: str) -> None:

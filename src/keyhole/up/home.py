@@ -97,6 +97,11 @@ class Home:
         self._developing = whole / "developing.lock"
 
     @property
+    def option(self) -> str:
+        """What a command line says for this one, behind a space; nothing where it is the usual folder."""
+        return "" if self.path == DEFAULT_DIRECTORY else f" --dir {self.path}"
+
+    @property
     def there(self) -> bool:
         """Whether the folder is one of `keyhole up`."""
         return self._starting.exists() or self.file.exists()
