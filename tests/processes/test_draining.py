@@ -24,48 +24,23 @@ from keyhole.cli.main import main
 from keyhole.client.bounds import StalePolicy
 from keyhole.config import JobConfig
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.columnar import encode
 from keyhole.errors import KeyholeError, NotOwner, Unconfirmed
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.model.read import Answer, Role
-from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import Step
 from keyhole.rpc.channels import sync_channel
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 from tests.support.feeding import Feed
+from tests.support.numbers_state import KEY_GROUPS, STATE, number, number_rows, numbers_of
 
-STATE = "numbers"
-KEY_GROUPS, KEYS = 12, range(120)
+KEYS = range(120)
 DRAIN_SECONDS, LEASE_SECONDS = 120.0, 3.0
 PATIENCE_SECONDS = 180.0
 # Of a read: as by default, and where only an owner may answer, what a handover may take on a busy machine.
 TIMEOUT_SECONDS = {"when_needed": 20.0, "never": 60.0}
-
-
-def descriptor(application: str) -> StateDescriptor:
-    """Each key's number tells the epoch that wrote it."""
-    return StateDescriptor(
-        application=application,
-        state=STATE,
-        query="draining",
-        kind=StateKind.VALUE,
-        key_groups=KEY_GROUPS,
-        key=(KeyColumn("k", KeyType.BIGINT),),
-        value=ValueSchema(1, (ValueField("n", "bigint"),)),
-    )
-
-
-def number(key: int, epoch: int) -> int:
-    return epoch * 1000 + key
-
-
-def rows(of: StateDescriptor, epoch: int) -> list[pa.RecordBatch]:
-    """All keys."""
-    keys = pa.array(KEYS, pa.int64())
-    numbers = pa.array([number(key, epoch) for key in KEYS], pa.int64())
-    return [encode(pa.RecordBatch.from_pydict({"k": keys, "n": numbers}), of)]
 
 
 def keys_of(of: StateDescriptor, groups: Collection[int]) -> list[int]:
@@ -209,10 +184,10 @@ def until_it_turns_away(address: str) -> Iterator[None]:
 def test_a_server_that_is_told_to_end_hands_its_key_groups_over_without_one_failed_read(
     kafka: str, servers: Servers, proxy: str, application: str
 ) -> None:
-    of = descriptor(application)
+    of = numbers_of(application, "draining")
     victim, *others = servers.children
     rest = [servers.addresses[name] for name in others]
-    with Feed(servers.config(application, kafka), of, lambda epoch: rows(of, epoch)) as feed:
+    with Feed(servers.config(application, kafka), of, lambda epoch: number_rows(of, KEYS, epoch)) as feed:
         feed.epoch()
         assert owned(feed, servers.children) == [4, 4, 4]
         by_default, of_owners = (Reader(proxy, application, stale, feed) for stale in ("when_needed", "never"))
@@ -250,14 +225,14 @@ class LongBatch:
         if epoch == self._epoch:
             self.began.set()
             assert self.let_go.wait(PATIENCE_SECONDS)
-        return rows(self._of, epoch)
+        return number_rows(self._of, KEYS, epoch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told-to-end"])
 def test_a_server_that_goes_while_a_batch_runs_has_a_successor_before_the_batch_ends(
     kafka: str, servers: Servers, proxy: str, application: str, number: signal.Signals
 ) -> None:
-    of = descriptor(application)
+    of = numbers_of(application, "draining")
     batch = LongBatch(of, 2)
     victim, *others = servers.children
     rest = [servers.addresses[name] for name in others]
@@ -303,7 +278,7 @@ class SuspendsBeforeCommit:
 def test_a_server_that_was_suspended_while_its_key_groups_moved_steps_down_when_it_wakes(
     kafka: str, servers: Servers, application: str
 ) -> None:
-    of = descriptor(application)
+    of = numbers_of(application, "draining")
     victim, *others = servers.children
     suspends = SuspendsBeforeCommit()
 
@@ -314,7 +289,7 @@ def test_a_server_that_was_suspended_while_its_key_groups_moved_steps_down_when_
     with Feed(
         servers.config(application, kafka),
         of,
-        lambda epoch: rows(of, epoch),
+        lambda epoch: number_rows(of, KEYS, epoch),
         observer=suspends,
         heartbeat_seconds=600,  # this test's are made by hand: nobody talks to the server when it wakes
     ) as feed:

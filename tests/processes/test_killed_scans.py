@@ -9,45 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-
 from keyhole import Client
 from keyhole.cli.main import main
 from keyhole.config import JobConfig
-from keyhole.encoding.columnar import encode
 from keyhole.errors import UnavailableError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.model.read import KeyedEntry
-from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.rpc.draining import drain
 from tests.support.feeding import Feed
+from tests.support.numbers_state import KEY_GROUPS, STATE, number, number_rows, numbers_of
 from tests.support.waiting import LONG_SECONDS, until
 
-STATE, KEY_GROUPS, KEYS = "numbers", 12, range(3_000)
-
-
-def _descriptor(application: str) -> StateDescriptor:
-    """Each key's number tells the epoch that wrote it."""
-    return StateDescriptor(
-        application=application,
-        state=STATE,
-        query="killed",
-        kind=StateKind.VALUE,
-        key_groups=KEY_GROUPS,
-        key=(KeyColumn("k", KeyType.BIGINT),),
-        value=ValueSchema(1, (ValueField("n", "bigint"),)),
-    )
-
-
-def _number(key: int, epoch: int) -> int:
-    return epoch * 10_000 + key
-
-
-def _rows(of: StateDescriptor, epoch: int) -> list[pa.RecordBatch]:
-    numbers = pa.array([_number(key, epoch) for key in KEYS], pa.int64())
-    return [encode(pa.RecordBatch.from_pydict({"k": pa.array(KEYS, pa.int64()), "n": numbers}), of)]
+KEYS = range(3_000)
 
 
 @contextmanager
@@ -91,7 +66,7 @@ def _all_keys(client: Client, application: str, at: dict[int, Callable[[], objec
 def test_each_key_is_read_once_and_nothing_is_lost_whoever_is_killed_in_the_middle_of_a_scan_and_of_a_drain(
     kafka: str, application: str, tmp_path: Path
 ) -> None:
-    of = _descriptor(application)
+    of = numbers_of(application, "killed")
     names = [f"server-{index}" for index in range(3)]
     children: dict[str, Child] = {}
     *ports, first, second = free_ports(5)
@@ -107,7 +82,10 @@ def test_each_key_is_read_once_and_nothing_is_lost_whoever_is_killed_in_the_midd
             )
         config = JobConfig(application, tuple(addresses.values()), kafka, epoch_deadline_seconds=120)
         targets = f"127.0.0.1:{first},127.0.0.1:{second}"
-        with Feed(config, of, lambda epoch: _rows(of, epoch)) as feed, Client(targets, timeout=LONG_SECONDS) as client:
+        with (
+            Feed(config, of, lambda epoch: number_rows(of, KEYS, epoch)) as feed,
+            Client(targets, timeout=LONG_SECONDS) as client,
+        ):
 
             def owned_by(*servers: str) -> int:
                 return sum(len(feed.coordinator.owned_by(name, STATE)) for name in servers)
@@ -122,7 +100,7 @@ def test_each_key_is_read_once_and_nothing_is_lost_whoever_is_killed_in_the_midd
             with _repeating(feed.epoch):
                 found = _all_keys(client, application, kills)
             assert sorted(entry.key for entry in found) == list(KEYS)
-            assert [entry for entry in found if entry.value.n != _number(entry.key, entry.source.epoch)] == []
+            assert [entry for entry in found if entry.value.n != number(entry.key, entry.source.epoch)] == []
             assert len({entry.source.epoch for entry in found}) > 1
             assert all(children[name].exit_code is not None for name in (goes, "proxy-0"))
 
@@ -135,7 +113,7 @@ def test_each_key_is_read_once_and_nothing_is_lost_whoever_is_killed_in_the_midd
                 until(lambda: owned_by(last) == KEY_GROUPS, LONG_SECONDS)
             epoch = feed.epoch().epoch
             answers = client.get_many(application, STATE, KEYS, min_epoch=epoch)
-            assert [answer.value.n for answer in answers] == [_number(key, epoch) for key in KEYS]
+            assert [answer.value.n for answer in answers] == [number(key, epoch) for key in KEYS]
             assert {answer.server for answer in answers} == {last}
         left = ["--bootstrap-servers", kafka, "--servers", addresses[last]]
         assert main(["verify", f"{application}/{STATE}", *left]) == 0
