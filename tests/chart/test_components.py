@@ -100,12 +100,14 @@ def test_readers_come_over_http_too_unless_that_is_not_wanted(wanted: bool) -> N
     assert ({"port": "http"} in readers["ports"]) == wanted
 
 
-def test_the_http_port_answers_to_the_services_names_and_to_those_that_are_listed() -> None:
-    [proxy] = pod(render(KAFKA, {"clientProxy.httpHosts": ["reads.example.com"]}), PROXY).containers
+@pytest.mark.parametrize("domain", ["cluster.local", "cluster.example.com"])
+def test_the_http_port_answers_to_the_services_names_and_to_those_that_are_listed(domain: str) -> None:
+    values = {"clientProxy.httpHosts": ["reads.example.com"], "clusterDomain": domain}
+    [proxy] = pod(render(KAFKA, values), PROXY).containers
     names = environment(proxy)["KEYHOLE_CLIENT_PROXY_HTTP_HOSTS"].split(",")
     service, spaced = names[:2]
     assert spaced.startswith(f"{service}.")
-    assert names[2:] == [f"{spaced}.svc", f"{spaced}.svc.cluster.local", "reads.example.com"]
+    assert names[2:] == [f"{spaced}.svc", f"{spaced}.svc.{domain}", "reads.example.com"]
     assert one(render(KAFKA), "Service", service)
     assert checked_hosts(names) == set(names)
     for wrong in ("*", "http://x", "x:80"):
