@@ -534,6 +534,28 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
         assert b"200" not in await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
+async def test_a_certificate_says_who_calls_over_http_too(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY.replace("token:reader", "certificate:dashboard"))
+    authority = Authority(tmp_path)
+    files = authority.issue("proxy", "127.0.0.1")
+    config = ClientProxyConfig(
+        ("a:1",),
+        tls="on",
+        tls_certificate=files.certificate,
+        tls_key=files.key,
+        tls_ca=files.authority,
+        policy=str(tmp_path / "policy.toml"),
+    )
+    guard = PortGuard("client-proxy", "127.0.0.1", config)
+    async with port_of(served, HttpLimits(), guard=guard) as port, aiohttp.ClientSession() as http:
+        for who, expected in (("dashboard", 200), ("somebody", 403)):
+            own = authority.issue(who)
+            shown = ssl.create_default_context(cafile=str(authority.path))
+            shown.load_cert_chain(own.certificate, own.key)
+            async with http.get(f"https://{port.address}{PATH}/sensor-1", ssl=shown) as response:
+                assert response.status == expected
+
+
 async def test_plaintext_where_others_reach_the_port_must_be_chosen() -> None:
     config = ClientProxyConfig(("a:1",), port=0, http="0.0.0.0:0")
     with pytest.raises(InvalidConfiguration, match=r"the HTTP reads would listen on 0\.0\.0\.0 without TLS"):

@@ -8,8 +8,12 @@ import ssl
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keyhole.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,9 @@ def load(files: TlsFiles, *, now: datetime | None = None) -> Material:
     return Material(certificate, key, authority, _check_dates(files, certificate, now or datetime.now(UTC)))
 
 
-def expires(pem: bytes) -> datetime:
-    """When the first certificate of a PEM text ends."""
-    from cryptography import x509
-
-    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
+def expires(certificate: bytes) -> datetime:
+    """When the first certificate of a PEM text, or one in DER, ends."""
+    return _read_certificate(certificate).not_valid_after_utc
 
 
 def names_of(certificate: bytes) -> tuple[str, ...]:
@@ -74,8 +76,7 @@ def names_of(certificate: bytes) -> tuple[str, ...]:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    read = x509.load_pem_x509_certificate if certificate.startswith(b"-----") else x509.load_der_x509_certificate
-    of = read(certificate)
+    of = _read_certificate(certificate)
     names: list[str] = []
     try:
         others = of.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -87,6 +88,14 @@ def names_of(certificate: bytes) -> tuple[str, ...]:
         names += [str(address) for address in others.get_values_for_type(x509.IPAddress)]
     names += [str(name.value) for name in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return tuple(dict.fromkeys(names))
+
+
+def _read_certificate(certificate: bytes) -> x509.Certificate:
+    from cryptography import x509
+
+    # gRPC tells of callers in PEM, and Python's own TLS in DER.
+    read = x509.load_pem_x509_certificate if certificate.startswith(b"-----") else x509.load_der_x509_certificate
+    return read(certificate)
 
 
 def _read(what: str, path: str) -> bytes:
