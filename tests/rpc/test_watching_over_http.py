@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,12 +17,25 @@ from keyhole.errors import KeyholeError
 from services.client_proxy.app import ClientProxy
 from tests.support.entries import hourly, hours
 from tests.support.figures import read_stats, value
-from tests.support.proxies import proxy_of
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.tokens import make_tokens
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 PATH = f"/v1/{APPLICATION}/{STATE}:watch"
+
+POLICY = f"""
+[[allow]]
+who = ["token:denied", "token:forgotten", "token:kept"]
+verbs = ["watch"]
+states = ["{APPLICATION}/{STATE}"]
+
+[[allow]]
+who = ["token:reader"]
+verbs = ["read"]
+states = ["{APPLICATION}/*"]
+"""
 
 
 class Watched:
@@ -166,6 +181,57 @@ async def test_a_watch_of_a_state_that_is_retired_ends_with_an_event_that_says_w
         await watched.server.retire()
         _, body = await events.next("error")
         assert body["title"] in ("Unknown state", "Unknown application")
+
+
+def _headers(directory: Path) -> dict[str, dict[str, str]]:
+    """By which who has a token shows it."""
+    tokens = {of.stem: of.read_text().strip() for of in directory.glob("*.token")}
+    return {who: {"Authorization": f"Bearer {token}"} for who, token in tokens.items()}
+
+
+async def test_what_a_watcher_may_and_who_it_is_counts_for_open_streams_and_it_is_told_of_nothing_else(
+    watched: Watched, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, token_file = tmp_path / "policy.toml", tmp_path / "tokens.toml"
+    policy.write_text(POLICY)
+    kept = make_tokens(tmp_path, "reader", "denied", "kept")
+    token_file.write_text(kept + "\n" + make_tokens(tmp_path, "forgotten"))
+    shown = _headers(tmp_path)
+    security = {"policy": str(policy), "tokens": str(token_file)}
+    async with AsyncExitStack() as stack:
+        (beside,) = await stack.enter_async_context(fake_servers("b"))
+        beside.host(descriptor("hidden", query="other"), {})
+        addresses = (watched.server.address, beside.address)
+        proxy = await stack.enter_async_context(
+            proxy_of(*addresses, http="127.0.0.1:0", timeout_seconds=PATIENCE_SECONDS, security=security)
+        )
+        await eventually(lambda: proxy._directory.settled.is_set())
+        of = Watched(watched.server, proxy, watched.http)
+        for headers, status in (({}, 401), (shown["reader"], 403)):
+            async with of.http.get(of.url(), headers=headers) as response:
+                assert response.status == status
+        streams = {
+            who: await stack.enter_async_context(of.events(**shown[who])) for who in ("denied", "forgotten", "kept")
+        }
+        for events in streams.values():
+            await events.rows(10)
+        caplog.set_level(logging.INFO, "keyhole.audit")
+        caplog.clear()
+        policy.write_text(POLICY.replace('"token:denied", ', ""))
+        token_file.write_text(kept)
+        ends = asyncio.gather(*(streams[who].next("error") for who in ("denied", "forgotten")))
+        while not ends.done():  # changed files are read a moment later, and what a stream may is asked at each event
+            await of.server.commit({"sensor-1": row(1.0)})
+            await asyncio.wait([ends], timeout=0.05)
+        assert [body["reason"] for _, body in await ends] == ["PERMISSION_DENIED", "UNAUTHENTICATED"]
+        told = [record.__dict__ for record in caplog.records if record.name == "keyhole.audit"]
+        (denied,) = [record for record in told if "verb" in record]
+        assert (denied["who"], denied["verb"], denied["state"]) == ("token:denied", "watch", STATE)
+        assert denied["method"].startswith("GET /v1/")
+        await of.server.retire()
+        _, body = await streams["kept"].next("error")
+        assert body["reason"] == "UNKNOWN_STATE"
+        assert "hidden" not in json.dumps(body)
 
 
 async def test_a_reader_that_goes_away_leaves_no_watch_behind(watched: Watched) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
@@ -37,13 +38,16 @@ async def proxy_of(
     http_origins: tuple[str, ...] = (),
     http_hosts: tuple[str, ...] = (),
     applications: tuple[str, ...] = (),
+    security: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ClientProxy]:
     """A started proxy, which may not have reached its servers yet.
 
     Args:
         hop_seconds: Default: no server is silent, however slow the machine is.
         discovery: Default: of the addresses.
+        security: Settings of ClientProxyConfig.
     """
+    given: Mapping[str, Any] = security or {}
     config = ClientProxyConfig(
         servers=addresses,
         port=0,
@@ -53,6 +57,7 @@ async def proxy_of(
         http_origins=http_origins,
         http_hosts=http_hosts,
         applications=applications,
+        **given,
     )
     proxy = ClientProxy(config, discovery or StaticDiscovery(addresses), SystemClock())
     await proxy.start()

@@ -14,10 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
-from keyhole.errors import KeyholeError
 from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
-from keyhole.rpc.authorization import discreet
 from keyhole.security.authentication import Caller
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -39,7 +37,6 @@ class ConsoleRoutes:
 
     Args:
         caller_of: Who makes a request; raises Unauthenticated.
-        check_sees: Raises PermissionDenied where a caller may not know of a state.
         grpc_port: Of the proxy, for what the pages say to copy.
     """
 
@@ -119,13 +116,10 @@ class ConsoleRoutes:
         if not caller.may_see(*name):
             raise caller.denied(Verb.READ, *name)
         reports, described = await self._look()
-        try:
-            self._directory.table(name)
-        except KeyholeError as error:
-            raise discreet(caller, error) from None
+        table = self._directory.table(name)
         of = described.get(name)
         if of is None:  # it has come since the servers were asked
-            of = describe_all({name: self._directory.table(name)}, reports.servers)[name]
+            of = describe_all({name: table}, reports.servers)[name]
         return _shown(
             {
                 **self._head(reports),

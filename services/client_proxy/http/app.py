@@ -32,7 +32,7 @@ from keyhole.rpc import convert
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.http.port import HttpLimits
 from keyhole.rpc.http.status import CONTENT_TYPE, http_status, problem
-from keyhole.security.authentication import ANYBODY, Caller, become
+from keyhole.security.authentication import ANYBODY, Caller, become, current
 from keyhole.security.guard import PortGuard
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -141,7 +141,7 @@ class HttpReads:
         caller, name = self.caller_of(request), _name(request)
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items())
-        codec = await self._codec(caller, name, self._deadline(asked))
+        codec = await self._servicer.codec(name, self._deadline(asked))
         return json_response(http_answers.descriptor_json(codec.descriptor))
 
     async def _key(self, request: web.Request) -> web.Response:
@@ -156,7 +156,7 @@ class HttpReads:
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items(), one_key=key is not None, all_keys=key is None)
         deadline = self._deadline(asked)
-        codec = await self._codec(caller, name, deadline)
+        codec = await self._servicer.codec(name, deadline)
         if key is None and codec.descriptor.scan_key:
             caller.check(Verb.SCAN, *name)
             return json_response(await self._scan_all(name, codec, asked, deadline))
@@ -199,7 +199,7 @@ class HttpReads:
 
         check()
         deadline = self._deadline(http_requests.parameters(()))
-        codec = await self._codec(self.caller_of(request), name, deadline)
+        codec = await self._servicer.codec(name, deadline)
         last = request.headers.get("Last-Event-ID", "")
         asked, as_text = event_stream.watch_request(codec, request.query.items(), last)
         asked.state.CopyFrom(_ref(name))
@@ -212,7 +212,7 @@ class HttpReads:
         caller.check(Verb.SCAN, *name)
         asked = http_requests.parameters(request.query.items(), figures=True)
         deadline = self._deadline(asked)
-        codec = await self._codec(caller, name, deadline)
+        codec = await self._servicer.codec(name, deadline)
         select, wanted = http_requests.selected(codec, asked), http_requests.aggregates(codec, asked)
         options = http_requests.packed(asked.options)
         found = await computed(self._servicer, codec, options, wanted, select, deadline)
@@ -236,7 +236,7 @@ class HttpReads:
             raise web.HTTPRequestTimeout(text="the body did not come in time") from None
         given = http_requests.batch_keys(body)
         deadline = self._deadline(asked)
-        codec = await self._codec(caller, name, deadline)
+        codec = await self._servicer.codec(name, deadline)
         keys = [http_requests.batch_key(codec, key) for key in given]
         found, now = await self._found(name, keys, asked, deadline), self._now()
         answers = [http_answers.answer_json(of, now, integers_as_text=asked.integers_as_text) for of in found]
@@ -318,12 +318,6 @@ class HttpReads:
         become(caller)
         return caller
 
-    async def _codec(self, caller: Caller, name: tuple[str, str], deadline: Any) -> StateCodec:
-        try:
-            return await self._servicer.codec(name, deadline)
-        except KeyholeError as error:
-            raise discreet(caller, error) from None
-
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._directory.clock.now_ms() / 1000, UTC)
 
@@ -363,11 +357,12 @@ def _problem(error: KeyholeError) -> web.Response:
 
 @web.middleware
 async def _problems(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
-    """Every refusal is a problem in JSON."""
+    """Every refusal is a problem in JSON, which names nothing that the caller may not know of."""
     try:
         return await handler(request)
     except KeyholeError as error:
-        return _problem(error)
+        # `caller_of` has said in this task who calls.
+        return _problem(discreet(current(), error))
     except web.HTTPException as refused:
         # What the HTTP library refuses by itself: an unknown path or method, a body that is too large or too late.
         what = problem(MalformedRequest(_WHY.get(refused.status, refused.reason)))

@@ -18,8 +18,10 @@ from aiohttp import web
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import parse_key
 from keyhole.errors import Draining, KeyholeError, MalformedRequest
+from keyhole.rpc.authorization import discreet
 from keyhole.rpc.convert import key_to_proto
 from keyhole.rpc.http.status import problem
+from keyhole.security.authentication import current
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.http.answers import changes_json, encoded, moment_json
 
@@ -113,7 +115,7 @@ async def stream(
             except KeyholeError as error:
                 if not begun:
                     raise
-                await answer.write(_event("error", problem(error)))
+                await answer.write(_event("error", problem(discreet(current(), error))))
             if not begun:
                 raise Draining("the watch ended before it began; ask again")
         await answer.write_eof()
