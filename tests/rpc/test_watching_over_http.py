@@ -248,6 +248,18 @@ async def test_a_reader_that_goes_away_leaves_no_watch_behind(watched: Watched) 
 async def test_a_proxy_that_ends_tells_those_who_watch_to_come_back(watched: Watched) -> None:
     async with watched.events() as events:
         await events.rows(10)
+        watched.proxy._servicer.drain()
+        _, body = await events.next("error")
+        assert (body["title"], body["retryable"]) == ("Draining", True)
+    # Over a connection that was open before, one may still ask.
+    async with watched.http.get(watched.url()) as response:
+        told = await response.json(content_type=None)
+        assert (response.status, told["title"], response.headers["Retry-After"]) == (503, "Draining", "1")
+
+
+async def test_a_proxy_that_is_stopped_ends_its_watches(watched: Watched) -> None:
+    async with watched.events() as events:
+        await events.rows(10)
         stopping = asyncio.create_task(watched.proxy.stop(PATIENCE_SECONDS))
         try:
             _, body = await events.next("error")

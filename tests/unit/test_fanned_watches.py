@@ -211,6 +211,21 @@ async def test_watches_count_before_it_is_known_who_has_the_state() -> None:
     assert (await again).snapshot_done
 
 
+async def test_a_proxy_that_drains_ends_watches_that_wait_and_those_that_come() -> None:
+    directory: Any = _Directory({"a": range(KEY_GROUPS)})
+    servicer = ProxyServicer(directory, PATIENCE_SECONDS)
+    context: Any = SimpleNamespace(time_remaining=lambda: None)
+    request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE))
+    waits = asyncio.create_task(anext(aiter(servicer.Watch(request, context))))
+    await asyncio.sleep(0)
+    servicer.drain()
+    directory.settled.set()
+    for watch in (waits, anext(aiter(servicer.Watch(request, context)))):
+        with pytest.raises(Draining):
+            await asyncio.wait_for(watch, PATIENCE_SECONDS)
+    assert directory.links["a"].asked.empty()
+
+
 async def test_a_message_that_is_passed_through_costs_no_task() -> None:
     directory = _Directory({"a": range(KEY_GROUPS)})
     (a,) = directory.links.values()

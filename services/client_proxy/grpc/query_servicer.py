@@ -70,6 +70,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         # Also those that wait for the first word of servers.
         self._watching = 0
         self._watches: set[FannedWatch] = set()
+        self._draining = False
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -78,7 +79,10 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         return self._storage_reads.keys, self._scans, len(self._sessions)
 
     def drain(self) -> None:
-        """Ends what clients keep open for ever: Lookup streams, after the frames that are under way, and watches."""
+        """Ends what clients keep open for ever: Lookup streams, after the frames that are under way, and watches, also
+        those that are still to come.
+        """
+        self._draining = True
         for session in self._sessions:
             session.drain()
         for watch in self._watches:
@@ -174,6 +178,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             await self._directory.known(name, self._deadline(context))
             watch = FannedWatch(self._directory, request, self._default_timeout)
             self._watches.add(watch)
+            if self._draining:
+                watch.drain()
             async with aclosing(watch.responses()) as responses:
                 async for response in responses:
                     yield response

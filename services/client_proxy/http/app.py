@@ -27,12 +27,12 @@ from typing import Any
 from aiohttp import web
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import Draining, InternalError, KeyholeError, MalformedRequest, StaleDescriptor, Unauthenticated
+from keyhole.errors import InternalError, KeyholeError, MalformedRequest, StaleDescriptor, Unauthenticated
 from keyhole.rpc import convert
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.http.port import HttpLimits
 from keyhole.rpc.http.status import CONTENT_TYPE, http_status, problem
-from keyhole.security.authentication import ANYBODY, Caller, become, current
+from keyhole.security.authentication import ANYBODY, NOT_KNOWN, Caller, become, current
 from keyhole.security.guard import PortGuard
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -190,14 +190,14 @@ class HttpReads:
         return json_response(body, headers)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        name = _name(request)
+        caller, name = self.caller_of(request), _name(request)
+        caller.check(Verb.WATCH, *name)
 
         def check() -> None:
-            self.caller_of(request).check(Verb.WATCH, *name)
-            if self.draining:
-                raise Draining("this proxy ends: come back, to another one")
+            if not caller.still_known():
+                raise Unauthenticated(NOT_KNOWN)
+            caller.check(Verb.WATCH, *name)
 
-        check()
         deadline = self._deadline(http_requests.parameters(()))
         codec = await self._servicer.codec(name, deadline)
         last = request.headers.get("Last-Event-ID", "")

@@ -31,7 +31,7 @@ PROGRESS_MS = 5_000
 """An event comes at least so often: by it a reader, and whatever stands between, knows that it is still connected."""
 
 _Check = Callable[[], None]
-"""Passes while the caller may watch. Raises Unauthenticated, PermissionDenied or Draining."""
+"""Passes while the caller may watch. Raises Unauthenticated or PermissionDenied."""
 
 
 def watch_request(codec: StateCodec, pairs: Iterable[tuple[str, str]], last: str) -> tuple[pb.WatchRequest, bool]:
