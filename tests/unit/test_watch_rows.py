@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
+import pytest
+
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
+from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import Step
 from keyhole.rpc.watch_requests import WatchAsked
+from keyhole.stores.memory import MemorySnapshot
 from keyhole.testing.changelog import MemoryChangelog
 from services.state_server.read.watch_messages import Message
 from services.state_server.read.watch_snapshots import WatchSnapshots
@@ -96,6 +100,26 @@ async def test_what_has_changed_of_rows_that_were_given_is_read_back_before_a_sn
     async with aclosing(watching(hosted, snapshots, place, history).messages()) as messages:
         assert await until_rows_are_done(messages) == len(rows(1.0))
     assert history.held == [False]
+    await hosted.host.close()
+
+
+async def test_how_far_key_groups_are_is_read_once_for_all_watches_of_what_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosted = Hosted()
+    await hosted.own()
+    await hosted.apply(1, rows(1.0))
+    positions, reads = MemorySnapshot.positions, list[MemorySnapshot]()
+
+    def noted(snapshot: MemorySnapshot) -> Mapping[int, Position]:
+        reads.append(snapshot)
+        return positions(snapshot)
+
+    monkeypatch.setattr(MemorySnapshot, "positions", noted)
+    for _ in range(2):
+        async with aclosing(watching(hosted, WatchSnapshots(1, LONG_SECONDS)).messages()) as messages:
+            assert await until_rows_are_done(messages) == len(rows(1.0))
+    assert len(reads) == 1
     await hosted.host.close()
 
 

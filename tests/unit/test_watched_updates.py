@@ -40,8 +40,8 @@ async def test_a_change_is_given_once_it_is_committed_and_rows_are_those_that_ar
     await fed.steps()
     changes = fed.table.changes
     watcher = attached(fed)
-    held = fed.table.hold_committed()
-    assert held.snapshot.get(key(name)) is None
+    held = fed.table.owned.hold()
+    assert held.stored.get(key(name)) is None
     held.release()
     assert fed.sums([name]) == [1.0]
     assert taken(watcher) == []
@@ -53,8 +53,8 @@ async def test_a_change_is_given_once_it_is_committed_and_rows_are_those_that_ar
     await fed.steps()
     assert fed.sums([name]) == [3.0]
     assert taken(watcher) == []
-    held = fed.table.hold_committed()
-    assert held.snapshot.get(key(name)) == first
+    held = fed.table.owned.hold()
+    assert held.stored.get(key(name)) == first
     held.release()
     await fed.host.feeding.commit()
     ((_, second, before),) = taken(watcher)

@@ -19,7 +19,6 @@ from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.stores.base import Snapshot, Store
-from keyhole.stores.overlay import OverlaySnapshot
 from keyhole.v1 import state_pb2
 from services.state_server.counts import RowCounts
 from services.state_server.read.bounds_check import BoundsCheck
@@ -27,7 +26,6 @@ from services.state_server.read.copies import Copy, Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
-from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
@@ -242,14 +240,14 @@ class Table:
         )
 
     def positions(self) -> Mapping[int, Position]:
-        """How far each owned key group is, in the changelog: all before is read by `hold_committed`, or can be read
-        back from the changelog.
+        """How far each owned key group is, in the changelog: all before is in what is published, or can be read back
+        from the changelog.
         """
         groups = dict.fromkeys(self.groups, START)
         if self.feed is None:
             held = self.owned.hold()
             try:
-                return {**groups, **held.snapshot.positions()}
+                return {**groups, **held.positions}
             finally:
                 held.release()
         # What is published may be older than what those who watch were given last.
@@ -258,11 +256,6 @@ class Table:
             return {**groups, **stored.positions()}
         finally:
             stored.close()
-
-    def hold_committed(self) -> HeldSnapshot:
-        """What was published last, as far as it is committed. Release it."""
-        held = self.owned.hold()
-        return held.over(held.snapshot.stored) if isinstance(held.snapshot, OverlaySnapshot) else held
 
     def show(self, stamp: EpochStamp) -> Visible | None:
         """How what is stored is shown now, in a copy that stands for this epoch; None: as it is."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 
+from keyhole.model.epoch import Position
 from keyhole.stores.base import Snapshot
 from services.state_server.read.held_snapshot import HeldSnapshot
 
@@ -24,9 +25,14 @@ class WatchSnapshot:
         self._reading: Generator[tuple[bytes, bytes]] | None = None
 
     @property
-    def snapshot(self) -> Snapshot:
-        """What the watch reads from."""
-        return self._held.snapshot
+    def positions(self) -> Mapping[int, Position]:
+        """How far each key group of it is in the changelog."""
+        return self._held.positions
+
+    @property
+    def stored(self) -> Snapshot:
+        """What the watch reads from: as far as it is committed."""
+        return self._held.stored
 
     def reading(self, entries: Generator[tuple[bytes, bytes]]) -> Generator[tuple[bytes, bytes]]:
         """These entries of it, which end where it is closed."""

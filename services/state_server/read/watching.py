@@ -192,9 +192,9 @@ class Watching:
                     async with aclosing(self._since_given(group, self._shown(group))) as messages:
                         async for message in messages:
                             yield message
-                async with self._snapshots.held(self._table.hold_committed) as held:
+                async with self._snapshots.held(self._table.owned.hold) as held:
                     self._check_here()
-                    position = held.snapshot.positions().get(group, START)
+                    position = held.positions.get(group, START)
                     async with aclosing(self._since_given(group, position)) as messages:
                         async for message in messages:
                             yield message
@@ -209,9 +209,9 @@ class Watching:
                     await self._clock.pause(_PAUSE_SECONDS)
 
     def _shown(self, group: int) -> Position:
-        held = self._table.hold_committed()
+        held = self._table.owned.hold()
         try:
-            return held.snapshot.positions().get(group, START)
+            return held.positions.get(group, START)
         finally:
             held.release()
 
@@ -229,7 +229,7 @@ class Watching:
         limits, mark = self._limits, self._marks[group]
         show = self._table.show(position.stamp)
         sent, looked = Sent(group, position.stamp, snapshot=True), 0
-        entries = _entries(held.snapshot, group, self._asked.keys, mark.below or b"")
+        entries = _entries(held.stored, group, self._asked.keys, mark.below or b"")
         for key, entry in held.reading(entries):
             looked += 1
             row = entry if show is None else show.row(entry)
