@@ -14,7 +14,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.testing.changelog import MemoryChangelog
 from services.state_server.read.watch_snapshots import WatchSnapshots
-from services.state_server.read.watcher import GroupEpoch
+from services.state_server.read.watcher import GroupEpoch, Watcher
 from services.state_server.read.watching import Watching, WatchLimits
 from services.state_server.servicers.changelog_history import ChangelogHistory
 from services.state_server.write import store_write
@@ -85,7 +85,7 @@ async def test_what_is_kept_of_one_epoch_is_bounded_over_all_its_portions(monkey
     monkeypatch.setattr("services.state_server.write.watched_write.MOST_BYTES", 500)
     hosted = await owning()
     changes, told = hosted.table.changes, list[GroupEpoch]()
-    changes.begin(hosted.table.positions)
+    changes.expect(Watcher(None, GROUPS), hosted.table.positions)
     monkeypatch.setattr(changes, "published", lambda epochs, _: told.extend(epochs))
     await hosted.apply(1, {key(name): row(1.0) for group in GROUPS for name in names_in(group, 1)})
     assert len(told) == KEY_GROUPS

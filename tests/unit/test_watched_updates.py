@@ -26,8 +26,8 @@ def taken(watcher: Watcher) -> list[tuple[bytes, bytes | None, bytes | None]]:
 def attached(fed: Fed) -> Watcher:
     """One who watches all of the state from where it is."""
     changes = fed.table.changes
-    changes.begin(fed.table.positions)
     watcher = Watcher(None, frozenset(range(KEY_GROUPS)), befores=True)
+    changes.expect(watcher, fed.table.positions)
     assert changes.attach(watcher, {of: WatchMark.at(position) for of, position in changes.positions.items()})
     return watcher
 

@@ -37,17 +37,27 @@ def taken(watcher: Watcher) -> list[tuple[int, str, bytes | None]]:
     return found
 
 
-def begun(most_bytes: int = 1 << 20, groups: int = 2) -> Changes:
+BOTH = frozenset({0, 1})
+
+
+def at_start() -> dict[int, Position]:
+    return dict.fromkeys(BOTH, START)
+
+
+def begun(most_bytes: int = 1 << 20) -> Changes:
+    """Those of a state that one watches already, or is about to."""
     changes = Changes(most_bytes)
-    changes.begin(lambda: dict.fromkeys(range(groups), START))
+    changes.expect(Watcher(None, BOTH), at_start)
     return changes
+
+
+def attached(changes: Changes, watcher: Watcher, marks: dict[int, WatchMark]) -> bool:
+    changes.expect(watcher, at_start)
+    return changes.attach(watcher, marks)
 
 
 def marks(offset: int = 0, groups: int = 2) -> dict[int, WatchMark]:
     return {group: WatchMark(offset, 0) for group in range(groups)}
-
-
-BOTH = frozenset({0, 1})
 
 
 async def test_a_watcher_gets_what_is_in_memory_and_then_what_comes_and_of_keys_no_others() -> None:
@@ -55,13 +65,13 @@ async def test_a_watcher_gets_what_is_in_memory_and_then_what_comes_and_of_keys_
     changes.published([epoch(1, {"a": b"1", "b": b"2"}), epoch(1, {"c": b"3"}, group=1)], {})
     whole, one = Watcher(None, BOTH), Watcher(WatchedKeys(frozenset({key("b")}), frozenset()), frozenset({0}))
     prefix = Watcher(WatchedKeys(frozenset(), frozenset({key("b")})), frozenset({0}))
-    assert all(changes.attach(of, marks()) for of in (whole, one, prefix))
+    assert all(attached(changes, of, marks()) for of in (whole, one, prefix))
     changes.published([epoch(2, {"bb": b"5", "a": None})], {})
     assert taken(whole) == [(1, "a", b"1"), (1, "b", b"2"), (1, "c", b"3"), (2, "bb", b"5"), (2, "a", None)]
     assert taken(one) == [(1, "b", b"2")]
     assert taken(prefix) == [(1, "b", b"2"), (2, "bb", b"5")]
     behind = Watcher(None, BOTH)
-    assert changes.attach(behind, {0: WatchMark(0, 0, 1), 1: WatchMark(10, 1)})
+    assert attached(changes, behind, {0: WatchMark(0, 0, 1), 1: WatchMark(10, 1)})
     assert taken(behind) == [(1, "b", b"2"), (2, "bb", b"5"), (2, "a", None)]
     changes.close()
 
@@ -72,14 +82,14 @@ async def test_what_is_kept_is_bounded_and_what_is_not_kept_is_known_to_be_missi
         changes.published([epoch(number, {"a": b"x" * 100})], {})
     assert 0 < changes.kept_bytes <= 1000
     late, near = Watcher(None, BOTH), Watcher(None, BOTH)
-    assert not changes.attach(late, marks())
-    assert changes.attach(near, marks() | {0: WatchMark(60, 6)})
+    assert not attached(changes, late, marks())
+    assert attached(changes, near, marks() | {0: WatchMark(60, 6)})
     assert [number for number, *_ in taken(near)] == [7, 8]
     # An epoch that was not kept, and one that came by way of another owner.
     changes.published([GroupEpoch(0, 80, Position(90, 9, 1, 0), None)], {})
     assert near.lost
-    assert not changes.attach(near, marks() | {0: WatchMark(80, 8)})
-    assert changes.attach(near, marks() | {0: WatchMark(90, 9)})
+    assert not attached(changes, near, marks() | {0: WatchMark(80, 8)})
+    assert attached(changes, near, marks() | {0: WatchMark(90, 9)})
     assert not near.lost
     changes.published([], {1: Position(70, 7, 1, 0)})
     assert near.lost
@@ -92,8 +102,8 @@ async def test_what_is_kept_is_bounded_and_what_is_not_kept_is_known_to_be_missi
 async def test_who_is_slow_is_let_go_or_has_the_last_change_of_each_key(latest_only: bool) -> None:
     changes = begun(most_bytes=1 << 20)
     slow, quick = Watcher(None, BOTH, latest_only=latest_only, most_bytes=3000), Watcher(None, BOTH)
-    assert changes.attach(slow, marks())
-    assert changes.attach(quick, marks())
+    assert attached(changes, slow, marks())
+    assert attached(changes, quick, marks())
     for number in range(1, 101):
         changes.published([epoch(number, {"a": b"%d" % number, f"k{number % 3}": b"x"}, befores=[b"-", None])], {})
         assert slow._bytes <= 3000
@@ -119,7 +129,7 @@ async def test_who_is_slow_is_let_go_or_has_the_last_change_of_each_key(latest_o
 async def test_what_was_there_before_is_known_only_where_it_was_read_before_the_first_change() -> None:
     changes = begun()
     slow = Watcher(None, BOTH, latest_only=True, befores=True, most_bytes=3000)
-    assert changes.attach(slow, marks())
+    assert attached(changes, slow, marks())
     # Nobody has asked for it in the first epoch; later ones have it.
     changes.published([epoch(1, {"a": b"1"})], {})
     for number in range(2, 40):
@@ -131,9 +141,8 @@ async def test_what_was_there_before_is_known_only_where_it_was_read_before_the_
 
 
 async def test_what_is_written_is_kept_while_a_watch_is_on_its_way_to_the_last_changes() -> None:
-    changes = begun()
-    watcher = Watcher(None, BOTH)
-    changes.expect(watcher)
+    changes, watcher = Changes(), Watcher(None, BOTH)
+    changes.expect(watcher, at_start)
     changes.published([epoch(1, {"a": b"1"})], {})
     changes._rest()
     assert changes.active
@@ -186,7 +195,7 @@ async def test_what_changes_is_looked_at_once_however_many_watch_and_each_has_it
     ]
     whole = Watcher(None, BOTH, befores=True)
     everyone = [*alone, *several, whole]
-    assert all(changes.attach(of, marks()) for of in everyone)
+    assert all(attached(changes, of, marks()) for of in everyone)
     assert changes.wants_befores
     looked = Looked([(key(name), b"x") for name in ["k1", "k11", "k3", "k35", "other"]])
     changes.published([GroupEpoch(0, 0, Position(10, 1, 1, 0), looked, None, 1)], {})
@@ -207,7 +216,7 @@ async def test_what_changes_is_looked_at_once_however_many_watch_and_each_has_it
 async def test_whoever_commits_has_its_turn_before_all_watchers_had_theirs() -> None:
     changes = begun()
     watchers = [Watcher(None, BOTH) for _ in range(50)]
-    assert all(changes.attach(of, marks()) for of in watchers)
+    assert all(attached(changes, of, marks()) for of in watchers)
     waiting = [asyncio.create_task(of.woken(LONG_SECONDS)) for of in watchers]
     await asyncio.sleep(0)
     changes.published([epoch(1, {"a": b"1"})], {})
@@ -225,8 +234,8 @@ async def test_nothing_is_kept_where_nobody_watches() -> None:
     changes.published([epoch(1, {"a": b"1"})], {0: Position(10, 1, 1, 0)})
     assert not changes.active
     assert changes.kept_bytes == 0
-    changes.begin(lambda: {0: Position(10, 1, 1, 0)})
     watcher = Watcher(None, frozenset({0}))
+    changes.expect(watcher, lambda: {0: Position(10, 1, 1, 0)})
     assert changes.attach(watcher, {0: WatchMark(10, 1)})
     changes.detach(watcher)
     changes.published([epoch(2, {"a": b"1"})], {})

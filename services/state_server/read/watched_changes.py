@@ -47,7 +47,7 @@ class Changes:
         # By key group: the ring has all behind this offset.
         self._floors: dict[int, int] = {}
         self._watchers: set[Watcher] = set()
-        # Those, too, that are not attached yet, or not at the moment.
+        # All of them, and those that are not attached yet, or not at the moment.
         self._expected: set[Watcher] = set()
         self._by_group: dict[int, GroupWatchers] = {}
         # How many of them ask for what was there before.
@@ -66,13 +66,17 @@ class Changes:
         """About what the epochs take that are kept."""
         return self._bytes
 
-    def begin(self, positions: Callable[[], Mapping[int, Position]]) -> None:
-        """From now on what is written is kept. Idempotent. `positions`: where each key group is now."""
+    def expect(self, watcher: Watcher, positions: Callable[[], Mapping[int, Position]]) -> None:
+        """It is going to attach: from now on, until it detaches, what is written is kept.
+
+        Args:
+            positions: Where each key group is now. Asked where nothing is kept yet; whoever failed is not expected.
+        """
         if not self.active:
             self.positions = dict(positions())
             self._floors = {group: position.offset for group, position in self.positions.items()}
             self.active = True
-        self._linger()
+        self._expected.add(watcher)
 
     def _linger(self) -> None:
         """What is written is kept for a while, for those who come back."""
@@ -82,18 +86,14 @@ class Changes:
 
     def _rest(self) -> None:
         self._resting = None
-        if not self._expected and not self._watchers:
+        if not self._expected:
             self.active = False
             self._ring.clear()
             self._bytes = 0
             self._floors, self.positions = {}, {}
 
-    def expect(self, watcher: Watcher) -> None:
-        """It is going to attach: until it detaches, what is written is kept. Idempotent."""
-        self._expected.add(watcher)
-
     def attach(self, watcher: Watcher, marks: Mapping[int, WatchMark]) -> bool:
-        """Gives a watcher what has come behind its marks, and from now on what comes.
+        """Gives a watcher, one that is expected, what has come behind its marks, and from now on what comes.
 
         Args:
             marks: Of each of its key groups.
@@ -125,7 +125,7 @@ class Changes:
         if watcher in self._watchers:
             self._drop(watcher)
         self._expected.discard(watcher)
-        if not self._expected and not self._watchers and not self.closed:
+        if not self._expected and not self.closed:
             self._linger()
 
     def _add(self, watcher: Watcher) -> None:

@@ -108,8 +108,7 @@ class Watching:
             KeyholeError: What `ended` gives.
         """
         self._check_here()
-        self._changes.begin(self._table.positions)
-        self._changes.expect(self._watcher)
+        self._changes.expect(self._watcher, self._table.positions)
         try:
             self._begin()
             beginning = self._asked.place is None or any(mark.below is not None for mark in self._marks.values())
@@ -123,7 +122,6 @@ class Watching:
                 yield self._message(None, snapshot_done=True)
             while True:
                 self._check_here()
-                self._changes.begin(self._table.positions)
                 self._check_reached()
                 attached = self._changes.attach(self._watcher, self._marks)
                 async with aclosing(self._live() if attached else self._catch_up()) as messages:

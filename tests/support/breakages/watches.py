@@ -85,7 +85,7 @@ WATCHES = (
         "what is committed while a watch is given its rows is dropped behind it",
         "watch",
         _CHANGES,
-        "        if not self._expected and not self._watchers:\n",
+        "        if not self._expected:\n",
         "        if not self._watchers:\n",
         ("test_watchers.py",),
     ),
