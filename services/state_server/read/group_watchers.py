@@ -37,13 +37,11 @@ class GroupWatchers:
         for prefix in keys.prefixes:
             self._by_prefix.setdefault(len(prefix), {}).setdefault(prefix, set()).add(watcher)
 
-    def discard(self, watcher: Watcher) -> None:
-        """It watches no more. Idempotent."""
-        if watcher not in self.all:
-            return
-        self.all.discard(watcher)
+    def remove(self, watcher: Watcher) -> None:
+        """It watches no more, of those who were added."""
+        self.all.remove(watcher)
         if watcher.keys is None:
-            self._of_all_keys.discard(watcher)
+            self._of_all_keys.remove(watcher)
             return
         keys = watcher.keys_of[self._key_group]
         for key in keys.exact:
@@ -60,8 +58,9 @@ class GroupWatchers:
         Its changes are looked at once, whoever watches.
         """
         of_all_keys, found = list(self._of_all_keys), self._found(epoch)
+        whole = Pending.of(epoch, None)
         for watcher in of_all_keys:
-            yield watcher, Pending.of(epoch, None)
+            yield watcher, whole
         for watcher, changes in found.items():
             yield watcher, Pending.of_changes(epoch, changes)
 

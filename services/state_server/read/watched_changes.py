@@ -140,7 +140,7 @@ class Changes:
     def _drop(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
         for group in watcher.key_groups:
-            self._by_group[group].discard(watcher)
+            self._by_group[group].remove(watcher)
         self._of_befores -= watcher.befores
         self.wants_befores = self._of_befores > 0
 
