@@ -6,10 +6,9 @@ the pages of the store that it keeps alive.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import NamedTuple
 
-from keyhole.model.epoch import EpochStamp
 from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.standing import Standing
 
@@ -37,10 +36,6 @@ class KeptEpochs:
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: dict[int, KeptEpoch] = {}
-
-    def __iter__(self) -> Iterator[EpochStamp]:
-        """Those that are kept, ascending."""
-        return (kept.standing.stamp for kept in self._kept.values())
 
     @property
     def oldest(self) -> int:

@@ -133,18 +133,16 @@ class Watching:
     # --- where it is --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        asked, complete_ms = self._asked, self._table.complete_ms
+        asked = self._asked
+        self._as_of_ms = self._table.complete_ms
         if asked.place is not None:
             self._marks = {group: asked.place.marks[group] for group in asked.key_groups}
-            self._as_of_ms = asked.place.as_of_ms
-            if not any(mark.begun for mark in self._marks.values()):
-                self._as_of_ms = complete_ms
+            if any(mark.begun for mark in self._marks.values()):
+                self._as_of_ms = asked.place.as_of_ms
         elif asked.snapshot:
             self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
-            self._as_of_ms = complete_ms
         else:
             self._marks = {group: WatchMark.at(self._changes.positions[group]) for group in asked.key_groups}
-            self._as_of_ms = complete_ms
 
     def _check_here(self) -> None:
         if (ended := self._ended()) is not None:
@@ -278,15 +276,12 @@ class Watching:
                 self._check_age()
                 self._check_here()
                 mark = self._marks[epoch.key_group]
-                changes = epoch.changed(self._keys_of(epoch.key_group), mark.skip)
+                changes = epoch.changed(self._watcher.keys_of.get(epoch.key_group), mark.skip)
                 if below is not None:
                     changes = (change for change in changes if change.key <= below)
                 pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
                 async for message in self._sent(pending, below):
                     yield message
-
-    def _keys_of(self, group: int) -> WatchedKeys | None:
-        return None if self._asked.keys is None else self._asked.keys.by_key_group.get(group)
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
@@ -294,7 +289,6 @@ class Watching:
         """Until something has come that is not in memory."""
         watcher = self._watcher
         told_at = self._clock.monotonic()
-        self._up_to_date()
         while True:
             while (pending := watcher.take()) is not None:
                 async for message in self._sent(pending, live=True):
