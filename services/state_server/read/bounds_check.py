@@ -40,12 +40,12 @@ class BoundsCheck:
         if bounds.stale is Stale.NEVER and self._lease.expired:
             raise self._unconfirmed()
         if bounds.min_epoch:
-            self._check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch)
+            self.check_epoch(min(standing.stamp.epoch for standing in standings), bounds.min_epoch, "min_epoch")
         if bounds.min_epochs:
             named = dict(bounds.min_epochs)
             of_each = standings if len(standings) == len(keys) else itertools.repeat(standings[0])
             for key, standing in zip(keys, of_each, strict=False):
-                self._check_epoch(standing.stamp.epoch, named.get(group_of(key), 0))
+                self.check_epoch(standing.stamp.epoch, named.get(group_of(key), 0), "min_epoch")
         if bounds.max_staleness_ms:
             # An owner has all there is, as long as nobody has replaced it: that it knows as of its lease.
             if self._owner:
@@ -56,11 +56,12 @@ class BoundsCheck:
                 age_ms = max(map(self._age_ms, standings))
             self._check_age(age_ms, bounds.max_staleness_ms)
 
-    def check_reached(self, epoch: int, as_of: int) -> None:
-        """Raises EpochNotReached where a reader asks for a later epoch than the copy has come to."""
-        if epoch < as_of:
+    def check_epoch(self, epoch: int, least: int, option: str) -> None:
+        """Raises EpochNotReached where a reader asks, by this option, for a later epoch than the copy has come to."""
+        if epoch < least:
             raise EpochNotReached(
-                f"state {self._name} is at epoch {epoch} on server {self._server}; as_of asks for {as_of}", epoch=epoch
+                f"state {self._name} is at epoch {epoch} on server {self._server}; {option} asks for {least}",
+                epoch=epoch,
             )
 
     def gone(self, as_of: int, oldest: int) -> EpochGone:
@@ -70,13 +71,6 @@ class BoundsCheck:
             f"{oldest} on: read a newer one, or give the state a larger keep_epochs",
             oldest=oldest,
         )
-
-    def _check_epoch(self, epoch: int, min_epoch: int) -> None:
-        if epoch < min_epoch:
-            raise EpochNotReached(
-                f"state {self._name} is at epoch {epoch} on server {self._server}; min_epoch asks for {min_epoch}",
-                epoch=epoch,
-            )
 
     def _check_age(self, age_ms: float, most_ms: int) -> None:
         if age_ms > most_ms:

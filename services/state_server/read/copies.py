@@ -255,7 +255,7 @@ class Copy:
         epochs = {standing.stamp.epoch for standing in standings}
         if epochs == {bounds.as_of}:
             return as_of_its_epoch(standings[0], self.standing), self._held
-        self._bounds.check_reached(min(epochs), bounds.as_of)
+        self._bounds.check_epoch(min(epochs), bounds.as_of, "as_of")
         kept = self.kept.of(bounds.as_of, {key[:GROUP_BYTES] for key in keys})
         if kept is None:
             raise self._bounds.gone(bounds.as_of, self.kept.oldest or max(epochs))
