@@ -10,7 +10,7 @@ from keyhole.errors import OutcomeUnknown, StageLost
 from keyhole.stores.base import Advance, Batch
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.spill import SpooledRows
-from services.state_server.write.watched_write import begin_watched
+from services.state_server.write.watched_write import watched_epochs
 
 # How much of what was on disk is in memory while it is written to a store; one key group may be more.
 _WRITE_BYTES = 16 << 20
@@ -66,7 +66,7 @@ def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapp
     advances = {item.partition.key_group: _advance(state, item, offsets[item.partition]) for item in items}
     puts: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
-    watched = begin_watched(state, items)
+    watched = watched_epochs(state, items, advances)
     # Storage keys begin with their key group, and the groups are ascending: so are all the keys.
     for key, row in (change for item in items for change in item.changes):
         if row is None:
@@ -74,8 +74,7 @@ def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapp
         else:
             puts.append((key, row))
     state.apply(Batch(puts=puts, deletes=deletes, advances=advances))
-    if watched is not None:
-        watched.written(advances)
+    state.changed += watched
 
 
 def _advance(state: StateReplica, item: PartitionChanges, marker_offset: int) -> Advance:
