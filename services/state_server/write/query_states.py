@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from keyhole.errors import NotOwner, ValueMismatch
@@ -32,10 +31,10 @@ class PublishedView(NamedTuple):
     """What is owned of a state, as the host thread left it: what is to be published. `sequence` grows with each.
 
     Attributes:
+        positions: How far each of the key groups is in the changelog; where `over` is set, nothing is said of that.
         standings: Of a state that is fed by updates, what each key group stands for; else none.
         over: Of such a state, the view over which this one only changes `standings`; None: it says all.
-        committed: How far the key groups are in the changelog, for those who watch.
-        changed: What has led there, as far as it was kept.
+        changed: What has led to the positions, as far as it was kept, for those who watch.
     """
 
     state: StateReplica
@@ -45,7 +44,6 @@ class PublishedView(NamedTuple):
     sequence: int
     standings: Mapping[int, Standing] | None = None
     over: int | None = None
-    committed: Mapping[int, Position] = MappingProxyType({})
     changed: Sequence[GroupEpoch] = ()
 
 
@@ -209,25 +207,21 @@ class QueryStates:
             shown = state.applied.shown()
             self._applied[state.descriptor.state] = state, self._views_taken, shown
             standings = state.applied.standings(shown)
-            committed = {group: state.position(group) for group in shown}
             return PublishedView(
                 state,
                 state.applied.snapshot(),
                 shown,
-                {},
+                {group: state.position(group) for group in shown},
                 self._views_taken,
                 standings,
-                committed=committed,
                 changed=state.take_changed(),
             )
-        positions = {group: state.position(group) for group in state.groups.owned}
         return PublishedView(
             state,
             state.store.snapshot(),
             frozenset(state.groups.owned),
-            positions,
+            {group: state.position(group) for group in state.groups.owned},
             self._views_taken,
-            committed=positions,
             changed=state.take_changed(),
         )
 
@@ -248,7 +242,7 @@ class QueryStates:
             else:
                 view.snapshot.close()
                 # What is committed, those who watch get all the same.
-                table.changes.published(view.changed, view.committed)
+                table.changes.published(view.changed, view.positions)
 
     def _publish_changes(self, view: PublishedView, over: int) -> None:
         """What the view before was not published, readers are told by the next one, which says all."""
@@ -271,7 +265,7 @@ class QueryStates:
                     table.publish(view.snapshot, groups, standing, view.positions, view.sequence)
                 else:
                     table.publish_applied(view.snapshot, groups, standing, view.standings, view.sequence)
-                table.changes.published(view.changed, view.committed)
+                table.changes.published(view.changed, view.positions)
             else:
                 view.snapshot.close()
 
