@@ -27,6 +27,7 @@ from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
+from keyhole.v1 import predicate_pb2
 from keyhole.v1.state_pb2 import ROLE_STANDBY
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.standing import Lease, Standing
@@ -277,6 +278,22 @@ async def test_between_two_pages_and_among_entries_that_are_hidden_others_have_t
     others.cancel()
     assert found == 100
     assert turns >= 19
+
+
+@pytest.mark.parametrize(("turn", "messages"), [(10, 1), (9, 2), (1, 2)])
+async def test_aggregates_are_one_message_where_they_take_one_turn_and_others_hear_first_that_they_are_computed(
+    table: Table, turn: int, messages: int
+) -> None:
+    Epochs(table).commit(hours("sensor-7", range(9)))
+    registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
+    registry.tables[APPLICATION, STATE] = table
+    servicer = QueryServicer(registry, ManualClock(), ScanLimits(turn_entries=turn))
+    request = scan_request()
+    request.aggregates.add(kind=predicate_pb2.AGGREGATE_KIND_COUNT)
+    answer = [page async for page in servicer.Scan(request, None)]  # type: ignore[arg-type]  # it needs no context
+    assert [len(page.aggregates) for page in answer] == [0] * (messages - 1) + [1]
+    assert answer[-1].aggregates[0].count == 9
+    assert {page.source.server for page in answer} == {"server-a"}
 
 
 async def test_beyond_so_many_scans_another_one_is_refused_until_one_has_ended(

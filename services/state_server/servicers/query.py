@@ -17,6 +17,7 @@ from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
+from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_requests import is_descending, scan_range, selected_entries
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
@@ -115,16 +116,17 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         check_consistency(options)
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
         select, selected = selected_entries(table.descriptor, request), request.HasField("selection")
-        if request.aggregates:
-            async with aclosing(aggregated(table, self._scans, within, select, request)) as responses:
-                async for response in responses:
-                    yield response
-            return
+        asked = RequestedAggregates(table.descriptor, request, select) if request.aggregates else None
         known, sent = len(within.prefix), False
         with (
             self._scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as pages,
         ):
+            if asked is not None:
+                async with aclosing(aggregated(pages, asked, scanned.source, selected=selected)) as responses:
+                    async for response in responses:
+                        yield response
+                return
             for page in pages:
                 rows = select.values(page.rows)
                 check_values(table.name, rows, "an entry")

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterable
 
-from keyhole.encoding.codec import EntryRange
-from keyhole.encoding.selected_entries import SelectedEntries
-from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.requested_aggregates import RequestedAggregates
-from keyhole.rpc.scan_requests import is_descending
 from keyhole.v1 import query_pb2 as pb
-from services.state_server.read.scans import Scans
-from services.state_server.read.table import Table
+from keyhole.v1 import state_pb2
+from services.state_server.read.scans import Page
 
 
 async def aggregated(
-    table: Table, scans: Scans, within: EntryRange, select: SelectedEntries, request: pb.ScanRequest
+    pages: Iterable[Page], asked: RequestedAggregates, source: state_pb2.Source, *, selected: bool
 ) -> AsyncGenerator[pb.ScanResponse]:
-    """A page without anything, once it is known that it takes more than a turn; then one with all aggregates.
+    """A message without anything, once it is known that it takes more than a turn; then one with all aggregates.
 
     Raises:
-        KeyholeError: As Table.scan, Scans.open, Scans.pages and RequestedAggregates.
+        KeyholeError: As Scans.pages and RequestedAggregates.add.
     """
-    asked, bounds = RequestedAggregates(table.descriptor, request, select), bounds_from_proto(request.options)
-    selected, begun = request.HasField("selection"), False
-    with (
-        scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
-        closing(scans.pages(scanned, 0, select)) as pages,
-    ):
-        for page in pages:
-            if begun:
-                await asyncio.sleep(0)
-            asked.add(page.keys, page.rows)
-            if not begun:
-                begun = True
-                yield pb.ScanResponse(source=scanned.source, selected=selected)
-        yield pb.ScanResponse(source=scanned.source, selected=selected, aggregates=asked.messages())
+    for turn, page in enumerate(pages):
+        if turn == 1:
+            yield pb.ScanResponse(source=source, selected=selected)
+        asked.add(page.keys, page.rows)
+        await asyncio.sleep(0)
+    yield pb.ScanResponse(source=source, selected=selected, aggregates=asked.messages())
