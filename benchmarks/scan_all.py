@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import multiprocessing
 import statistics
@@ -33,6 +34,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, 
 from keyhole.rpc.server import RpcServer
 from keyhole.stores.base import Advance, Batch, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.v1 import query_pb2_grpc
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.standing import Lease, Standing
@@ -189,7 +191,11 @@ async def serving(directory: Path, pipe: Connection) -> None:
         registry = Registry("server-1", "incarnation", lambda: "", 0, 511)
         registry.tables[APPLICATION, STATE] = table
         rpc = RpcServer("benchmark", "127.0.0.1", 0, None)
-        rpc.add(query_pb2_grpc.add_QueryServicer_to_server, QueryServicer(registry, SystemClock()), "keyhole.v1.Query")
+        rpc.add(
+            query_pb2_grpc.add_QueryServicer_to_server,
+            QueryServicer(registry, SystemClock(), functools.partial(MemoryChangelog, MemoryKafka())),
+            "keyhole.v1.Query",
+        )
         await rpc.start()
         pipe.send(rpc.address)
         await asyncio.to_thread(pipe.recv)

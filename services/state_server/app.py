@@ -109,7 +109,7 @@ class StateServer:
             counts=registry.counts,
         )
         control = StateServerServicer(registry, self._changelog, settings)
-        queries = QueryServicer(registry, self._clock, changelog=self._changelog)
+        queries = QueryServicer(registry, self._clock, self._changelog)
         stats = ServerStats(
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.scans import ScanLimits
@@ -164,7 +166,14 @@ async def read(table: Table, asked: Asked, page_entries: int) -> tuple[list[tupl
     of = table.descriptor
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[of.application, of.state] = table
-    stub = _Stub(QueryServicer(registry, ManualClock(), ScanLimits(page_entries=page_entries, turn_entries=3)))
+    stub = _Stub(
+        QueryServicer(
+            registry,
+            ManualClock(),
+            functools.partial(MemoryChangelog, MemoryKafka()),
+            ScanLimits(page_entries=page_entries, turn_entries=3),
+        )
+    )
 
     async def describe(application: str, state: str, seconds: float) -> StateDescriptor:
         return of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,6 +27,7 @@ from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2 as pb
@@ -421,7 +423,9 @@ async def limited(engine: CountingEngine, limits: ScanLimits) -> AsyncIterator[t
     registry.tables[APPLICATION, STATE] = table
     rpc = RpcServer("test", "127.0.0.1", 0)
     rpc.add(
-        query_pb2_grpc.add_QueryServicer_to_server, QueryServicer(registry, SystemClock(), limits), "keyhole.v1.Query"
+        query_pb2_grpc.add_QueryServicer_to_server,
+        QueryServicer(registry, SystemClock(), functools.partial(MemoryChangelog, MemoryKafka()), limits),
+        "keyhole.v1.Query",
     )
     await rpc.start()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import predicate_pb2
 from keyhole.v1.state_pb2 import ROLE_STANDBY
@@ -39,6 +41,7 @@ from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, Epochs, hourly
 from tests.support.waiting import eventually
 
 ALL_GROUPS = frozenset(range(KEY_GROUPS))
+CHANGELOG = functools.partial(MemoryChangelog, MemoryKafka())
 
 
 ENGINES: dict[str, Callable[[Path], StoreEngine]] = {
@@ -262,7 +265,7 @@ async def test_between_two_pages_and_among_entries_that_are_hidden_others_have_t
     Epochs(table).commit(hidden | shown)
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[APPLICATION, STATE] = table
-    servicer = QueryServicer(registry, ManualClock(), ScanLimits(page_entries=10, turn_entries=10))
+    servicer = QueryServicer(registry, ManualClock(), CHANGELOG, ScanLimits(page_entries=10, turn_entries=10))
     turns = 0
 
     async def other() -> None:
@@ -287,7 +290,7 @@ async def test_aggregates_are_one_message_where_they_take_one_turn_and_others_he
     Epochs(table).commit(hours("sensor-7", range(9)))
     registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
     registry.tables[APPLICATION, STATE] = table
-    servicer = QueryServicer(registry, ManualClock(), ScanLimits(turn_entries=turn))
+    servicer = QueryServicer(registry, ManualClock(), CHANGELOG, ScanLimits(turn_entries=turn))
     request = scan_request()
     request.aggregates.add(kind=predicate_pb2.AGGREGATE_KIND_COUNT)
     answer = [page async for page in servicer.Scan(request, None)]  # type: ignore[arg-type]  # it needs no context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from keyhole.metrics.counters import Histogram
 from keyhole.model.epoch import EpochStamp, Position
 from keyhole.rpc.convert import key_to_proto
 from keyhole.stores.memory import MemoryEngine
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2, state_pb2
 from services.state_server.metrics import ServerStats
@@ -32,7 +34,7 @@ class Server:
     def __init__(self, states: int, directory: Path) -> None:
         self.clock, self.key = ManualClock(), descriptor().key
         self.registry = Registry("server-a", "incarnation", lambda: "", self.clock.now_ms(), 511)
-        self.queries = QueryServicer(self.registry, self.clock)
+        self.queries = QueryServicer(self.registry, self.clock, functools.partial(MemoryChangelog, MemoryKafka()))
         self._engine = MemoryEngine()
         room = StagingRoom(1 << 20, 1 << 20, directory)
         self.stats = ServerStats(self.registry, self.queries, room, self.clock, directory, 1 << 30)

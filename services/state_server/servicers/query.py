@@ -11,7 +11,7 @@ import grpc
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
-from keyhole.errors import KeyholeError, Unsupported
+from keyhole.errors import KeyholeError
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
@@ -32,28 +32,27 @@ from services.state_server.servicers.lookup_responses import frame_response, man
 from services.state_server.servicers.scan_aggregates import aggregated
 from services.state_server.servicers.watches import Watches
 
-
-def _no_changelog(application: str) -> Changelog:
-    raise Unsupported(f"this server has no changelog of application {application} to read back from")
-
-
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class QueryServicer(query_pb2_grpc.QueryServicer):
-    """See protos/keyhole/v1/query.proto. Answers for this server's key groups only."""
+    """See protos/keyhole/v1/query.proto. Answers for this server's key groups only.
+
+    Args:
+        changelog: Makes the changelog of an application, from which watches read back.
+    """
 
     def __init__(
         self,
         registry: Registry,
         clock: Clock,
+        changelog: Callable[[str], Changelog],
         scans: ScanLimits | None = None,
-        changelog: Callable[[str], Changelog] | None = None,
     ) -> None:
         self._registry = registry
         self._clock = clock
         self._scans = Scans(scans or ScanLimits())
-        self.watches = Watches(registry, clock, changelog or _no_changelog)
+        self.watches = Watches(registry, clock, changelog)
         self._counts = registry.counts
 
     @property
