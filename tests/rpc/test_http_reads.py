@@ -234,8 +234,19 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     assert sorted(await keys("from=sensor-8&limit=1")) == ["sensor-8", "sensor-9"]
     assert await keys("prefix=sensor-7") == ["sensor-7"]
     served.server.selects = False
-    status, told = await served.ask(f"{PATH}:scan?prefix=sensor-7")
-    assert (status, told["reason"]) == (501, "UNSUPPORTED")
+    for path in (
+        f"{PATH}:scan?prefix=sensor-7",
+        f"/v1/{APPLICATION}/hours:scan?keys_only=true",
+        f"/v1/{APPLICATION}/hours/sensor-1?{warm}",
+        f"/v1/{APPLICATION}/hours/sensor-1?fields=celsius",
+        f"/v1/{APPLICATION}/rules:scan?keys_only=true",
+        f"/v1/{APPLICATION}/hours:aggregate?of=count",
+    ):
+        status, told = await served.ask(path)
+        assert (status, told["reason"]) == (501, "UNSUPPORTED"), path
+        assert "server server-1 is of an earlier version" in told["detail"]
+    for path in ("readings:scan", "readings:scan?ordered=true", "hours/sensor-1?descending=true", "rules:scan"):
+        assert await values(path), path
     served.server.selects = True
     status, told = await served.ask(
         f"/v1/{APPLICATION}/hours:aggregate?of=count&of=sum(count)&of=top(2,celsius)&where=hour%20%3C%204"

@@ -9,17 +9,15 @@ from typing import Any, NamedTuple
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import OrderedPlace, ScanPlace, ordered_place_of, place_of
 from keyhole.encoding.storage_key import prefix_of
-from keyhole.errors import UnavailableError, Unsupported
+from keyhole.errors import UnavailableError
 from keyhole.model.selection import Selection
 from keyhole.rpc.convert_predicates import selection_to_proto
-from keyhole.rpc.ordered_pages import Fetched, FetchedEntry, ordered_pages
+from keyhole.rpc.ordered_pages import ENOUGH_BYTES, Fetched, FetchedEntry, ordered_pages
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.grpc.query_servicer import ProxyServicer
 from services.client_proxy.http.requests import AllKeys
-
-# Rows may be large: so much is fetched ahead of a key group, and no more than a page beside.
-_ENOUGH_BYTES = 256 << 10
+from services.client_proxy.http.scanned_pages import scanned_pages
 
 
 class FoundKeys(NamedTuple):
@@ -58,11 +56,13 @@ class KeysScan:
         self._descriptor = codec.descriptor
         self._options = options
         self._asked = asked
-        self._select = select
+        bounded = asked.start or asked.stop or asked.descending
+        # Once for all key groups. One that is empty makes servers say whether they know of ranges.
+        self._selection = selection_to_proto(select) or (pb.Selection() if bounded else None)
         self._deadline = deadline
         self._most_bytes = most_bytes
         self._rows: list[tuple[bytes, bytes, int]] = []
-        self._sources: list[state_pb2.Source] = []
+        self._sources: dict[bytes, int] = {}
         self._size = 0
 
     async def found(self) -> FoundKeys:
@@ -102,7 +102,7 @@ class KeysScan:
         try:
             async with aclosing(merged) as batches:
                 async for batch in batches:
-                    for entry in batch[: self._left()]:
+                    for entry in batch:
                         row, source = entry.value
                         self._rows.append((entry.key, row, self._place_of(source)))
                         self._size += len(entry.key) + len(row)
@@ -119,12 +119,13 @@ class KeysScan:
         prefix, size, found = prefix_of(key_group), 0, list[FetchedEntry]()
         async with aclosing(self._pages(key_group, after, most)) as pages:
             async for page in pages:
+                source = _known_by(page.source)
                 found += [
-                    FetchedEntry(prefix + key, (row, page.source))
+                    FetchedEntry(prefix + key, (row, source))
                     for key, row in zip(page.map_keys, page.values, strict=True)
                 ]
                 size += page.ByteSize()
-                if size > _ENOUGH_BYTES:
+                if size > ENOUGH_BYTES:
                     return Fetched(found, ended=False)
         return Fetched(found, len(found) < most)
 
@@ -143,30 +144,20 @@ class KeysScan:
             limit=limit,
             options=self._options,
             topic_id=descriptor.topic_id,
-            # One that is empty makes servers say whether they know of ranges.
-            selection=selection_to_proto(self._select) or pb.Selection(),
+            selection=self._selection,
         )
-        wants = not self._select.is_all or bool(asked.start or asked.stop or asked.descending)
-        scan: Any = self._servicer.Scan(request, self._deadline)
-        async with aclosing(scan) as pages:
+        async with aclosing(scanned_pages(self._servicer, request, self._deadline)) as pages:
             async for page in pages:
-                if wants and not page.selected:
-                    raise Unsupported(
-                        f"server {page.source.server} is of an earlier version, which knows no where, fields, "
-                        "keys_only, order and range of keys; update it, or leave them out"
-                    )
                 if page.map_keys:
                     yield page
 
     def _add(self, prefix: bytes, page: pb.ScanResponse) -> None:
-        source = self._place_of(page.source)
+        source = self._place_of(_known_by(page.source))
         self._rows += [(prefix + key, row, source) for key, row in zip(page.map_keys, page.values, strict=True)]
         self._size += page.ByteSize()
 
-    def _place_of(self, source: state_pb2.Source) -> int:
-        if source not in self._sources:
-            self._sources.append(source)
-        return self._sources.index(source)
+    def _place_of(self, source: bytes) -> int:
+        return self._sources.setdefault(source, len(self._sources))
 
     def _left(self) -> int:
         return self._asked.limit - len(self._rows)
@@ -175,4 +166,10 @@ class KeysScan:
         return self._size > self._most_bytes or not self._left()
 
     def _told(self, place: ScanPlace | OrderedPlace | None) -> FoundKeys:
-        return FoundKeys(self._rows, self._sources, None if place is None else place.token(self._descriptor))
+        sources = [state_pb2.Source.FromString(source) for source in self._sources]
+        return FoundKeys(self._rows, sources, None if place is None else place.token(self._descriptor))
+
+
+def _known_by(source: state_pb2.Source) -> bytes:
+    """The source, so that many of them can be told apart quickly."""
+    return source.SerializeToString(deterministic=True)

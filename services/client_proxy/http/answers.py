@@ -97,8 +97,8 @@ def aggregates_json(
     place = [_place(copies, source) for source in found.sources]
     values: dict[str, Any] = {}
     for text, value in found.values.items():
-        if text in found.tops:
-            rows = [(entry.key, entry.row, place[group_of(entry.key)]) for entry in found.tops[text]]
+        if isinstance(value, list):
+            rows = [(entry.key, entry.row, place[group_of(entry.key)]) for entry in value]
             values[text] = _found_json(codec, rows, select, integers_as_text=integers_as_text)
         else:
             values[text] = _spelled(_figure(value), integers_as_text=integers_as_text)

@@ -50,6 +50,7 @@ from services.client_proxy.http.host_names import answering_to
 from services.client_proxy.http.json_response import NO_STORE, json_response
 from services.client_proxy.http.openapi_page import add_openapi
 from services.client_proxy.http.requests import Parameters
+from services.client_proxy.http.scanned_pages import scanned_pages
 
 _log = logging.getLogger(__name__)
 
@@ -257,8 +258,7 @@ class HttpReads:
         entries: list[tuple[bytes, bytes]] = []
         source: state_pb2.Source | None = None
         size, kept = 0, limit
-        answer: Any = self._servicer.Scan(request, deadline)
-        async with aclosing(answer) as pages:
+        async with aclosing(scanned_pages(self._servicer, request, deadline)) as pages:
             async for page in pages:
                 source = source or page.source
                 entries += zip(page.map_keys, page.values, strict=True)

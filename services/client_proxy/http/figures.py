@@ -6,30 +6,29 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from keyhole.encoding.aggregation import BoundAggregate, Partial, TopEntry
+from keyhole.encoding.aggregation import BoundAggregate, Partial
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import prefix_of
-from keyhole.errors import Unsupported
 from keyhole.model.aggregates import AggregateKind, AskedAggregate
 from keyhole.model.selection import Selection
 from keyhole.rpc.convert_aggregates import aggregate_to_proto, partial_from_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
+from keyhole.rpc.scan_requests import check_computed
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.grpc.query_servicer import ProxyServicer
+from services.client_proxy.http.scanned_pages import scanned_pages
 
 
 class Computed(NamedTuple):
     """The aggregates by their text.
 
     Attributes:
-        values: What a reader in Python gets; of a top None.
-        tops: Its entries.
+        values: What a reader in Python gets; of a top a list of TopEntry, which no other value is.
         sources: By key group.
     """
 
     values: dict[str, Any]
-    tops: dict[str, list[TopEntry]]
     sources: list[state_pb2.Source]
 
 
@@ -51,29 +50,25 @@ async def computed(
     bound = {text: BoundAggregate(descriptor, of) for text, of in aggregates.items()}
     partials = [Partial() for _ in bound]
     sources: list[state_pb2.Source] = []
+    selection, asked = selection_to_proto(select), [aggregate_to_proto(of) for of in aggregates.values()]
     for key_group in range(descriptor.key_groups):
         request = pb.ScanRequest(
             state=pb.StateRef(application=descriptor.application, state=descriptor.state),
             key_group=pb.KeyGroupScan(key_group=key_group),
             options=options,
             topic_id=descriptor.topic_id,
-            selection=selection_to_proto(select),
-            aggregates=[aggregate_to_proto(of) for of in aggregates.values()],
+            selection=selection,
+            aggregates=asked,
         )
         last = pb.ScanResponse()
-        scan: Any = servicer.Scan(request, deadline)
-        async with aclosing(scan) as pages:
+        async with aclosing(scanned_pages(servicer, request, deadline)) as pages:
             async for last in pages:
                 if last.map_keys:
                     break
-        if not last.aggregates:
-            raise Unsupported(f"server {last.source.server} is of an earlier version, which computes no aggregates")
+        check_computed(last)
         for of, partial, found in zip(bound.values(), partials, last.aggregates, strict=True):
             of.merge(partial, partial_from_proto(of, found, prefix_of(key_group)))
         sources.append(last.source)
-    results = dict(zip(bound, zip(bound.values(), partials, strict=True), strict=True))
-    return Computed(
-        {text: None if of.of.kind is AggregateKind.TOP else of.result(part) for text, (of, part) in results.items()},
-        {text: part.top for text, (of, part) in results.items() if of.of.kind is AggregateKind.TOP},
-        sources,
-    )
+    results = zip(bound.items(), partials, strict=True)
+    values = {text: part.top if of.of.kind is AggregateKind.TOP else of.result(part) for (text, of), part in results}
+    return Computed(values, sources)
