@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.key_text import text_of, typed
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.selected_entries import given_descriptor
@@ -141,8 +142,9 @@ def _found_json(
 ) -> list[dict[str, Any]]:
     """Entries by storage key, and which source gave them."""
     entries, value = [], _reader(codec, select, integers_as_text=integers_as_text)
+    keys = _keys_reader(codec, integers_as_text=integers_as_text)
     for storage_key, row, source in rows:
-        entry = _keys_json(codec, storage_key, integers_as_text=integers_as_text)
+        entry = keys(storage_key)
         entry["value"] = value(row)
         entries.append({**entry, "source": source})
     return entries
@@ -153,9 +155,10 @@ def changes_json(codec: StateCodec, changes: pb.WatchedChanges, *, integers_as_t
     known.
     """
     prefix, found = prefix_of(changes.key_group), []
+    keys = _keys_reader(codec, integers_as_text=integers_as_text)
     befores = list(changes.befores)
     for at, (key, value) in enumerate(zip(changes.keys, changes.values, strict=True)):
-        entry = _keys_json(codec, prefix + key, integers_as_text=integers_as_text)
+        entry = keys(prefix + key)
         entry["value"] = _value(value, integers_as_text=integers_as_text) if value else None
         if befores:
             entry["before"] = _value(befores[at], integers_as_text=integers_as_text) if befores[at] else None
@@ -163,14 +166,18 @@ def changes_json(codec: StateCodec, changes: pb.WatchedChanges, *, integers_as_t
     return found
 
 
-def _keys_json(codec: StateCodec, storage_key: bytes, *, integers_as_text: bool) -> dict[str, Any]:
-    key, map_key = codec.entry(storage_key)
-    if not key:  # of a broadcast state, whose keys are the entries of one
-        key, map_key = map_key, ()
-    entry = {"key": _spelled(typed(_single(key)), integers_as_text=integers_as_text)}
-    if map_key:
-        entry["map_key"] = _spelled(typed(_single(map_key)), integers_as_text=integers_as_text)
-    return entry
+def _keys_reader(codec: StateCodec, *, integers_as_text: bool) -> Callable[[bytes], dict[str, Any]]:
+    """Makes of a storage key the fields of its key, and of its map key where the state has one."""
+    read = entry_reader(codec)
+
+    def fields(storage_key: bytes) -> dict[str, Any]:
+        key, map_key = read(storage_key)
+        entry = {"key": _spelled(typed(key), integers_as_text=integers_as_text)}
+        if map_key is not None:
+            entry["map_key"] = _spelled(typed(map_key), integers_as_text=integers_as_text)
+        return entry
+
+    return fields
 
 
 def moment_json(ms: int) -> str | None:

@@ -384,7 +384,7 @@ async def _problems(request: web.Request, handler: Callable[[web.Request], Await
 _WHY = {
     404: "there is no such path; a key with a / in it spells that %2F. Paths: /v1, /v1/APPLICATION, "
     "/v1/APPLICATION/STATE, /v1/APPLICATION/STATE/KEY, /v1/APPLICATION/STATE:scan, /v1/APPLICATION/STATE:aggregate, "
-    "/v1/APPLICATION/STATE:batchGet",
+    "/v1/APPLICATION/STATE:watch, /v1/APPLICATION/STATE:batchGet",
     405: "the path is there, but not with this method",
     408: "the body did not come in time",
     413: "the body is too large; ask for fewer keys at once",

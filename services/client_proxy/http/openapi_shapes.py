@@ -154,7 +154,7 @@ SCHEMAS: _Json = {
         "additionalProperties": False,
     },
     "FoundEntries": _object(
-        "Some of all keys of a state, in no order. Those of one key group are of one epoch.",
+        "Some of all keys of a state, in order where that was asked for. Those of one key group are of one epoch.",
         entries=_array(_ref("FoundEntry")),
         next={
             "type": ["string", "null"],
