@@ -27,6 +27,7 @@ from keyhole.client.options import (
     options_of_watch,
     selection_of,
 )
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
@@ -41,7 +42,7 @@ from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count
-from keyhole.model.read import Answer, Entries
+from keyhole.model.read import Answer
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert, forked
 from keyhole.v1 import query_pb2
@@ -149,7 +150,7 @@ class AsyncClient(EventLoopClient):
 
         return await of_one_epoch(read, lambda answer: answer.epoch, len(wanted))
 
-    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
 
         Args:
@@ -207,7 +208,10 @@ class AsyncClient(EventLoopClient):
         limit, after, asked = checked_limit(options.get("limit")), options.get("after"), keys_asked(options)
         name = (application, state)
         return AsyncStateScan(
-            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, asked), limit, after
+            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, asked),
+            limit,
+            after,
+            select=asked.select,
         )
 
     async def aggregate(

@@ -17,12 +17,13 @@ from keyhole.client.options import (
     ScanOptions,
     WatchingOptions,
 )
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.state_watches import AsyncWatch, Watch
 from keyhole.encoding.codec import StateCodec
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
-from keyhole.model.read import Answer, Entries
+from keyhole.model.read import Answer
 from keyhole.model.state import StateDescriptor
 
 # ruff: noqa: ASYNC109 - a timeout is part of the request
@@ -37,7 +38,7 @@ class AsyncReads(Protocol):
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]: ...
 
-    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries: ...
 
 
 class AsyncCatalogue(Protocol):
@@ -93,7 +94,7 @@ class Reads(Protocol):
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> Future[list[Answer]]: ...
 
-    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries: ...
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries: ...
 
 
 class Catalogue(Protocol):

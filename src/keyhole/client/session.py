@@ -11,11 +11,12 @@ from typing import Any, TypeVar, Unpack, overload
 from keyhole.client.futures import then
 from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.session_epochs import Epochs, Seen, StateName
 from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.wire.lookups import keys_of
 from keyhole.encoding.codec import StateCodec
-from keyhole.model.read import Answer, Entries
+from keyhole.model.read import Answer
 from keyhole.model.state import StateDescriptor
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class AsyncSession:
         self._seen.note(name, _epochs(wanted, answers), self._codecs.get(name))
         return answers
 
-    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:
         """The entries of one key, at the highest epoch seen or a later one. Raises as AsyncClient.scan."""
         name = application, state
         await self._describe(name, options)
@@ -199,7 +200,7 @@ class Session:
         asked = self._client.get_many_async(application, state, wanted, **options)
         return then(asked, lambda answers: self._noted(name, _epochs(wanted, answers), answers))
 
-    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:
         """The entries of one key, at the highest epoch seen or a later one.
 
         Blocks. Raises as Client.scan.

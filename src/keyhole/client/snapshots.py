@@ -20,6 +20,7 @@ from keyhole.client.bounds import Duration
 from keyhole.client.one_epoch import one_query
 from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.wire.connection import Connection
@@ -27,7 +28,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import EpochNotReached, InvalidConfiguration, MalformedRequest, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
-from keyhole.model.read import Answer, Entries, Source
+from keyhole.model.read import Answer, Source
 from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
 
@@ -147,7 +148,7 @@ class AsyncStateSnapshot(_OneEpoch[AsyncStates]):
         """The values of many keys, in their order. Raises as AsyncClient.get_many, and EpochGone."""
         return await self._client.get_many(application, state, keys, **self._as_of(application, state, options))
 
-    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
+    async def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:
         """The entries of one key. Raises as AsyncClient.scan, and EpochGone."""
         return await self._client.scan(application, state, key, **self._as_of(application, state, options))
 
@@ -212,7 +213,7 @@ class StateSnapshot(_OneEpoch[States]):
         """As `get_many`, without waiting: see Client.get_many_async."""
         return self._client.get_many_async(application, state, keys, **self._as_of(application, state, options))
 
-    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:
         """The entries of one key. Blocks. Raises as Client.scan, and EpochGone."""
         return self._client.scan(application, state, key, **self._as_of(application, state, options))
 

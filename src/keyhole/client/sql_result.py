@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keyhole.client.arrow_tables import data_frame, polars_frame
 from keyhole.errors import ValueMismatch
 from keyhole.model.predicates import Predicate
 
@@ -71,6 +72,14 @@ class SqlResult:
         """The rows as an Arrow table."""
         return self.table
 
-    def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame. Needs pandas."""
-        return self.table.to_pandas()
+    def to_pandas(self, **options: Any) -> Any:
+        """The rows as a pandas DataFrame, with the types of AsyncStateScan.to_pandas. Needs the extra `pandas`.
+
+        Args:
+            options: Of pyarrow's Table.to_pandas.
+        """
+        return data_frame(self.table, **options)
+
+    def to_polars(self) -> Any:
+        """The rows as a polars DataFrame. Needs the extra `polars`."""
+        return polars_frame(self.table)

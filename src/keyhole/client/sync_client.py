@@ -18,6 +18,7 @@ from keyhole.client.options import (
     ScanOptions,
     WatchingOptions,
 )
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.server_status import ServerStatus
 from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
@@ -32,7 +33,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.installing import require
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
-from keyhole.model.read import Answer, Entries
+from keyhole.model.read import Answer
 from keyhole.model.state import StateDescriptor
 
 _T = TypeVar("_T")
@@ -135,7 +136,7 @@ class Client(ThreadClient):
         wanted = keys_of(keys)
         return self._begun(lambda: self._client.get_many(application, state, wanted, **options))
 
-    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> Entries:
+    def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:
         """The entries of one key of a map state, ordered by map key; of a list state, its elements. All of one epoch.
 
         Blocks until all of them are there, or the timeout has passed.

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.encoding.row import Row
 from keyhole.errors import ValueMismatch
 from keyhole.hints import ready
@@ -47,8 +48,17 @@ class TypedAnswer(Answer, Generic[T], frozen=True):
         return default if self.value is None else self.value
 
 
-class TypedEntries(Entries, Generic[T], frozen=True):
-    """As Entries, with the values as the type that the reader asked for."""
+class TypedEntries(ScannedEntries, Generic[T], frozen=True):
+    """As ScannedEntries, with the values as the type that the reader asked for.
+
+    Attributes:
+        stored: With the values as they are stored, of which tables are made.
+    """
+
+    stored: tuple[Entry, ...] = ()
+
+    def _rows(self) -> tuple[Entry, ...]:
+        return self.stored
 
     @property
     def values(self) -> tuple[T, ...]:
@@ -78,7 +88,10 @@ class TypedValues(Generic[T]):
 
     def entries(self, of: Entries) -> TypedEntries[T]:
         """Raises ValueMismatch: a value does not fit the type."""
-        return TypedEntries(tuple(Entry(map_key, self.value(value)) for map_key, value in of.entries), of.source)
+        typed = tuple(Entry(map_key, self.value(value)) for map_key, value in of.entries)
+        if not isinstance(of, ScannedEntries):
+            return TypedEntries(typed, of.source)
+        return TypedEntries(typed, of.source, of.key, of.descriptor, of.select, of.entries)
 
     def aggregates(self, of: AggregateAnswer) -> AggregateAnswer:
         """Raises ValueMismatch: an entry of a top does not fit the type."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyhole.encoding.row import Row, field_values
 from keyhole.errors import ValueMismatch
 from keyhole.model.read import KeyedEntry
 from keyhole.model.state import StateDescriptor
@@ -52,18 +53,23 @@ def _made(of: TypeName) -> pa.DataType:
     raise not_stored(of.kind)
 
 
-def entry_schema(descriptor: StateDescriptor) -> pa.Schema:
+def entry_schema(descriptor: StateDescriptor, *, with_value: bool = True) -> pa.Schema:
     """All columns of an entry: those of the key, of the map key (of a list: position), the value's.
+
+    Args:
+        with_value: False: without the value's.
 
     Raises:
         ValueMismatch: A column of the key and a field of the value have one name.
     """
     keys = {column.name: arrow_type(column.type.value) for column in (*descriptor.key, *descriptor.entry_key)}
-    values = {field.name: arrow_type(field.type) for field in descriptor.value.fields}
+    fields = descriptor.value.fields if with_value else ()
+    values = {field.name: arrow_type(field.type) for field in fields}
     if twice := sorted(keys.keys() & values.keys()):
         raise ValueMismatch(
             f"state {descriptor.application}/{descriptor.state} has {twice[0]} in its key and in its value, and a "
-            "table has one column of a name; read it by key, or by a scan",
+            "table has one column of a name; read it by key or as rows of a scan, or leave that field out where "
+            "fields can be named",
             column=twice[0],
         )
     return pa.schema([*keys.items(), *values.items()])
@@ -76,18 +82,23 @@ def entry_batch(entries: Iterable[KeyedEntry], descriptor: StateDescriptor, sche
         schema: Some of the columns of `entry_schema`, in any order. Entries whose values were left out have none of the
             value's.
     """
-    key = [column.name for column in descriptor.key]
-    # Of a broadcast state the entries' keys are its keys.
-    map_key = [column.name for column in descriptor.entry_key] if descriptor.scan_key else []
-    rows = [
-        dict(zip(key, _several(entry.key, key), strict=True))
-        | dict(zip(map_key, _several(entry.map_key, map_key), strict=True))
-        | (as_arrow(entry.value) if entry.value is not None else {})
-        for entry in entries
-    ]
+    found = list(entries)
     if not schema.names:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-    return pa.RecordBatch.from_pylist(rows, schema)
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(found), pa.struct([])))
+    taken: dict[str, Sequence[Any]] = {}
+    # Of a broadcast state the entries' keys are its keys.
+    entry_key = descriptor.entry_key if descriptor.scan_key else ()
+    for columns, keys in ((descriptor.key, [of.key for of in found]), (entry_key, [of.map_key for of in found])):
+        for at, column in enumerate(columns):
+            taken[column.name] = keys if len(columns) == 1 else [key[at] for key in keys]
+    rows = [of.value for of in found]
+    arrays = [pa.array(taken[of.name] if of.name in taken else _field(rows, of), of.type) for of in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _field(rows: Sequence[Row | None], of: pa.Field) -> list[Any]:
+    values = field_values(rows, of.name)
+    return [as_arrow(value) for value in values] if pa.types.is_nested(of.type) else values
 
 
 def as_arrow(value: Any) -> Any:
@@ -98,9 +109,3 @@ def as_arrow(value: Any) -> Any:
     if isinstance(value, Mapping):
         return [(key, convert(item)) for key, item in value.items()]
     return [convert(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _several(key: Any, columns: Sequence[str]) -> tuple[Any, ...]:
-    if not columns:
-        return ()
-    return key if len(columns) > 1 else (key,)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import keyword
+import operator
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -120,6 +121,16 @@ def row_class(fields: Iterable[tuple[str, Any]], *, version: int | None = None) 
         tag_field=None if version is None else "_",
     )
     return ready(made)
+
+
+def field_values(rows: Sequence[Row | None], name: str) -> list[Any]:
+    """One field of many rows; None of no row, and of a row that has no such field."""
+    kinds = set(map(type, rows))
+    if len(kinds) == 1 and (kind := kinds.pop()) is not NoneType:
+        # The hot path of tables: all rows of a page are of one schema.
+        attribute = kind.__dict__["__names__"].get(name)
+        return [None] * len(rows) if attribute is None else list(map(operator.attrgetter(attribute), rows))
+    return [None if row is None or name not in _names(row) else row[name] for row in rows]
 
 
 def attributes(names: Sequence[str], taken: Container[str] = ()) -> list[str]:

@@ -15,6 +15,7 @@ import grpc
 
 from keyhole.client.bounds import seconds_of
 from keyhole.client.options import Key, RequestedRead
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.wire.aggregate_reads import AggregateReads
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.key_bounds import AskedKeys
@@ -31,7 +32,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
-from keyhole.model.read import Answer, Entries, ReadBounds, Source
+from keyhole.model.read import Answer, ReadBounds, Source
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
@@ -99,7 +100,7 @@ class Connection:
             answers += await future
         return answers
 
-    async def scan(self, scan: Scan, timeout: float) -> Entries:
+    async def scan(self, scan: Scan, timeout: float) -> ScannedEntries:
         """All entries of the scan, of one epoch. `timeout` is in seconds. Raises as AsyncClient.scan."""
         deadline = self.loop.time() + timeout
         reads = partial(self._reads, scan.application, scan.state)

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from keyhole.client.options import MapKey
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.wire.cut_off import is_cut_off
 from keyhole.client.wire.links import CallAttempts, Link, Links
 from keyhole.client.wire.newer_schema import await_newer
@@ -28,7 +29,7 @@ from keyhole.errors import (
     Unsupported,
     ValueMismatch,
 )
-from keyhole.model.read import Entries, Entry, ReadBounds, Source
+from keyhole.model.read import Entry, ReadBounds, Source
 from keyhole.model.selection import EVERYTHING, Selection
 from keyhole.model.state import KeyColumn
 from keyhole.rpc.convert import bounds_to_proto, key_to_proto, source_from_proto
@@ -108,7 +109,7 @@ class Scanner:
         self._links = links
         self._loop = asyncio.get_running_loop()
 
-    async def entries(self, scan: Scan, reads: Callable[[], StateReads], deadline: float) -> Entries:
+    async def entries(self, scan: Scan, reads: Callable[[], StateReads], deadline: float) -> ScannedEntries:
         """All entries that are asked for, of one copy and one epoch.
 
         Args:
@@ -138,7 +139,7 @@ class Scanner:
                     raise attempts.told(error) from error.__cause__
                 await attempts.again(error, link)
             else:
-                return answer.whole(link.target)
+                return answer.whole(link.target, scan.key)
 
     async def _read(self, link: Link, request: pb.ScanRequest, answer: _Answer, deadline: float) -> None:
         call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
@@ -164,6 +165,7 @@ class _Answer:
 
     def entries_of(self, codec: StateCodec, select: Selection) -> None:
         """What they are of, before the first page. Raises ValueMismatch: They are selected by what it has not."""
+        self._of = codec.descriptor, select
         self._decode_key, self._single = codec.entries.decode, len(codec.entries.columns) == 1
         self._selecting = SelectedRows(codec, select)
 
@@ -178,11 +180,11 @@ class _Answer:
             map_key = decode_key(encoded)
             self._entries.append(Entry(map_key[0] if single else map_key, value))
 
-    def whole(self, target: str) -> Entries:
+    def whole(self, target: str, key: Any) -> ScannedEntries:
         """Once there are no more pages."""
         if self.source is None:
             raise InternalError(f"{target} answered a scan without a page, by a bug of its")
-        return Entries(tuple(self._entries), self.source)
+        return ScannedEntries(tuple(self._entries), self.source, key, *self._of)
 
     def too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
         """The error that the caller gets."""
