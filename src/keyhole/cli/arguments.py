@@ -129,10 +129,13 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
     )
     watch.add_argument("--count", type=count, metavar="N", help="so many lines; default: until it is interrupted")
     sql = commands.add_parser(
-        "sql", parents=[_common(proxy, 60.0)], help="run one SELECT over states, by DuckDB in this process"
+        "sql",
+        parents=[_common(proxy, 60.0)],
+        help="run one SELECT over states, by DuckDB in this process",
     )
     sql.add_argument("query", metavar="QUERY", help="states are named 'APP/STATE', in quotes; - reads standard input")
     sql.add_argument("--application", type=name, metavar="APP", help="of states that are named without one")
+    sql.add_argument("--savepoint", metavar="DIR", help="over the states of this savepoint, with nothing that runs")
     sql.add_argument("--explain", action="store_true", help="in place of the rows: what the servers were asked")
     sql.add_argument("--memory", default="1GB", metavar="SIZE", help="the most that DuckDB may take (%(default)s)")
     sql.set_defaults(run=tool_commands.run_sql)

@@ -1,4 +1,4 @@
-"""`keyhole sql`: a query over live states, as a table or as JSON, and what the servers were asked for it."""
+"""`keyhole sql`: a query over live states or a savepoint, as a table or as JSON, and what was asked for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections import Counter
 from typing import Any
 
 from keyhole.cli.exit_codes import ExitCode
-from keyhole.cli.patience import PatientClient
+from keyhole.cli.patience import PatientClient, patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.client.sql_result import SqlResult
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import MalformedRequest
 from keyhole.security.credentials import Credentials
+from keyhole.sql import query_savepoint
 from keyhole.sql.predicate_words import in_words
 from keyhole.terminal.written_out import written_out
 
@@ -23,16 +24,20 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     """Runs one SELECT; returns the exit code. Raises KeyholeError."""
     query = sys.stdin.read() if options.query == "-" else options.query
     output = OutputFormat(as_json=options.format == "json")
-    with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials) as client:
-        result = client.sql(
-            query,
-            application=options.application or "",
-            timeout=options.timeout,
-            memory=options.memory,
-            explain=options.explain,
-        )
+    asked = {
+        "application": options.application or "",
+        "timeout": options.timeout,
+        "memory": options.memory,
+        "explain": options.explain,
+    }
+    if options.savepoint is not None:
+        with patience(f"reading the savepoint at {options.savepoint}"):
+            result = query_savepoint(options.savepoint, query, **asked)
+    else:
+        with PatientClient(options.proxy, timeout=options.timeout, credentials=credentials) as client:
+            result = client.sql(query, **asked)
     if options.explain:
-        _explained(result, as_json=options.format == "json")
+        _explained(result, as_json=options.format == "json", saved=options.savepoint is not None)
     else:
         if twice := [name for name, count in Counter(result.columns).items() if count > 1]:
             raise MalformedRequest(f"two columns of the result are called {twice[0]}; give one another name, by AS")
@@ -41,7 +46,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     return ExitCode.DONE
 
 
-def _explained(result: SqlResult, *, as_json: bool) -> None:
+def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
     told: list[dict[str, Any]] = [
         {
             "state": scan.state,
@@ -58,5 +63,5 @@ def _explained(result: SqlResult, *, as_json: bool) -> None:
     for one in told:
         print(written_out(f"{one['state']}, epoch {one['epoch'] or 'of each key group'}: {one['entries']:,} entries"))
         print(written_out(f"  columns       {', '.join(one['columns'])}"))
-        print(written_out(f"  servers test  {one['servers_test'] or 'nothing'}"))
+        print(written_out(f"  {'read where  ' if saved else 'servers test'}  {one['servers_test'] or 'nothing'}"))
     print(result.plan)

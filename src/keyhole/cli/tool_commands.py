@@ -76,6 +76,8 @@ def run_top(options: argparse.Namespace) -> int:
 def run_sql(options: argparse.Namespace) -> int:
     """Runs `keyhole sql`; returns the exit code. Raises KeyholeError."""
     require("keyhole sql", "cli,sql", ("duckdb", "grpc", "pyarrow", "rich"))
+    if options.savepoint is not None:
+        require("keyhole sql --savepoint", "cli,sql,savepoint", ("fsspec",))
     from keyhole.cli import sql_command
 
     return sql_command.run(options, credentials(options))

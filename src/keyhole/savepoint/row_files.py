@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -70,22 +73,51 @@ def _batch(gathered: _Gathering) -> pa.RecordBatch:
     return pa.record_batch([pa.array(gathered.keys, pa.binary()), pa.array(gathered.rows, pa.binary())], _SCHEMA)
 
 
-def read_rows(folder: Folder, files: Iterable[SavedFile]) -> Iterator[SavedRows]:
+class _HashedFile(io.RawIOBase):
+    """What is read of a file is hashed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._hash.update(data)
+        return data
+
+    def digest(self) -> str:
+        """Of the whole file, whose rest is read."""
+        while self.read(_BATCH_BYTES):
+            pass
+        return self._hash.hexdigest()
+
+
+def read_rows(folder: Folder, files: Iterable[SavedFile], *, checksums: bool = False) -> Iterator[SavedRows]:
     """All rows of the files, in pieces of bounded size.
 
+    Args:
+        checksums: Compares each file's at its end, when its rows were given.
+
     Raises:
-        SavepointDamaged: A file is missing or unreadable, or has another number of rows.
+        SavepointDamaged: A file is missing or unreadable, has another number of rows, or another checksum.
     """
     for saved in files:
         rows = 0
         try:
-            with folder.reading(saved.path) as file, pa.ipc.open_stream(file) as stream:
-                for batch in stream:
-                    rows += batch.num_rows
-                    yield list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+            with folder.reading(saved.path) as opened:
+                file: Any = _HashedFile(opened) if checksums else opened
+                with pa.ipc.open_stream(file) as stream:
+                    for batch in stream:
+                        rows += batch.num_rows
+                        yield list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+                if checksums and file.digest() != saved.sha256:
+                    raise damaged(folder, saved.path, "has another checksum than when it was written")
         except FileNotFoundError:
             raise damaged(folder, saved.path, "is missing") from None
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:  # the latter also of a file that ends too soon
             raise damaged(folder, saved.path, "can't be read") from error
         if rows != saved.rows:
             raise damaged(folder, saved.path, f"has {rows} rows, {saved.rows} were written")

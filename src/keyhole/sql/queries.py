@@ -1,4 +1,4 @@
-"""One SQL query over live states: DuckDB runs it in this process, and reads the states through a client.
+"""One SQL query over states: DuckDB runs it in this process, and reads live states through a client.
 
     for row in run(client, "select sensor, max from 'temperature-monitor/sensors' where max > 30"):
         print(row)
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import duckdb
 import msgspec
@@ -19,10 +19,9 @@ import pyarrow as pa
 from keyhole.client import Client
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.sql_result import SqlResult
-from keyhole.errors import DeadlineExceeded, InvalidConfiguration, KeyholeError, MalformedRequest, TooLarge
-from keyhole.model.state import StateDescriptor
-from keyhole.model.state_path import state_path
-from keyhole.sql.state_dataset import QueryReading, StateDataset
+from keyhole.errors import InvalidConfiguration, KeyholeError, MalformedRequest, TooLarge
+from keyhole.sql.entry_dataset import EntryDataset, QueriedStates, QueryReading
+from keyhole.sql.live_states import LiveStates
 
 # Nothing but what is registered can be read, and nothing of this can be changed by the query.
 _LOCKED = (
@@ -36,8 +35,8 @@ _LOCKED = (
 )
 MOST_MEMORY = "1GB"
 _SIZE = re.compile(r"\s*[1-9][0-9]*(\.[0-9]+)?\s*([KMGT]i?)?B\s*", re.IGNORECASE)
+SECONDS = 60.0
 _ROWS = 10_000
-_SECONDS = 60.0
 
 
 def run(
@@ -45,7 +44,7 @@ def run(
     query: str,
     *,
     application: str = "",
-    timeout: Duration = _SECONDS,
+    timeout: Duration = SECONDS,
     memory: str = MOST_MEMORY,
     explain: bool = False,
 ) -> SqlResult:
@@ -69,6 +68,13 @@ def run(
         TooLarge: It needs more memory than it may take.
         KeyholeError: As Client.scan_all.
     """
+    return run_over(LiveStates(client), query, application=application, timeout=timeout, memory=memory, explain=explain)
+
+
+def run_over(
+    states: QueriedStates, query: str, *, application: str, timeout: Duration, memory: str, explain: bool
+) -> SqlResult:
+    """The same, of states wherever they are. Raises as `run`, and as the states do."""
     seconds = seconds_of("timeout", timeout)
     if seconds <= 0:
         raise MalformedRequest(f"timeout is {timeout}; a query takes some time: give it a number of seconds above 0")
@@ -78,7 +84,7 @@ def run(
     connection = duckdb.connect(":memory:", config={"memory_limit": memory, "threads": "2"})
     try:
         _check_select(connection, query)
-        for name, dataset in _datasets(client, connection, query, application, reading).items():
+        for name, dataset in _datasets(states, connection, query, application, reading).items():
             connection.register(name, dataset)
         for setting in _LOCKED:
             connection.execute(setting)
@@ -100,16 +106,16 @@ def _check_select(connection: duckdb.DuckDBPyConnection, query: str) -> None:
 
 
 def _datasets(
-    client: Client,
+    states: QueriedStates,
     connection: duckdb.DuckDBPyConnection,
     query: str,
     application: str,
     reading: QueryReading,
-) -> dict[str, StateDataset]:
+) -> Mapping[str, EntryDataset]:
     """By the name that the query has for each."""
     names = _tables(connection, query)
     # Without an application, and with one that has no such state, a name is DuckDB's own, or nobody's.
-    there = {of.state for of in client.list_states(application)} if application else set()
+    there = set(states.names(application)) if application else set()
     named = {name: name if "/" in name else f"{application}/{name}" for name in names if "/" in name or name in there}
     alike = {name.casefold(): name for name in named}
     if twice := [name for name in named if alike[name.casefold()] != name]:
@@ -117,12 +123,7 @@ def _datasets(
             f"the query names {twice[0]} and {alike[twice[0].casefold()]}, which are one name to DuckDB: ask for them "
             "in two queries"
         )
-    described = {name: client.describe_state(*state_path(path)) for name, path in named.items()}
-    epochs = _epochs(client, described.values())
-    return {
-        name: StateDataset(client, of, epochs.get((of.application, of.query), 0), reading)
-        for name, of in described.items()
-    }
+    return states.datasets(named, reading)
 
 
 def _tables(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
@@ -157,18 +158,6 @@ def _tables(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     return sorted(found)
 
 
-def _epochs(client: Client, described: Iterable[StateDescriptor]) -> dict[tuple[str, str], int]:
-    """As of which the states of each Spark query are read."""
-    states: dict[tuple[str, str], list[StateDescriptor]] = {}
-    for of in described:
-        if not of.updates_topic_id:  # else each key group has epochs of its own
-            states.setdefault((of.application, of.query), []).append(of)
-    return {
-        query: client.snapshot(*(f"{of.application}/{of.state}" for of in group)).epoch
-        for query, group in states.items()
-    }
-
-
 def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReading, *, explain: bool) -> SqlResult:
     late = threading.Event()
 
@@ -185,7 +174,7 @@ def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReadin
             plan = "\n".join(str(row[1]) for row in connection.execute(f"EXPLAIN {query}").fetchall())
             reading.scans.clear()  # planning asks, too
         if late.is_set():
-            raise _took_too_long(reading)
+            raise reading.took_too_long()
         return SqlResult(_fetched(connection, query, reading), reading.scans, plan)
     except (duckdb.Error, pa.ArrowException) as error:
         raise _told(error, reading, late=late.is_set()) from error
@@ -207,7 +196,7 @@ def _fetched(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryRe
                     limit=most_bytes,
                 )
             if reading.left() <= 0:
-                raise _took_too_long(reading)
+                raise reading.took_too_long()
             batches.append(batch)
         return pa.Table.from_batches(batches, rows.schema)
 
@@ -218,18 +207,12 @@ def _bytes(size: str) -> int:
     return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB").index(unit))
 
 
-def _took_too_long(reading: QueryReading) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"the query has taken longer than {reading.seconds:g} s; give it more time, or ask for less"
-    )
-
-
 def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeError:
     # What a scan has met has come through Arrow as a text.
     if reading.failed is not None:
         return reading.failed
     if late or isinstance(error, duckdb.InterruptException):
-        return _took_too_long(reading)
+        return reading.took_too_long()
     if isinstance(error, duckdb.OutOfMemoryException):
         return TooLarge(f"the query needs more memory than it may take: {error}")
     return MalformedRequest(f"DuckDB refuses the query: {error}")

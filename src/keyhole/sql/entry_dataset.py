@@ -1,21 +1,22 @@
-"""A state as DuckDB reads it: an Arrow dataset whose scan asks the servers for the columns and rows that are wanted."""
+"""A state as DuckDB reads it: an Arrow dataset whose scan asks for the columns and rows that are wanted."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from keyhole.client import Client
 from keyhole.client.sql_result import StateScanned
 from keyhole.encoding.arrow_entries import entry_batch, entry_schema
 from keyhole.errors import DeadlineExceeded, KeyholeError
-from keyhole.model.predicates import Predicate
+from keyhole.model.read import KeyedEntry
+from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.sql.pushdown import Pushed, pushed
 
@@ -41,8 +42,35 @@ class QueryReading:
         """How many seconds are left of its time; below 0: it is over."""
         return self._until - time.monotonic()
 
+    def check_time(self) -> float:
+        """The same. Raises DeadlineExceeded: it is over."""
+        left = self.left()
+        if left <= 0:
+            raise self.took_too_long()
+        return left
 
-class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
+    def took_too_long(self) -> DeadlineExceeded:
+        """The error of a query whose time is over."""
+        return DeadlineExceeded(
+            f"the query has taken longer than {self.seconds:g} s; give it more time, or ask for less"
+        )
+
+
+class QueriedStates(Protocol):
+    """Where the states are that a query names."""
+
+    def names(self, application: str) -> Iterable[str]:
+        """The states of an application. Raises KeyholeError."""
+
+    def datasets(self, paths: Mapping[str, str], reading: QueryReading) -> Mapping[str, EntryDataset]:
+        """What DuckDB reads, for each name that the query has of a state: by application/state.
+
+        Raises:
+            KeyholeError: There is no such state, or it can't be read now.
+        """
+
+
+class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
     """See the module's text. Used by DuckDB's threads.
 
     Args:
@@ -50,9 +78,8 @@ class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
         reading: The query's.
     """
 
-    def __init__(self, client: Client, descriptor: StateDescriptor, epoch: int, reading: QueryReading) -> None:
+    def __init__(self, descriptor: StateDescriptor, epoch: int, reading: QueryReading) -> None:
         # Arrow's own is not made: there is no C++ dataset behind this one.
-        self._client = client
         self._descriptor = descriptor
         self._epoch = epoch
         self._reading = reading
@@ -68,7 +95,7 @@ class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
         columns: list[str] | None = None,
         filter: pc.Expression | None = None,  # noqa: A002 - Arrow's word
         **_: Any,
-    ) -> StateScanner:
+    ) -> EntryScanner:
         """What DuckDB asks for before it reads."""
         wanted = self._schema.names if columns is None else list(columns)
         asked = Pushed(None, frozenset()) if filter is None else pushed(filter, self._schema, self._descriptor)
@@ -80,48 +107,33 @@ class StateDataset(ds.Dataset):  # type: ignore[misc]  # ships no types
             "" if filter is None else str(filter),
         )
         self._reading.scans.append(told)
-        return StateScanner(self, wanted, filter, asked, told)
+        return EntryScanner(self, wanted, filter, asked, told)
 
-    def batches(self, columns: list[str], where: Predicate | None, told: StateScanned) -> Iterator[pa.RecordBatch]:
-        """Entries with these columns. Raises as Client.scan_all."""
-        of = self._descriptor
+    def batches(self, columns: list[str], asked: Pushed, told: StateScanned) -> Iterator[pa.RecordBatch]:
+        """Entries with these columns. Raises as `pages`."""
+        of, named = self._descriptor, set(columns)
+        fields = tuple(one.name for one in of.value.fields if one.name in named)
         schema = pa.schema([self._schema.field(name) for name in columns])
-        named = set(columns)
-        fields = [one.name for one in of.value.fields if one.name in named]
+        select = Selection(asked.where, fields or None, keys_only=not fields)
         try:
-            for group in range(of.key_groups):
-                # Each by itself: a filter that nothing passes must not hide that the time is over.
-                left = self._reading.left()
-                if left <= 0:
-                    seconds = self._reading.seconds
-                    raise DeadlineExceeded(
-                        f"the query has taken longer than {seconds:g} s; give it more time, or ask for less"
-                    )
-                scan = self._client.scan_all(
-                    of.application,
-                    of.state,
-                    key_groups=range(group, group + 1),
-                    as_of=self._epoch or None,
-                    timeout=left,
-                    where=where,
-                    fields=fields or None,
-                    keys_only=not fields,
-                )
-                with scan:
-                    while entries := scan.page():
-                        told.entries += len(entries)
-                        yield entry_batch(entries, of, schema)
+            for entries in self._pages(select):
+                told.entries += len(entries)
+                yield entry_batch(entries, of, schema)
         except KeyholeError as error:
             self._reading.failed = self._reading.failed or error
             raise
 
+    @abstractmethod
+    def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
+        """All entries that are selected, some at a time. Raises KeyholeError, and DeadlineExceeded as the query."""
 
-class StateScanner(ds.Scanner):  # type: ignore[misc]  # ships no types
+
+class EntryScanner(ds.Scanner):  # type: ignore[misc]  # ships no types
     """One scan of a state, as DuckDB reads it: once."""
 
     def __init__(
         self,
-        dataset: StateDataset,
+        dataset: EntryDataset,
         columns: list[str],
         filter: pc.Expression | None,  # noqa: A002 - Arrow's word
         asked: Pushed,
@@ -145,7 +157,7 @@ class StateScanner(ds.Scanner):  # type: ignore[misc]  # ships no types
     def _batches(self) -> Iterator[pa.RecordBatch]:
         looked_at = self._dataset.schema.names if self._asked.columns is None else self._asked.columns
         extra = [name for name in looked_at if name not in self._columns]
-        for batch in self._dataset.batches([*self._columns, *extra], self._asked.where, self._told):
+        for batch in self._dataset.batches([*self._columns, *extra], self._asked, self._told):
             if self._filter is None:
                 yield batch
                 continue

@@ -1,0 +1,135 @@
+"""SQL over the states of a savepoint: read from its files, without Kafka, servers or Spark.
+
+for row in run("/backup/monday", "select count(*) from 'shop/orders' where spent > 100"):
+    print(row)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+
+from keyhole.client.bounds import Duration
+from keyhole.client.sql_result import SqlResult
+from keyhole.client.wire.selected_rows import SelectedRows
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.envelope import Moment, visible
+from keyhole.encoding.key_reading import entry_reader
+from keyhole.encoding.selected_entries import SelectedEntries
+from keyhole.errors import UnknownApplication, UnknownState
+from keyhole.model.read import KeyedEntry, Role, Source
+from keyhole.model.selection import Selection
+from keyhole.model.state_path import state_path
+from keyhole.savepoint.folder import Folder
+from keyhole.savepoint.listing import load
+from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
+from keyhole.savepoint.row_files import read_rows
+from keyhole.sql.entry_dataset import EntryDataset, QueryReading
+from keyhole.sql.queries import MOST_MEMORY, SECONDS, run_over
+
+
+def run(
+    path: str,
+    query: str,
+    *,
+    application: str = "",
+    timeout: Duration = SECONDS,
+    memory: str = MOST_MEMORY,
+    explain: bool = False,
+) -> SqlResult:
+    """Runs one SELECT over the states of the savepoint at `path`. Blocks.
+
+    Each state is as of its query's epoch in the savepoint. What had expired when that was taken is not shown. The files
+    that are read to their end are checked by their checksums, before anything is given.
+
+    Args:
+        path: A folder, or whatever fsspec knows.
+        application: Of states that are named without one; default: the savepoint's.
+        timeout, memory, explain: As keyhole.sql.queries.run.
+
+    Raises:
+        SavepointMismatch: There is no savepoint, or one of another format.
+        SavepointDamaged: A file is missing, or not as it was written.
+        InvalidConfiguration: The folder can't be read.
+        UnknownApplication, UnknownState: It names a state that the savepoint has not.
+        KeyholeError: As keyhole.sql.queries.run.
+    """
+    folder = Folder(path)
+    savepoint = load(folder)
+    states = SavedStates(folder, savepoint)
+    return run_over(
+        states,
+        query,
+        application=application or savepoint.application,
+        timeout=timeout,
+        memory=memory,
+        explain=explain,
+    )
+
+
+class SavedStates:
+    """Those of one savepoint, as a query reads them."""
+
+    def __init__(self, folder: Folder, savepoint: Savepoint) -> None:
+        self._folder = folder
+        self._savepoint = savepoint
+        self._states = {of.descriptor.state: of for of in savepoint.states}
+        self._queries = {of.query: of for of in savepoint.queries}
+
+    def names(self, application: str) -> Iterable[str]:
+        """Its states; of another application it has none."""
+        return self._states if application == self._savepoint.application else ()
+
+    def datasets(self, paths: Mapping[str, str], reading: QueryReading) -> Mapping[str, EntryDataset]:
+        """What DuckDB reads. Raises UnknownApplication or UnknownState."""
+        found = {name: self._state(*state_path(path)) for name, path in paths.items()}
+        return {
+            name: SavedDataset(self._folder, of, self._queries[of.descriptor.query], self._savepoint, reading)
+            for name, of in found.items()
+        }
+
+    def _state(self, application: str, name: str) -> SavedState:
+        mine = self._savepoint.application
+        if application != mine:
+            raise UnknownApplication(
+                f"the savepoint at {self._folder.path} is of application {mine}, and not of {application}",
+                application=application,
+            )
+        if name not in self._states:
+            raise UnknownState(
+                f"the savepoint at {self._folder.path} has no state {mine}/{name}; it has "
+                f"{', '.join(sorted(self._states)) or 'none'}",
+                states=", ".join(sorted(self._states)),
+            )
+        return self._states[name]
+
+
+class SavedDataset(EntryDataset):
+    """Of one state, whose files are read anew for each scan."""
+
+    def __init__(
+        self, folder: Folder, saved: SavedState, query: SavedQuery, savepoint: Savepoint, reading: QueryReading
+    ) -> None:
+        complete = query.complete
+        super().__init__(saved.descriptor, complete.epoch, reading)
+        self._folder = folder
+        self._files = saved.files
+        self._as_of = Moment(max(savepoint.created_ms, complete.commit_time_ms), complete.watermark_ms)
+        committed = datetime.fromtimestamp(complete.commit_time_ms / 1000, UTC)
+        self._source = Source(
+            folder.path, Role.STANDBY, complete.epoch, committed, None, complete.generation, 0, unconfirmed=False
+        )
+
+    def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
+        of = self._descriptor
+        codec, shown, selected = StateCodec(of), visible(of), SelectedEntries(of, select)
+        read, rows = entry_reader(codec), SelectedRows(codec, select)
+        for piece in read_rows(self._folder, self._files, checksums=True):
+            self._reading.check_time()
+            entries = piece
+            if shown is not None:
+                there = shown(self._as_of).rows([stored for _, stored in piece])
+                entries = [(key, row) for (key, _), row in zip(piece, there, strict=True) if row is not None]
+            kept = selected.kept(entries)
+            values = rows.values(selected.values([row for _, row in kept]))
+            yield [KeyedEntry(*read(key), value, self._source) for (key, _), value in zip(kept, values, strict=True)]
