@@ -118,12 +118,16 @@ class Watching:
             async with aclosing(self._rows()) as rows:
                 async for message in rows:
                     yield message
-            if beginning:
-                yield self._message(None, snapshot_done=True)
             while True:
                 self._check_here()
                 self._check_reached()
                 attached = self._changes.attach(self._watcher, self._marks)
+                if beginning:
+                    beginning = False
+                    if attached:
+                        # So that its reader knows from the first rows on of which epoch they are.
+                        self._up_to_date()
+                    yield self._message(None, snapshot_done=True)
                 async with aclosing(self._live() if attached else self._catch_up()) as messages:
                     async for message in messages:
                         yield message
@@ -288,7 +292,8 @@ class Watching:
     async def _live(self) -> AsyncGenerator[Message]:
         """Until something has come that is not in memory."""
         watcher = self._watcher
-        told_at = self._clock.monotonic()
+        # At once, where nobody was told yet up to which epoch all was given.
+        told_at = self._clock.monotonic() if self._epoch else float("-inf")
         while True:
             while (pending := watcher.take()) is not None:
                 async for message in self._sent(pending, live=True):

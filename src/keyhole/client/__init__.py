@@ -2,6 +2,7 @@
 
 import keyhole.rpc  # noqa: F401 - before anything imports grpc
 from keyhole.client.async_client import AsyncClient
+from keyhole.client.mirrors import AsyncMirror, Mirror
 from keyhole.client.server_status import ServerStatus, StateHolding
 from keyhole.client.snapshots import AsyncStateSnapshot, StateSnapshot
 from keyhole.client.state_handles import AsyncState, State
@@ -11,10 +12,12 @@ from keyhole.client.typed_values import TypedAnswer, TypedEntries
 
 __all__ = [
     "AsyncClient",
+    "AsyncMirror",
     "AsyncState",
     "AsyncStateSnapshot",
     "AsyncWatch",
     "Client",
+    "Mirror",
     "ServerStatus",
     "State",
     "StateHolding",

@@ -9,13 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
-from keyhole.client.event_loop_client import EventLoopClient, running_loop
+from keyhole.client.event_loop_catalogue import EventLoopCatalogue
+from keyhole.client.event_loop_client import running_loop
 from keyhole.client.explanation import Explanation
+from keyhole.client.mirror_keeping import BeginWatch
+from keyhole.client.mirrors import AsyncMirror, Mirrored
 from keyhole.client.one_epoch import of_one_epoch, one_query
 from keyhole.client.options import (
     AggregateOptions,
     Key,
     ManyOptions,
+    MirrorOptions,
     ReadOptions,
     ScanAllOptions,
     ScanOptions,
@@ -28,7 +32,6 @@ from keyhole.client.options import (
     selection_of,
 )
 from keyhole.client.scanned_entries import ScannedEntries
-from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.snapshots import AsyncStateSnapshot, taken
@@ -39,13 +42,11 @@ from keyhole.client.wire.explaining import explain
 from keyhole.client.wire.lookups import keys_of
 from keyhole.client.wire.scans import Scan, checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
-from keyhole.encoding.codec import StateCodec
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count
 from keyhole.model.read import Answer
-from keyhole.model.state import StateDescriptor
-from keyhole.rpc import convert, forked
-from keyhole.v1 import query_pb2
+from keyhole.model.state_path import state_path
+from keyhole.rpc import forked
 
 _V = TypeVar("_V")
 
@@ -57,7 +58,7 @@ _SCANNING_ALL = defaults(60.0)
 _WATCHING_SECONDS = 60.0
 
 
-class AsyncClient(EventLoopClient):
+class AsyncClient(EventLoopCatalogue):
     """Reads states through a client proxy (or from one state server, which answers only for its own key groups).
 
     All lookups that are under way share one stream, so many `get`s at once are cheap: start them together
@@ -284,6 +285,34 @@ class AsyncClient(EventLoopClient):
         name = (application, state)
         return AsyncWatch(lambda place: self._here().watch(name, asked, seconds, place), options.get("after"))
 
+    def mirror(self, path: str, *keys: Key, **options: Unpack[MirrorOptions]) -> AsyncMirror[Answer]:
+        """A copy of keys, or of the whole state, in this process, which a watch keeps current. Sends nothing yet.
+
+            async with client.mirror("shop/orders") as mirror:
+                print(mirror.get("o1").value)  # asks nobody
+
+        Readers see whole epochs of a key group; see docs/mirror.md.
+
+        Args:
+            path: application/state.
+            keys: As for `watch`. None: all of the state.
+            options: max_entries, max_bytes, timeout: see MirrorOptions.
+
+        Raises (at once):
+            InvalidConfiguration: The path is not application/state.
+            MalformedRequest: A bound below 1.
+            TypeError: An option that there is not.
+        """
+        name = state_path(path)
+
+        def watch(of: Sequence[Key], seconds: float) -> BeginWatch:
+            return lambda place: self._here().stored(name, WatchOptions(of, True, False, False), seconds, place)
+
+        return AsyncMirror(
+            Mirrored(path, keys, watch, lambda of, asked: self.get_many(*name, of, **asked)),
+            options,
+        )
+
     async def snapshot(self, *paths: str, timeout: Duration | None = None) -> AsyncStateSnapshot:
         """States of one query as of one and the same epoch: the last one that all copies have now.
 
@@ -301,11 +330,6 @@ class AsyncClient(EventLoopClient):
             KeyholeError: As `get`, for any key group of the states.
         """
         return await taken(self, self._here(), paths, self._seconds(timeout))
-
-    def known(self, application: str, state: str) -> StateCodec | None:
-        """As the reads of this client encode the state's keys; None: none has been answered yet. Any thread."""
-        connection = self._connection
-        return None if connection is None else connection.known(application, state)
 
     @overload
     def state(self, path: str) -> AsyncState[Any]: ...
@@ -337,47 +361,6 @@ class AsyncClient(EventLoopClient):
             epochs: `epochs` of an earlier session, to go on from; default: from any epoch.
         """
         return AsyncSession(self, epochs or {})
-
-    async def list_states(self, application: str = "", *, timeout: Duration | None = None) -> list[StateDescriptor]:
-        """All states of an application, of all applications if it is empty.
-
-        Args:
-            timeout: Seconds (or a timedelta); default: the client's.
-
-        Raises:
-            KeyholeError: As `get`.
-        """
-        connection = self._here()
-        request = query_pb2.ListStatesRequest(application=application)
-        response: query_pb2.ListStatesResponse = await connection.call("ListStates", request, self._seconds(timeout))
-        return [convert.descriptor_from_proto(message) for message in response.states]
-
-    async def describe_state(self, application: str, state: str, *, timeout: Duration | None = None) -> StateDescriptor:
-        """What a state is: its key, its schema, its number of key groups.
-
-        Args:
-            timeout: Seconds (or a timedelta); default: the client's.
-
-        Raises:
-            UnknownApplication, UnknownState: The message names those that exist.
-            KeyholeError: As `get`.
-        """
-        return await self._here().describe(application, state, self._seconds(timeout))
-
-    async def status(self, *, timeout: Duration | None = None) -> list[ServerStatus]:
-        """All servers that the target knows, with what they hold; those it can't reach with the reason.
-
-        Args:
-            timeout: Seconds (or a timedelta); default: the client's.
-
-        Raises:
-            KeyholeError: As `get`.
-        """
-        connection = self._here()
-        response: query_pb2.StatusResponse = await connection.call(
-            "Status", query_pb2.StatusRequest(), self._seconds(timeout)
-        )
-        return [status_from_proto(message) for message in response.servers]
 
     async def explain(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Explanation:
         """How one key is read: its key group, who was asked, how long each took, and who holds it. For people.

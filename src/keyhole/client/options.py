@@ -115,6 +115,17 @@ class WatchingOptions(TypedDict, total=False):
     """For how long nobody may be there who answers, in seconds or as a timedelta; None: a minute."""
 
 
+class MirrorOptions(TypedDict, total=False):
+    """What a mirror may be made with beside its keys."""
+
+    max_entries: int
+    """The most entries that it may have; a million, unless it is given. With more it ends with TooLarge."""
+    max_bytes: int
+    """The most bytes that it may take, about; 256 MiB, unless it is given. With more it ends with TooLarge."""
+    timeout: Duration | None
+    """For how long to wait for all rows when it begins, in seconds or as a timedelta; None: a minute."""
+
+
 class RequestedRead(NamedTuple):
     """The options of a read as they were given, with the defaults of the others; not checked yet. Hashable: what is
     asked for alike travels together."""
@@ -169,6 +180,11 @@ def selection_of(options: SelectOptions) -> Selection:
 def options_of_watch(options: WatchingOptions) -> None:
     """Passes where there are these options. Raises TypeError: one that a watch does not take; the message names it."""
     _check_known(options, WatchingOptions)
+
+
+def options_of_mirror(options: MirrorOptions) -> None:
+    """Passes where there are these options. Raises TypeError: one that a mirror does not take; the message names it."""
+    _check_known(options, MirrorOptions)
 
 
 def keys_asked(options: ScanAllOptions) -> AskedKeys:

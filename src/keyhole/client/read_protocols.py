@@ -8,10 +8,12 @@ from concurrent.futures import Future
 from typing import Protocol, Unpack, runtime_checkable
 
 from keyhole.client.bounds import Duration
+from keyhole.client.mirrors import AsyncMirror, Mirror
 from keyhole.client.options import (
     AggregateOptions,
     Key,
     ManyOptions,
+    MirrorOptions,
     ReadOptions,
     ScanAllOptions,
     ScanOptions,
@@ -67,16 +69,20 @@ class AsyncStates(AsyncReads, AsyncCatalogue, Protocol):
 
 @runtime_checkable
 class AsyncWatches(Protocol):
-    """What an AsyncClient has, and a snapshot or a session has not: watches."""
+    """What an AsyncClient has, and a snapshot or a session has not: watches, and mirrors, which are kept by them."""
 
     def watch(self, application: str, state: str, *keys: Key, **options: Unpack[WatchingOptions]) -> AsyncWatch: ...
+
+    def mirror(self, path: str, *keys: Key, **options: Unpack[MirrorOptions]) -> AsyncMirror[Answer]: ...
 
 
 @runtime_checkable
 class StateWatches(Protocol):
-    """What a Client has, and a snapshot or a session has not: watches."""
+    """What a Client has, and a snapshot or a session has not: watches, and mirrors, which are kept by them."""
 
     def watch(self, application: str, state: str, *keys: Key, **options: Unpack[WatchingOptions]) -> Watch: ...
+
+    def mirror(self, path: str, *keys: Key, **options: Unpack[MirrorOptions]) -> Mirror[Answer]: ...
 
 
 class Reads(Protocol):

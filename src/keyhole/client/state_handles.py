@@ -14,10 +14,12 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, Unpack
 
 from keyhole.client.futures import then
+from keyhole.client.mirrors import AsyncMirror, Mirror
 from keyhole.client.options import (
     AggregateOptions,
     Key,
     ManyOptions,
+    MirrorOptions,
     ReadOptions,
     ScanAllOptions,
     ScanOptions,
@@ -225,6 +227,23 @@ class AsyncState(_Handle[T]):
             raise no_watches(self.path)
         return self._catalogue.watch(self.application, self.name, *keys, **options).of_type(self._typed.value)
 
+    def mirror(self, *keys: Key, **options: Unpack[MirrorOptions]) -> AsyncMirror[TypedAnswer[T]]:
+        """A copy of keys, or of the whole state, in this process, which a watch keeps current, with values of the
+        handle's type.
+
+            async with orders.mirror() as mirror:
+                print(mirror.get("o1").value)
+
+        Raises:
+            Unsupported: It is a session's handle, or a snapshot's.
+            KeyholeError: As AsyncClient.mirror; and its reads ValueMismatch as `get`.
+        """
+        self._check_is_clients(self._reads)
+        if not isinstance(self._catalogue, AsyncWatches):
+            raise no_watches(self.path)
+        mirror = self._catalogue.mirror(self.path, *keys, **options)
+        return mirror.of_type(self._typed.answer, self._typed.value)
+
 
 class State(_Handle[T]):
     """A state, read through a Client, from any thread, or through a Session, from its thread. Each read blocks,
@@ -311,3 +330,16 @@ class State(_Handle[T]):
         if not isinstance(self._catalogue, StateWatches):
             raise no_watches(self.path)
         return self._catalogue.watch(self.application, self.name, *keys, **options).of_type(self._typed.value)
+
+    def mirror(self, *keys: Key, **options: Unpack[MirrorOptions]) -> Mirror[TypedAnswer[T]]:
+        """A copy of keys, or of the whole state, in this process, with values of the handle's type. Takes and raises
+        what AsyncState.mirror does.
+
+            with orders.mirror() as mirror:
+                print(mirror.get("o1").value)
+        """
+        self._check_is_clients(self._reads)
+        if not isinstance(self._catalogue, StateWatches):
+            raise no_watches(self.path)
+        mirror = self._catalogue.mirror(self.path, *keys, **options)
+        return mirror.of_type(self._typed.answer, self._typed.value)

@@ -9,10 +9,12 @@ from typing import Any, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration
 from keyhole.client.explanation import Explanation
+from keyhole.client.mirrors import Mirror
 from keyhole.client.options import (
     AggregateOptions,
     Key,
     ManyOptions,
+    MirrorOptions,
     ReadOptions,
     ScanAllOptions,
     ScanOptions,
@@ -170,6 +172,15 @@ class Client(ThreadClient):
                 print(change.kind, change.key, change.value)
         """
         return Watch(self._run, self._client.watch(application, state, *keys, **options))
+
+    def mirror(self, path: str, *keys: Key, **options: Unpack[MirrorOptions]) -> Mirror[Answer]:
+        """A copy of keys, or of the whole state, in this process, which a watch keeps current; any thread may read it.
+        Takes and raises what AsyncClient.mirror does.
+
+            with client.mirror("shop/orders") as mirror:
+                print(mirror.get("o1").value)  # asks nobody
+        """
+        return Mirror(self._run, self._client.mirror(path, *keys, **options))
 
     def snapshot(self, *paths: str, timeout: Duration | None = None) -> StateSnapshot:
         """States of one query as of one and the same epoch. Blocks. Takes and raises what AsyncClient.snapshot does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from keyhole.encoding.key_codec import KeyCodec, end_of_prefix, storage_key_encoder
+from keyhole.encoding.key_codec import KeyCodec, end_of_prefix, key_encoder, storage_key_encoder
 from keyhole.encoding.key_values import KeyValue
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
@@ -36,6 +36,7 @@ class StateCodec:
     Attributes:
         storage_key: Key (one value, or a tuple of one per column, then one per column of the map key) -> storage key;
             raises as KeyCodec.check. The hot path of every client: specialised for one string or one whole number.
+        encoded_key: The same key -> the storage key without its key group, in a small part of the time.
         rows: What reads its rows.
         decode_row: RowCodec.decode of these.
     """
@@ -46,6 +47,7 @@ class StateCodec:
         self.entries = KeyCodec(descriptor.entry_key)
         whole = KeyCodec((*descriptor.scan_key, *descriptor.entry_key))
         self.storage_key = storage_key_encoder(whole, len(descriptor.scan_key), descriptor.key_groups)
+        self.encoded_key = key_encoder(whole)
         self._prefix = storage_key_encoder(self.keys, len(descriptor.scan_key), descriptor.key_groups)
         self.rows = RowCodec(descriptor)
         self.decode_row = self.rows.decode

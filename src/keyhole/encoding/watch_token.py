@@ -147,6 +147,11 @@ def mark_of(token: str, key_group: int) -> WatchMark:
     return _spelled(token).marks[key_group]
 
 
+def marks_of(token: str) -> Mapping[int, WatchMark]:
+    """How far a watch is with each of its key groups, by its token."""
+    return _spelled(token).marks
+
+
 def has_rows_left(token: str) -> bool:
     """Whether some of the rows that were there when the watch began have yet to be given, by its token."""
     return any(mark.below is not None for mark in _spelled(token).marks.values())

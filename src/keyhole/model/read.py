@@ -61,16 +61,21 @@ class ReadBounds(NamedTuple):
 
 
 class Role(enum.StrEnum):
-    """What the server that answers is to a key group: it owns it, or follows it."""
+    """What the copy that answers is to a key group.
+
+    OWNER: the server that owns it. STANDBY: one that follows it. MIRROR: no server, but a copy in the reader's process.
+    """
 
     OWNER = "owner"
     STANDBY = "standby"
+    MIRROR = "mirror"
 
 
 class Source(msgspec.Struct, frozen=True):
     """Who answered, and as of when. Every answer has one.
 
     Attributes:
+        server: The id of the state server; empty: a mirror has answered.
         epoch: The epoch whose changes the answer holds; 0: none was committed yet.
         commit_time: When that epoch's rows were all staged and its commit was decided, UTC; None with epoch 0.
         watermark: The event-time watermark of that epoch, UTC; None where the query has none.

@@ -27,7 +27,7 @@ from keyhole.client.wire.lookups import LookupBatch, Whole
 from keyhole.client.wire.ordered_reads import OrderedReads
 from keyhole.client.wire.scans import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
-from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
+from keyhole.client.wire.watch_stream import StoredMessage, WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.aggregate_answer import AggregateAnswer
@@ -156,6 +156,16 @@ class Connection:
         stream = WatchStream(self._links, name, partial(self._reads, *name), options, seconds, after)
         with self._told_if_closed():
             async with aclosing(stream.messages()) as messages:
+                async for message in messages:
+                    yield message
+
+    async def stored(
+        self, name: tuple[str, str], options: WatchOptions, seconds: float, after: str
+    ) -> AsyncGenerator[StoredMessage]:
+        """The same, and nothing of it decoded. Close the iterator. Raises as AsyncClient.watch."""
+        stream = WatchStream(self._links, name, partial(self._reads, *name), options, seconds, after)
+        with self._told_if_closed():
+            async with aclosing(stream.stored()) as messages:
                 async for message in messages:
                     yield message
 

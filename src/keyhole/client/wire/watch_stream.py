@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -33,6 +33,10 @@ from keyhole.rpc.convert import key_to_proto, time_from_ms
 from keyhole.v1 import query_pb2 as pb
 
 _PROGRESS_MS = 2_000
+# Of a row of less than 16 fields, whose schema's version is below 128: how many fields, and the version.
+_SCHEMA_BYTES, _ARRAY, _ONE_BYTE = 2, 0xA0, 0x80
+
+_T = TypeVar("_T")
 
 
 class WatchOptions(NamedTuple):
@@ -81,6 +85,20 @@ class WatchMessage(NamedTuple):
         return token_within(before, group, WatchMark(part.begins, at.epoch, part.numbers[last] + 1, at.below))
 
 
+class StoredMessage(NamedTuple):
+    """What came together, as it came.
+
+    Attributes:
+        codec: Reads its keys and rows, and all that came before.
+        response: Its changes, in the order in which they are to be taken in.
+        whole: The token behind all of them.
+    """
+
+    codec: StateCodec
+    response: pb.WatchResponse
+    whole: str
+
+
 class WatchStream:
     """One watch. Used from the event loop's thread only.
 
@@ -107,9 +125,18 @@ class WatchStream:
         self._loop = asyncio.get_running_loop()
         self._topic_id = ""
         self._as_of_ms = 0
+        # How rows begin that the last codec reads.
+        self._readable: tuple[StateCodec | None, set[bytes]] = (None, set())
 
-    async def messages(self) -> AsyncGenerator[WatchMessage]:
+    def messages(self) -> AsyncGenerator[WatchMessage]:
         """For as long as it is read. Close it. Raises as AsyncClient.watch."""
+        return self._each(self._decoded)
+
+    def stored(self) -> AsyncGenerator[StoredMessage]:
+        """The same, and nothing of it decoded. Close it. Raises as AsyncClient.watch."""
+        return self._each(self._as_it_came)
+
+    async def _each(self, take: Callable[[pb.WatchResponse], Awaitable[_T]]) -> AsyncGenerator[_T]:
         deadline = self._loop.time() + self._seconds
         attempts = CallAttempts(self._links, deadline)
         while True:
@@ -120,7 +147,7 @@ class WatchStream:
                 async with aclosing(self._call(link, request)) as responses:
                     async for response in responses:
                         heard, got_on = True, self._gets_on(response) or got_on
-                        yield await self._decoded(response)
+                        yield await take(response)
             except UnavailableError as error:
                 if not error.retryable or isinstance(error, (TooSlow, Overloaded, StaleDescriptor)):
                     raise attempts.told(error) from error.__cause__
@@ -184,20 +211,42 @@ class WatchStream:
         return codec
 
     async def _decoded(self, message: pb.WatchResponse) -> WatchMessage:
+        _, changes = await self._read(
+            lambda codec: [change for part in message.changes for change in _changes(codec, part)]
+        )
+        before, self._token = self._token, message.token or self._token
+        as_of = time_from_ms(message.as_of_ms)
+        return WatchMessage(changes, self._token, (before, message), message.snapshot_done, as_of, message.epoch)
+
+    async def _as_it_came(self, message: pb.WatchResponse) -> StoredMessage:
+        codec, _ = await self._read(
+            lambda codec: self._check_readable(codec, (row for part in message.changes for row in part.values))
+        )
+        self._token = message.token or self._token
+        return StoredMessage(codec, message, self._token)
+
+    async def _read(self, read: Callable[[StateCodec], _T]) -> tuple[StateCodec, _T]:
+        """What is read of a message, and the codec that reads it."""
         deadline = self._loop.time() + self._seconds
         while True:
             codec = await self._codec(deadline)
             try:
-                changes = [change for part in message.changes for change in _changes(codec, part)]
+                return codec, read(codec)
             except (StaleDescriptor, ValueMismatch) as error:
                 # A row of a schema that was added since the state was described.
                 self._reads().outdated(codec)
                 await await_newer(self._links, partial(self._codec, deadline), codec, error, deadline)
-            else:
-                break
-        before, self._token = self._token, message.token or self._token
-        as_of = time_from_ms(message.as_of_ms)
-        return WatchMessage(changes, self._token, (before, message), message.snapshot_done, as_of, message.epoch)
+
+    def _check_readable(self, codec: StateCodec, rows: Iterable[bytes]) -> None:
+        """Whether the codec knows their schemas, which their first bytes say. Raises as RowCodec.decode."""
+        of, known = self._readable
+        if of is not codec:
+            self._readable = _, known = codec, set[bytes]()
+        for row in rows:
+            if row and row[:_SCHEMA_BYTES] not in known:
+                codec.decode_row(row)
+                if row[0] < _ARRAY and row[1] < _ONE_BYTE:
+                    known.add(row[:_SCHEMA_BYTES])
 
 
 def _key(codec: StateCodec, columns: Sequence[Any], key: Any) -> pb.Key:

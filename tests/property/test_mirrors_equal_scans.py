@@ -1,0 +1,166 @@
+"""Whatever happens to a state and to the watch of its mirror: after each message, each key group of the copy is what
+the state was at the epoch that the copy's answers name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyhole.client.mirror_copy import MirrorCopy, MirrorLimits
+from keyhole.client.mirror_keeping import MirrorKeeper
+from keyhole.client.wire.watch_stream import StoredMessage
+from keyhole.errors import KeyholeError, RequestError, ResumeGone, ServerLost, TooSlow, UnavailableError
+from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
+from keyhole.testing.clock import ManualClock
+from keyhole.v1 import query_pb2 as pb
+from services.state_server.read.watching import WatchLimits
+from services.state_server.registry import Registry
+from services.state_server.servicers.watches import Watches
+from tests.support.hosts import Hosted
+from tests.support.states import CODEC, group, key, row
+from tests.support.waiting import LONG_SECONDS
+
+KEYS = [f"k{number}" for number in range(12)]
+ENDS: dict[str, KeyholeError] = {
+    "cut": ServerLost("a proxy has gone"),
+    "slow": TooSlow("taken too slowly"),
+    "gone": ResumeGone("compacted"),
+}
+
+
+class World:
+    """Owners of one state, one after the other, and a mirror of it."""
+
+    def __init__(self, page: int) -> None:
+        self.kafka = MemoryKafka()
+        self.clock = ManualClock(now_ms=1)
+        self.page = page
+        self.epoch = self.generation = 0
+        # What the state was, by epoch.
+        self.models: dict[int, dict[str, float]] = {0: {}}
+        self.checked = 0
+        self.ended = asyncio.get_running_loop().create_future()
+        self.keeper = MirrorKeeper("app/counts", self.watch, self.copy)
+
+    def copy(self) -> MirrorCopy:
+        return MirrorCopy("app/counts", (), MirrorLimits(100, 100_000))
+
+    async def begin(self) -> None:
+        """The next owner, who has nothing in memory."""
+        self.generation += 1
+        self.hosted = Hosted(kafka=self.kafka, clock=self.clock)
+        registry = Registry("a", "incarnation", lambda: "a:1", 0, 511)
+        registry.tables = self.hosted.tables
+        await self.hosted.own(self.generation, complete=self.epoch)
+        limits = WatchLimits(page_changes=self.page, turn=3)
+        self.watches = Watches(registry, self.clock, lambda of: MemoryChangelog(self.kafka, of), limits)
+
+    async def commit(self, changes: dict[str, float | None]) -> None:
+        self.epoch += 1
+        left = self.models[self.epoch - 1] | changes
+        self.models[self.epoch] = {name: n for name, n in left.items() if n is not None}
+        await self.hosted.apply(self.epoch, {key(name): None if n is None else row(n) for name, n in changes.items()})
+
+    def end(self, why: str) -> None:
+        """The watch ends."""
+        ended, self.ended = self.ended, asyncio.get_running_loop().create_future()
+        ended.set_result(ENDS[why])
+
+    async def watch(self, token: str) -> AsyncGenerator[StoredMessage]:
+        state = pb.StateRef(application="app", state="counts")
+        responses = self.watches.responses(pb.WatchRequest(state=state, token=token, progress_ms=100))
+        ended, whole = self.ended, token
+        async with contextlib.aclosing(responses):
+            while True:
+                coming = asyncio.ensure_future(anext(responses))
+                try:
+                    await asyncio.wait([coming, ended], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not coming.done():
+                        coming.cancel()
+                        await asyncio.wait([coming])
+                if ended.done():
+                    raise ended.result()
+                try:
+                    message = coming.result()
+                except (UnavailableError, RequestError) as error:
+                    # Of an owner that goes: a proxy waits for the next one.
+                    raise ServerLost("an owner has gone") from error
+                whole = message.token or whole
+                yield StoredMessage(CODEC, message, whole)
+                self.check()
+
+    def check(self) -> None:
+        """The mirror has taken in another message."""
+        if (copy := self.keeper.shown) is None:
+            return
+        self.checked += 1
+        found: dict[str, float] = {}
+        epochs: dict[int, int] = {}
+        for entry in copy.keyed_entries():
+            found[entry.key] = entry.value.n
+            assert epochs.setdefault(group(entry.key), entry.source.epoch) == entry.source.epoch
+        for name, answer in zip(KEYS, copy.answers(KEYS), strict=True):
+            epoch = epochs.setdefault(group(name), answer.epoch)
+            assert epoch == answer.epoch
+            expected = self.models[epoch].get(name)
+            assert (found.get(name), answer.value and answer.value.n) == (expected, expected)
+        assert copy.entries == len(found)
+
+    async def tick(self) -> None:
+        """Time passes, by which a watch says that all has come."""
+        while True:
+            await asyncio.sleep(0.01)
+            self.clock.advance(0.1)
+
+
+CHANGES = st.dictionaries(
+    st.sampled_from(KEYS), st.none() | st.integers(0, 99).map(float), min_size=1, max_size=len(KEYS)
+)
+STEPS = st.lists(st.one_of(CHANGES, CHANGES, st.sampled_from([*ENDS, "owner", "wait"])), min_size=2, max_size=14)
+
+
+async def _run(page: int, steps: list[Any]) -> None:
+    world = World(page)
+    await world.begin()
+    await world.commit({"k0": 1.0, "k1": 2.0})
+    ticking = asyncio.create_task(world.tick())
+    try:
+        await world.keeper.begin(LONG_SECONDS)
+        for step in steps:
+            if isinstance(step, dict):
+                await world.commit(step)
+            elif step == "owner":
+                await world.hosted.host.close()
+                await world.begin()
+                world.end("cut")
+            elif step == "wait":
+                await world.keeper.reached(world.epoch, LONG_SECONDS)
+            else:
+                world.end(step)
+        await world.keeper.reached(world.epoch, LONG_SECONDS)
+        world.check()
+        assert world.keeper.shown is not None
+        assert {entry.key: entry.value.n for entry in world.keeper.shown.keyed_entries()} == world.models[world.epoch]
+    finally:
+        ticking.cancel()
+        await world.keeper.end()
+        await world.hosted.host.close()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.client.mirror_keeping._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("keyhole.client.mirror_keeping._MOST_PAUSE_SECONDS", 0.001)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([1, 3, 500]), STEPS)
+def test_a_mirror_equals_a_scan_at_its_epoch_whatever_ends_its_watch(page: int, steps: list[Any]) -> None:
+    asyncio.run(_run(page, steps))

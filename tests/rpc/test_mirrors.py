@@ -1,0 +1,314 @@
+"""Mirrors by the client library: what they show, what they ask a server for, and what they do where a watch ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from keyhole import Answer, AsyncClient, Client, errors
+from keyhole.client import AsyncMirror, Mirror
+from keyhole.client.mirror_copy import MirrorCopy
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
+from keyhole.model.read import Role
+from keyhole.model.state import StateDescriptor
+from keyhole.testing.changelog import MemoryKafka
+from services.state_server.read.watched_changes import Changes
+from services.state_server.read.watcher import Watcher
+from services.state_server.read.watching import WatchLimits
+from tests.support.entries import hourly
+from tests.support.proxies import proxy_of
+from tests.support.readings import descriptor, row
+from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import LONG_SECONDS, eventually
+
+PATH = "weather/readings"
+
+
+def many(count: int, celsius: float = 0.0) -> dict[Any, bytes]:
+    return {f"sensor-{number}": row(celsius + number) for number in range(count)}
+
+
+def shown(mirror: AsyncMirror[Any]) -> dict[Any, float]:
+    return {entry.key: entry.value.celsius for entry in mirror}
+
+
+def expected(count: int, celsius: float = 0.0) -> dict[str, float]:
+    return {f"sensor-{number}": celsius + number for number in range(count)}
+
+
+async def owning(server: RunningServer, of: StateDescriptor | None = None) -> StateDescriptor:
+    made = server.made_topic(of or descriptor())
+    await server.own(made)
+    return made
+
+
+@dataclass
+class Reading:
+    celsius: float
+
+
+async def test_a_mirror_answers_as_lookups_do_and_asks_a_server_where_that_is_wanted() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server)
+        await server.commit(many(20))
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
+        unused = client.mirror(PATH)
+        with pytest.raises(errors.Unsupported, match="has not begun"):
+            unused.get("sensor-1")
+        mirror = await stack.enter_async_context(client.mirror(PATH))
+        assert (len(mirror), mirror.epoch, bool(mirror)) == (20, 1, True)
+        assert shown(mirror) == expected(20)
+        answer, looked_up = mirror.get("sensor-7"), await client.get("weather", "readings", "sensor-7")
+        assert type(answer) is Answer
+        assert (answer.found, answer.value, answer.epoch) == (True, looked_up.value, looked_up.epoch)
+        assert answer.commit_time == looked_up.commit_time is not None
+        assert (answer.role, answer.server) == (Role.MIRROR, "")
+        assert answer.source.as_of is not None
+        assert 0 <= mirror.age_seconds < LONG_SECONDS
+        absent = mirror.get("nothing")
+        assert (absent.found, absent.value, absent.epoch) == (False, None, 1)
+        assert ("sensor-1" in mirror, "nothing" in mirror) == (True, False)
+        for wrong in (7, None, ("sensor-1", 1)):
+            with pytest.raises((errors.KeyMismatch, errors.NullKey)):
+                mirror.get(wrong)
+        with pytest.raises(errors.MalformedRequest, match="characters"):
+            mirror.get_many("sensor-1")
+
+        # What is committed is there at once, and deletions are.
+        await server.commit({"sensor-1": None, "sensor-2": row(9.0)})
+        await mirror.wait_for(2)
+        assert [answer.found for answer in mirror.get_many(["sensor-1", "sensor-2", "sensor-3"])] == [False, True, True]
+        assert [answer.epoch for answer in mirror.get_many(["sensor-1", "sensor-2", "sensor-3"])] == [2, 2, 2]
+        assert len(mirror) == 19
+
+        # By the copy where it is good enough, else by a server.
+        assert (await mirror.fetch("sensor-2", max_staleness=LONG_SECONDS, min_epoch=2)).role is Role.MIRROR
+        assert (await mirror.fetch("sensor-2", stale="never")).role is Role.OWNER
+        with pytest.raises(errors.TooStale, match="server a"):
+            await mirror.fetch("sensor-2", max_staleness=0.001, timeout=0.2)
+        both = await mirror.fetch_many(["sensor-1", "sensor-2"], as_of=1)
+        assert [(of.found, of.role, of.epoch) for of in both] == [(True, Role.OWNER, 1)] * 2
+        with pytest.raises(errors.EpochNotReached):
+            await mirror.fetch("sensor-2", min_epoch=3, timeout=0.2)
+        with pytest.raises(errors.EpochNotReached, match="has not reached epoch 3"):
+            await mirror.wait_for(3, timeout=0.05)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'limit'"):
+            await mirror.fetch("sensor-2", limit=3)  # type: ignore[call-arg]
+        with pytest.raises(errors.Unsupported, match="begins once"):
+            await mirror.__aenter__()
+
+        # Of some keys, with values of a type.
+        some = client.state(PATH, value=Reading).mirror("sensor-2", "sensor-99")
+        async with some:
+            assert (len(some), some.get("sensor-2").value, some.get("sensor-99").found) == (1, Reading(9.0), False)
+            assert [entry.value for entry in some] == [Reading(9.0)]
+            with pytest.raises(errors.MalformedRequest, match="none of them"):
+                some.get("sensor-3")
+            assert (await some.fetch("sensor-3")).value == Reading(3.0)
+            await server.commit({"sensor-99": row(1.0), "sensor-3": row(1.0)})
+            await some.wait_for(3)
+            assert (len(some), some.get("sensor-99").value) == (2, Reading(1.0))
+        with pytest.raises(errors.ClientClosed, match="is closed"):
+            some.get("sensor-2")
+        await some.close()
+        await client.close()
+        await eventually(lambda: "not there" in repr(mirror))
+        with pytest.raises(errors.ClientClosed):
+            mirror.get("sensor-1")
+
+
+async def test_a_mirror_that_can_not_be_says_why_when_it_begins() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server)
+        await server.commit(many(20))
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
+
+        async def refused(*keys: Any, path: str = PATH, **options: Any) -> errors.KeyholeError:
+            with pytest.raises(errors.KeyholeError) as caught:
+                async with client.mirror(path, *keys, **options):
+                    pass
+            return caught.value
+
+        assert isinstance(await refused(path="weather/nothing"), errors.UnknownState)
+        assert isinstance(await refused(path="weather"), errors.InvalidConfiguration)
+        assert isinstance(await refused(7), errors.KeyMismatch)
+        assert isinstance(await refused(max_entries=0), errors.MalformedRequest)
+        large = await refused(max_entries=19)
+        assert isinstance(large, errors.TooLarge)
+        assert (large.facts["bound"], large.facts["limit"]) == ("max_entries", "19")
+        assert (await refused(max_bytes=2_000)).facts["bound"] == "max_bytes"
+        with pytest.raises(TypeError, match="unexpected keyword argument 'after'"):
+            client.mirror(PATH, after="")  # type: ignore[call-arg]
+        with pytest.raises(errors.Unsupported):
+            client.session().state(PATH).mirror()
+        snapshot = await client.snapshot(PATH)
+        with pytest.raises(errors.Unsupported):
+            snapshot.state(PATH).mirror()
+
+        # One that grows beyond its bounds says so to whoever reads it, and lets go of what it has.
+        async with client.mirror(PATH, max_entries=20) as mirror:
+            await server.commit({"one-more": row(1.0)})
+            with pytest.raises(errors.TooLarge, match="max_entries=20"):
+                await mirror.wait_for(2)
+            for _ in range(2):
+                with pytest.raises(errors.TooLarge, match="larger max_entries"):
+                    mirror.get("sensor-1")
+        # So does one whose state goes.
+        async with client.mirror(PATH) as mirror:
+            await server.retire()
+            with pytest.raises((errors.UnknownApplication, errors.UnknownState)):
+                await mirror.wait_for(99)
+
+
+async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server, hourly())
+        await server.commit({("s1", 1): row(1.0), ("s2", 2): row(2.0), ("s2", 3): row(3.0), ("s20", 1): row(4.0)})
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        async with client.mirror("weather/hourly", "s2", ("s1", 2)) as mirror:
+            assert {(entry.key, entry.map_key): entry.value.celsius for entry in mirror} == {
+                ("s2", 2): 2.0,
+                ("s2", 3): 3.0,
+            }
+            assert mirror.get(("s2", 3)).value.celsius == 3.0
+            assert not mirror.get(("s2", 4))
+            assert not mirror.get(("s1", 2))
+            for other in (("s1", 1), ("s20", 1)):
+                with pytest.raises(errors.MalformedRequest):
+                    mirror.get(other)
+            with pytest.raises(errors.KeyMismatch):
+                mirror.get("s2")
+
+
+async def test_threads_read_whole_epochs_of_a_key_group_while_it_changes() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        codec = StateCodec(await owning(server))
+        of_one = [key for key in many(400) if group_of(codec.storage_key(key)) == 3]
+        await server.commit({key: row(1.0) for key in of_one})
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        torn: list[Any] = []
+        stop = threading.Event()
+
+        def reading(mirror: Mirror[Any]) -> None:
+            while not stop.is_set():
+                answers = [*mirror.get_many(of_one), *mirror]
+                if len({(answer.value.celsius, answer.source.epoch) for answer in answers}) > 2:
+                    torn.append(answers)
+                alone = mirror.get(of_one[-1])
+                if alone.value.celsius != alone.epoch:
+                    torn.append(alone)
+
+        def threaded() -> None:
+            client = Client(proxy.address, timeout=LONG_SECONDS)
+            with client, client.state(PATH, value=Reading).mirror() as mirror:
+                threads = [threading.Thread(target=reading, args=(mirror,)) for _ in range(3)]
+                for thread in threads:
+                    thread.start()
+                mirror.wait_for(9, timeout=LONG_SECONDS)
+                stop.set()
+                for thread in threads:
+                    thread.join()
+                assert mirror.get(of_one[0]).value == Reading(9.0)
+                assert mirror.fetch(of_one[0]).role is Role.MIRROR
+                assert mirror.fetch(of_one[0], stale="never").value == Reading(9.0)
+                client.close()
+                with pytest.raises(errors.ClientClosed):
+                    mirror.get(of_one[0])
+
+        task = asyncio.create_task(asyncio.to_thread(threaded))
+        for epoch in range(2, 10):
+            await server.commit({key: row(float(epoch)) for key in of_one})
+        await task
+        assert not torn
+
+
+async def test_a_copy_goes_on_while_nobody_is_there_and_behind_it_where_it_can() -> None:
+    kafka = MemoryKafka()
+    async with AsyncExitStack() as stack:
+        b = await stack.enter_async_context(state_server("b", kafka))
+        a_alone = AsyncExitStack()
+        a = await a_alone.enter_async_context(state_server("a", kafka))
+        of = await owning(a)
+        await a.commit(many(30))
+        going = AsyncExitStack()
+        proxy = await going.enter_async_context(proxy_of(a.address, b.address))
+        second = await stack.enter_async_context(proxy_of(a.address, b.address))
+        client = await stack.enter_async_context(AsyncClient([proxy.address, second.address], timeout=LONG_SECONDS))
+        async with client.mirror(PATH) as mirror:
+            # A proxy goes, then the owner.
+            await going.aclose()
+            await a.commit(many(30, 100.0))
+            await mirror.wait_for(2)
+            assert shown(mirror) == expected(30, 100.0)
+            before = mirror.as_of
+            await a_alone.aclose()
+            assert shown(mirror) == expected(30, 100.0)
+            assert mirror.get("sensor-3").source.as_of == before
+            await b.succeed(a)
+            await b.commit({"sensor-3": None, "new": row(1.0)})
+            await mirror.wait_for(3)
+            assert mirror.get("new").value.celsius == 1.0
+            assert not mirror.get("sensor-3")
+            assert (len(mirror), mirror.copies_taken) == (30, 1)
+            # The same name is another state.
+            kafka.delete_topic(of.topic)
+            await b.evolve(b.made_topic(descriptor()))
+            with pytest.raises(errors.StaleDescriptor):
+                await mirror.wait_for(99)
+
+
+async def test_where_changes_are_gone_or_came_too_fast_another_copy_takes_the_place_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.state_server.servicers.watches.WatchLimits", lambda: WatchLimits(page_changes=2))
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server)
+        await server.commit(many(30))
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
+        async with client.mirror(PATH) as mirror:
+            # What can be read after each message.
+            seen: list[int] = []
+            take = MirrorCopy.take
+
+            def seeing(of: MirrorCopy, message: Any) -> None:
+                take(of, message)
+                seen.append(len(mirror))
+
+            monkeypatch.setattr(MirrorCopy, "take", seeing)
+
+            def let_go(watcher: Watcher, pending: Any) -> None:
+                watcher.error = errors.TooSlow("by this test")
+
+            with monkeypatch.context() as slow:
+                slow.setattr(Watcher, "give", let_go)
+                await server.commit({"sensor-1": row(7.0)})
+                await eventually(lambda: mirror.copies_taken == 2)
+            assert mirror.get("sensor-1").value.celsius == 7.0
+            # What has changed is not in memory, and may be compacted by now.
+            with monkeypatch.context() as gone:
+                gone.setattr("services.state_server.read.watching.RESUMABLE_MS", -1)
+                gone.setattr(Changes, "_keep", lambda of, epoch: of._gap(epoch.key_group, epoch.after))
+                await server.commit({"sensor-2": row(8.0), "sensor-3": None})
+                await eventually(lambda: mirror.copies_taken == 3)
+            assert (mirror.get("sensor-2").value.celsius, mirror.get("sensor-3").found) == (8.0, False)
+            await server.commit({"sensor-4": row(9.0)})
+            await mirror.wait_for(4)
+            assert (len(mirror), mirror.get("sensor-4").value.celsius, mirror.copies_taken) == (29, 9.0, 3)
+            # Never a copy that is not whole.
+            assert len(seen) > 30
+            assert set(seen) == {30, 29}
