@@ -83,6 +83,21 @@ CONTRADICTIONS = {
         KAFKA | job(stateServer={"store": {"volume": "persistentClaim", "size": "1Gi"}}),
         "jobs[temperature-monitor].stateServer.store.storageClassName is empty",
     ),
+    "no state servers": (
+        KAFKA | job(stateServer={"sidecar": False}),
+        "jobs[temperature-monitor].stateServer.sidecar is false, and there are no other state servers",
+    ),
+    "claims of no sidecar": (
+        KAFKA
+        | {"stateServers": {"enabled": True}}
+        | job(
+            stateServer={
+                "sidecar": False,
+                "store": {"volume": "persistentClaim", "size": "1Gi", "storageClassName": "a"},
+            }
+        ),
+        "jobs[temperature-monitor].stateServer.store asks for claims of the sidecars",
+    ),
     "two jobs of a name": (KAFKA | {"jobs": [JOB, JOB | {"application": "other"}]}, "two jobs have the name"),
     "two jobs of an application": (
         KAFKA | {"jobs": [JOB, JOB | {"name": "again", "application": "temperature-monitor"}]},

@@ -272,3 +272,32 @@ def test_a_source_runs_where_it_is_wanted_and_knows_kafka() -> None:
     assert settings["KEYHOLE_READINGS_BOOTSTRAP_SERVERS"] == "keyhole-kafka.data.svc.cluster.local:9092"
     assert settings["KEYHOLE_READINGS_TOPIC"] == "readings"
     assert not [of for of in pods(scenario(CI / "own-job-values.yaml")) if of.of.endswith("-source")]
+
+
+def test_of_two_drivers_one_stands_by_and_executors_come_back_to_their_own() -> None:
+    objects = render(KAFKA, {"jobs": [JOB | {"driver": {"standby": True}}]})
+    of = one(objects, "Deployment", "keyhole-temperature-monitor-driver")["spec"]
+    assert of["replicas"] == 2
+    assert of["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    driver = pod(objects, DRIVER)
+    [spread] = driver.spec["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == of["selector"]["matchLabels"]
+    [container] = driver.containers
+    assert environment(container)["KEYHOLE_JOB_DRIVER_GROUP"] == "temperature-monitor"
+    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
+    # The name of the service is both drivers'.
+    assert spark_conf(objects)["spark.driver.host"] == "${env:POD_IP}"
+    alone = environment(pod(scenario(CI / "job-values.yaml"), DRIVER).containers[0])
+    assert "KEYHOLE_JOB_DRIVER_GROUP" not in alone
+
+
+def test_the_states_of_a_job_can_be_on_state_servers_that_stay_where_its_driver_is_lost() -> None:
+    servers = {"stateServers": {"enabled": True}, "jobs": [JOB | {"stateServer": {"sidecar": False}}]}
+    objects = render(KAFKA, servers)
+    executor = pod(objects, EXECUTOR)
+    assert [of["name"] for of in executor.containers] == ["spark-executor"]
+    assert "keyhole.dev/state-server" not in executor.metadata["labels"]
+    assert [of["name"] for of in executor.spec["volumes"]] == ["tmp", "checkpoint"]
+    [driver] = pod(objects, DRIVER).containers
+    given = environment(driver)["KEYHOLE_JOB_SERVERS"]
+    assert given == "dns:keyhole-state-server.data.svc.cluster.local:7410"

@@ -23,6 +23,7 @@ from keyhole import logs
 from keyhole.spark import queryable
 from keyhole.spark.session import local_settings, start_session
 from keyhole.spark.sink import Sink
+from keyhole.spark.standing_by import await_lead
 from keyhole.testing.kill_points import KillPoints
 
 STATE, MADE_IN_TASKS = "counts", "summaries"
@@ -108,6 +109,7 @@ def main() -> None:
     jars = [Path(jar) for jar in options["jars"]]
     settings = local_settings(jars, directory / "spark", checkpoint=options["checkpoint"])
     spark = start_session("counting", settings | {"spark.log.level": "ERROR"} | options["spark"])
+    await_lead(spark)
     observer = KillPoints.from_environ(os.environ)
     source = events(spark, options["topic"], options["bootstrap_servers"], options["per_trigger"])
     if options["mode"] in ("reducing", "merging"):

@@ -97,7 +97,12 @@ class Pipeline:
         )
         return self.server
 
-    def start_driver(self, environ: Mapping[str, str] | None = None, per_trigger: int = _EVENTS_PER_EPOCH) -> Child:
+    def start_driver(
+        self,
+        environ: Mapping[str, str] | None = None,
+        per_trigger: int = _EVENTS_PER_EPOCH,
+        name: str = "driver",
+    ) -> Child:
         options = {
             "topic": self.topic,
             "bootstrap_servers": self.bootstrap_servers,
@@ -117,8 +122,8 @@ class Pipeline:
             "KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS": "180",
         }
         command = [sys.executable, "-m", "tests.support.counting_job"]
-        log = self.directory / "driver.log"
-        self.driver = Child("driver", command, log, {**os.environ, **settings, **(environ or {})})
+        log = self.directory / f"{name}.log"
+        self.driver = Child(name, command, log, {**os.environ, **settings, **(environ or {})})
         return self.driver
 
     def kill_server_at(self, steps: Sequence[Step], environ: Mapping[str, str] | None = None) -> None:

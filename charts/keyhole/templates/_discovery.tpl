@@ -40,8 +40,8 @@ dns:{{ .Release.Name }}-client-proxy-pods.{{ .Release.Namespace }}.svc.{{ .Value
 {{- end -}}
 {{- end }}
 
-{{/* Those that a feed gives key groups to. By DNS, also where others list pods: its image has no client for that, and its pod no rights. */}}
-{{- define "keyhole.discovery.feedServers" -}}
+{{/* Those that a feed, or a job without sidecars, gives key groups to. By DNS, also where others list pods: a feed's image has no client for that, and its pod no rights. */}}
+{{- define "keyhole.discovery.givenServers" -}}
 {{- if eq .Values.discovery.kind "static" -}}
 {{ join "," .Values.discovery.servers }}
 {{- else -}}

@@ -63,7 +63,12 @@ spark.sql.session.timeZone: UTC
 spark.master: k8s://https://kubernetes.default.svc
 spark.submit.deployMode: client
 spark.app.name: {{ $job.application }}
+{{- if $job.driver.standby }}
+# The name of the service is both drivers'.
+spark.driver.host: ${env:POD_IP}
+{{- else }}
 spark.driver.host: {{ $job.fullname }}-driver.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
+{{- end }}
 spark.driver.bindAddress: 0.0.0.0
 spark.driver.port: "7078"
 spark.driver.blockManager.port: "7079"

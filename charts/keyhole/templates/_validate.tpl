@@ -125,6 +125,12 @@
 {{- fail (printf "%s.stateServer.store.storageClassName is empty: Spark makes the executors' claims, and makes none without a class" $path) }}
 {{- end }}
 {{- end }}
+{{- if and (not $job.stateServer.sidecar) (not $.Values.stateServers.enabled) (ne $.Values.discovery.kind "static") }}
+{{- fail (printf "%s.stateServer.sidecar is false, and there are no other state servers: enable stateServers, or name some in discovery.servers (discovery.kind: static)" $path) }}
+{{- end }}
+{{- if and (not $job.stateServer.sidecar) (eq $job.stateServer.store.volume "persistentClaim") }}
+{{- fail (printf "%s.stateServer.sidecar is false, and %s.stateServer.store asks for claims of the sidecars: leave it out; stateServers.store is that of the others" $path $path) }}
+{{- end }}
 {{- include "keyhole.validate.jobMemory" (dict "path" $path "job" $job) }}
 {{- include "keyhole.validate.ownSettings" (dict "root" $ "path" $path "job" $job) }}
 {{- if and $job.source.enabled (not $job.source.settingsPrefix) }}

@@ -158,6 +158,8 @@ class JobConfig(SecuritySettings):
         proxy: host:port of a client proxy; only for jobs that read states.
         stats: host:port on which the metrics exporter asks the driver for its figures; empty: on none.
         metrics: host:port of its own /metrics; empty: none.
+        driver_group: Drivers of the application with this name stand by for each other: one leads, and each other one
+            waits, with Spark up, until that is gone; empty: this one waits for nobody.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_JOB_"
@@ -171,6 +173,7 @@ class JobConfig(SecuritySettings):
     proxy: str = f"127.0.0.1:{DEFAULT_PROXY_PORT}"
     stats: str = ""
     metrics: str = ""
+    driver_group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

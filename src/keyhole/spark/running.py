@@ -27,6 +27,7 @@ from keyhole.changelog.kafka.record_topics import await_topic
 from keyhole.config import CLUSTER, JobConfig, SourceConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.spark.session import FETCH_S3, FILE_CHECKPOINTS, cluster_settings, local_settings, start_session
+from keyhole.spark.standing_by import GROUP_VARIABLE, await_lead
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 
 ROCKSDB: Mapping[str, str] = MappingProxyType(
@@ -43,6 +44,8 @@ _PLAN = "\n=== Streaming Query ==="
 # An error of ours that a task has raised: Spark prints it under the stacks of all that it has come through.
 _OF_A_TASK = re.compile(r"^keyhole\.errors\.\w+: (.+)$", re.MULTILINE)
 _LOOK_SECONDS = 0.2
+_STOPPED = threading.Event()
+"""SIGTERM has come, also before there is a query."""
 _TOPIC_SECONDS = 60.0
 # Kafka's default is 500. A task of Spark's asks for the topic's end once it has its records. The broker answers that
 # when the fetch before it, by the same connection, has got records, or has waited so long for them.
@@ -79,6 +82,8 @@ def session(
 ) -> SparkSession:
     """Starts Spark in this process: on this machine alone, or as the driver of a cluster.
 
+    Where KEYHOLE_JOB_DRIVER_GROUP is set, it returns once this driver leads.
+
     Args:
         more: Other settings of Spark's.
         cores: For tasks, where it is on this machine: how many run at once.
@@ -92,7 +97,12 @@ def session(
         settings = local_settings(
             jars, config.directory, cores=cores, partitions=config.shuffle_partitions, checkpoint=config.checkpoint
         )
-    return start_session(application, {**settings, **more})
+    started = start_session(application, {**settings, **more})
+    if os.environ.get(GROUP_VARIABLE):
+        job = load(JobConfig, os.environ, application=os.environ.get("KEYHOLE_JOB_APPLICATION", application))
+        if not await_lead(started, job, given_up=_STOPPED.is_set):
+            raise SystemExit(0)  # as after SIGTERM at any other time
+    return started
 
 
 def records(spark: SparkSession, bootstrap_servers: str, config: TopicJobConfig) -> DataFrame:
@@ -184,7 +194,8 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], _Query | Sequence[_Q
 
 
 def _until_its_end(name: str, start: Callable[[Mapping[str, str]], _Query | Sequence[_Query]]) -> int:
-    stopped = threading.Event()
+    stopped = _STOPPED
+    stopped.clear()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
         started = start(os.environ)

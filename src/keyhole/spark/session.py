@@ -22,6 +22,7 @@ from keyhole.model.names import checked_name
 from keyhole.spark.driver.data_frames import refuse_connect
 from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS, submit_options
+from keyhole.spark.standing_by import await_lead
 
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
@@ -164,7 +165,8 @@ def session(
         spark = session("shop")
 
     On this machine what Spark writes beside checkpoints is in a temporary folder, which goes with the process. Jars are
-    those that Spark is told of in its own ways: `spark-submit --jars`, or `keyhole dev`.
+    those that Spark is told of in its own ways: `spark-submit --jars`, or `keyhole dev`. Where KEYHOLE_JOB_DRIVER_GROUP
+    is set, it returns once this driver leads (keyhole.spark.standing_by).
 
     Args:
         application: Names the session, and the application whose states the job feeds where KEYHOLE_JOB_APPLICATION
@@ -187,6 +189,7 @@ def session(
             'Spark has no connector for Kafka: start the job by spark-submit --jars "$(keyhole jars)", or by '
             "`keyhole dev`, which gives it one; a session that is open already keeps what it has"
         )
+    await_lead(started)
     return started
 
 

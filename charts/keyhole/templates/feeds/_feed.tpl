@@ -32,7 +32,7 @@
 {{- $feed := .feed }}
 - {name: KEYHOLE_JOB_APPLICATION, value: {{ $feed.application | quote }}}
 - name: KEYHOLE_JOB_SERVERS
-  value: {{ include "keyhole.discovery.feedServers" $root | quote }}
+  value: {{ include "keyhole.discovery.givenServers" $root | quote }}
 - name: KEYHOLE_JOB_BOOTSTRAP_SERVERS
   value: {{ include "keyhole.kafka.bootstrapServers" $root | quote }}
 - {name: KEYHOLE_JOB_METRICS, value: "0.0.0.0:7431"}

@@ -16,8 +16,17 @@ executor-pod.yaml: |
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - {name: SPARK_CONF_DIR, value: /etc/spark}
 - {name: KEYHOLE_JOB_APPLICATION, value: {{ $job.application }}}
+{{- if $job.driver.standby }}
+- {name: KEYHOLE_JOB_DRIVER_GROUP, value: {{ $job.name }}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end }}
+{{- if $job.stateServer.sidecar }}
 # The sidecar of each executor.
 - {name: KEYHOLE_JOB_SERVERS, value: "{host}:7410"}
+{{- else }}
+- {name: KEYHOLE_JOB_SERVERS, value: {{ include "keyhole.discovery.givenServers" $root | quote }}}
+{{- end }}
 - name: KEYHOLE_JOB_BOOTSTRAP_SERVERS
   value: {{ include "keyhole.kafka.bootstrapServers" $root | quote }}
 {{- if $root.Values.clientProxy.enabled }}

@@ -1,0 +1,41 @@
+"""Runs a batch of nothing, so that the first one of a job finds the JVM's classes loaded and Python workers started."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+_ROWS = 8
+# The session's own may write to object stores alone.
+_CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
+_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def warm_up(session: SparkSession) -> None:
+    """Blocks for some seconds. Where it fails, the log says so: the first batch finds out what is wrong, if it is."""
+    own = session.newSession()
+    own.conf.set(_CHECKPOINTS, _FILES)
+    try:
+        with tempfile.TemporaryDirectory(prefix="keyhole-warming-") as folder:
+            rows = own.readStream.format("rate-micro-batch").option("rowsPerBatch", _ROWS).load()
+            writer = rows.writeStream.foreachBatch(_take).trigger(availableNow=True)
+            writer.option("checkpointLocation", Path(folder).as_uri()).start().awaitTermination()
+    except (PySparkException, Py4JError, OSError):
+        _log.warning("Spark could not be warmed", exc_info=True)
+
+
+def _take(batch: DataFrame, batch_id: int) -> None:
+    batch.repartition(2).mapInArrow(_same, batch.schema).collect()
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
