@@ -54,8 +54,9 @@ TO_DO: dict[type[KeyholeError], str] = {
     "([kinds](kinds.md)).",
     errors.MalformedRequest: "Follow what the message says of the parameter or the body; a client of your own follows "
     "[clients](clients.md).",
-    errors.TooLarge: "Ask for fewer keys at once, or store smaller values; the facts have the limit "
-    "([large values](clients.md#large-values)).",
+    errors.TooLarge: "Ask for fewer keys at once, or store smaller values "
+    "([large values](clients.md#large-values)); of a scan ask for less ([caps](reads.md#caps)). The facts have the "
+    "limit.",
     errors.EpochGone: "Read a newer epoch: the fact `oldest` names the first one that is kept. Make a new snapshot, or "
     "give the state a larger `keep_epochs` ([reads](reads.md#of-one-epoch)).",
     errors.ResumeGone: "Begin the watch without a token: its rows then are the state as it is. Keep a token no longer "

@@ -13,6 +13,7 @@ from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.metrics.serving import SERVICE, StatsServicer
+from keyhole.rpc.scan_caps import ScanCaps
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
 from services.client_proxy.directory import Directory
@@ -40,7 +41,18 @@ class ClientProxy:
         self._directory = Directory(
             discovery, config.hop_timeout_seconds, clock, config.credentials, frozenset(config.applications)
         )
-        self._servicer = ProxyServicer(self._directory, config.default_timeout_seconds)
+        self._servicer = ProxyServicer(
+            self._directory,
+            config.default_timeout_seconds,
+            max_scans=config.max_scans,
+            caps=ScanCaps(
+                config.max_caller_scans,
+                config.max_scan_rows,
+                config.max_scan_bytes,
+                config.max_scan_seconds,
+                config.PREFIX,
+            ),
+        )
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
         self._stats = ProxyStats(self._directory, self._servicer, lambda: joined(socket.gethostname(), self._rpc.port))

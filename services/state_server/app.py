@@ -19,6 +19,7 @@ from keyhole.config import StateServerConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.protocol.failpoints import NoObserver, StepObserver
+from keyhole.rpc.scan_caps import ScanCaps
 from keyhole.rpc.server import RpcServer
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.choices import chosen_engine
@@ -26,6 +27,7 @@ from keyhole.stores.rules import MAX_KEY_BYTES
 from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc, stats_pb2_grpc
 from services.state_server.host_settings import HostSettings
 from services.state_server.metrics import ServerStats
+from services.state_server.read.scans import ScanLimits
 from services.state_server.registry import Registry
 from services.state_server.replica.member import ReplicaMember, Share
 from services.state_server.replica.take_over import StateShare
@@ -109,7 +111,15 @@ class StateServer:
             counts=registry.counts,
         )
         control = StateServerServicer(registry, self._changelog, settings)
-        queries = QueryServicer(registry, self._clock, self._changelog)
+        caps = ScanCaps(
+            self._config.max_caller_scans,
+            self._config.max_scan_rows,
+            self._config.max_scan_bytes,
+            self._config.max_scan_seconds,
+            self._config.PREFIX,
+        )
+        limits = ScanLimits(most=self._config.max_scans)
+        queries = QueryServicer(registry, self._clock, self._changelog, limits, caps)
         stats = ServerStats(
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
         )

@@ -117,7 +117,7 @@ class MalformedRequest(RequestError):
 
 
 class TooLarge(RequestError):
-    """A value, or all that one call asks for, is larger than a message may be; the facts have the limit."""
+    """A value, or what one call or scan asks for, is larger than it may be; the facts have the limit."""
 
     reason, code = "TOO_LARGE", "OUT_OF_RANGE"
 

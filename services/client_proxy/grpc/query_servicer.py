@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import InternalError, KeyholeError, Overloaded
+from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, Overloaded
 from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame
+from keyhole.rpc.scan_caps import NO_CAPS, CallerScans, ScanCaps
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -47,6 +48,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         default_timeout_seconds: For requests that bring no deadline.
         max_keys: Beyond so many keys under way, requests are refused as overloaded.
         max_scans: The same for scans, and `max_watches` for watches.
+        caps: What one caller may take by scans.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         max_keys: int = 262_144,
         max_scans: int = 256,
         max_watches: int = 20_000,
+        caps: ScanCaps = NO_CAPS,
     ) -> None:
         self._directory = directory
         self._default_timeout = default_timeout_seconds
         self._max_scans = max_scans
         self._max_watches = max_watches
         self._scans = 0
+        self._caller_scans = CallerScans(caps, directory.clock, "this proxy")
         self.counts = ProxyCounts(directory.clock)
         self._storage_reads = StorageReads(directory, self.counts, max_keys)
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
@@ -157,15 +161,22 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         check_consistency(request.options)
         if self._scans >= self._max_scans:
             raise Overloaded(f"{self._scans} scans are under way in this proxy, and no more may be; try again")
-        self._scans += 1
-        try:
-            deadline = self._deadline(context)
-            await self._directory.known(_name(request.state), deadline)
-            async with aclosing(Scanning(self._directory, request, deadline).pages()) as pages:
-                async for page in pages:
-                    yield page
-        finally:
-            self._scans -= 1
+        with self._caller_scans.open(request) as scan:
+            self._scans += 1
+            deadline, left = self._deadline(context), scan.left()
+            until = deadline if left is None else min(deadline, self._loop.time() + left)
+            try:
+                await self._directory.known(_name(request.state), deadline)
+                async with aclosing(Scanning(self._directory, request, until).pages()) as pages:
+                    async for page in pages:
+                        scan.took(page)
+                        yield page
+            except DeadlineExceeded as error:
+                if until < deadline:
+                    raise scan.took_too_long() from error
+                raise
+            finally:
+                self._scans -= 1
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
         """Yields rows and changes, of whichever servers have them."""

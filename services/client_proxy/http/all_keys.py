@@ -13,6 +13,7 @@ from keyhole.errors import UnavailableError
 from keyhole.model.selection import Selection
 from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.rpc.ordered_pages import ENOUGH_BYTES, Fetched, FetchedEntry, ordered_pages
+from keyhole.rpc.scan_requests import scan_number
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.grpc.query_servicer import ProxyServicer
@@ -59,6 +60,7 @@ class KeysScan:
         bounded = asked.start or asked.stop or asked.descending
         # Once for all key groups. One that is empty makes servers say whether they know of ranges.
         self._selection = selection_to_proto(select) or (pb.Selection() if bounded else None)
+        self._number = scan_number()
         self._deadline = deadline
         self._most_bytes = most_bytes
         self._rows: list[tuple[bytes, bytes, int]] = []
@@ -145,6 +147,7 @@ class KeysScan:
             options=self._options,
             topic_id=descriptor.topic_id,
             selection=self._selection,
+            scan=self._number,
         )
         async with aclosing(scanned_pages(self._servicer, request, self._deadline)) as pages:
             async for page in pages:

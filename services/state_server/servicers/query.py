@@ -18,6 +18,7 @@ from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.requested_aggregates import RequestedAggregates
+from keyhole.rpc.scan_caps import NO_CAPS, CallerScans, ScanCaps
 from keyhole.rpc.scan_requests import is_descending, scan_range, selected_entries
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
@@ -40,6 +41,8 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     Args:
         changelog: Makes the changelog of an application, from which watches read back.
+        scans: What all scans together may take, and one call of them.
+        caps: What one caller may take by scans.
     """
 
     def __init__(
@@ -48,10 +51,12 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         clock: Clock,
         changelog: Callable[[str], Changelog],
         scans: ScanLimits | None = None,
+        caps: ScanCaps = NO_CAPS,
     ) -> None:
         self._registry = registry
         self._clock = clock
         self._scans = Scans(scans or ScanLimits())
+        self._caller_scans = CallerScans(caps, clock, "this server")
         self.watches = Watches(registry, clock, changelog)
         self._counts = registry.counts
 
@@ -118,8 +123,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         asked = RequestedAggregates(table.descriptor, request, select) if request.aggregates else None
         known, sent = len(within.prefix), False
         with (
+            self._caller_scans.open(request) as mine,
             self._scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
-            closing(self._scans.pages(scanned, request.limit, select)) as pages,
+            closing(self._scans.pages(scanned, request.limit, select)) as found,
+            closing(mine.timed(found)) as pages,
         ):
             if asked is not None:
                 async with aclosing(aggregated(pages, asked, scanned.source, selected=selected)) as responses:
@@ -132,9 +139,11 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 for part in portions(map(len, rows)):
                     sent = True
                     map_keys = [key[known:] for key in page.keys[part]]
-                    yield pb.ScanResponse(
+                    response = pb.ScanResponse(
                         source=scanned.source, map_keys=map_keys, values=rows[part], selected=selected
                     )
+                    mine.took(response)
+                    yield response
                 if not sent:
                     # Nothing was found in a first turn: whoever waits for the first page hears that it is looked for.
                     sent = True

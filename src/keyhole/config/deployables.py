@@ -48,6 +48,11 @@ class StateServerConfig(SecuritySettings):
         replica_group: Replicas with the same name share an application's key groups among themselves; each group holds
             all of them once.
         linger_seconds: How long a replica still follows what it has passed on to another one.
+        max_scans: Scans under way of all callers; one more is refused as overloaded.
+        max_caller_scans: The same of one caller; 0: as many as of all.
+        max_scan_rows: That one scan may give; beyond it, it is refused as too large. 0: any number.
+        max_scan_bytes: The same of the bytes of keys and values.
+        max_scan_seconds: The same of its time, from its first call on.
         metrics: host:port of its own /metrics; empty: none.
     """
 
@@ -72,6 +77,11 @@ class StateServerConfig(SecuritySettings):
     applications: tuple[str, ...] = ()
     replica_group: str = "replicas"
     linger_seconds: float = 60.0
+    max_scans: int = 64
+    max_caller_scans: int = 0
+    max_scan_rows: int = 0
+    max_scan_bytes: int = 0
+    max_scan_seconds: float = 0.0
     metrics: str = ""
     log_level: str = "INFO"
 
@@ -87,6 +97,11 @@ class ClientProxyConfig(SecuritySettings):
         default_timeout_seconds: The deadline of requests that bring none.
         hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
         drain_seconds: How long SIGTERM waits for what is under way.
+        max_scans: Scans under way of all callers; one more is refused as overloaded.
+        max_caller_scans: The same of one caller; 0: as many as of all.
+        max_scan_rows: That one scan may give; beyond it, it is refused as too large. 0: any number.
+        max_scan_bytes: The same of the bytes of keys and values.
+        max_scan_seconds: The same of its time, from its first call on.
         metrics: host:port of its own /metrics; empty: none.
         http: host:port of reads over HTTP and JSON; empty: none.
         http_origins: The origins (https://app.example.com) whose web pages may read these; empty: none of another one.
@@ -103,6 +118,11 @@ class ClientProxyConfig(SecuritySettings):
     default_timeout_seconds: float = 5.0
     hop_timeout_seconds: float = 0.1
     drain_seconds: float = 5.0
+    max_scans: int = 256
+    max_caller_scans: int = 0
+    max_scan_rows: int = 0
+    max_scan_bytes: int = 0
+    max_scan_seconds: float = 0.0
     metrics: str = ""
     http: str = ""
     http_origins: tuple[str, ...] = ()

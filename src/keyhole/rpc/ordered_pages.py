@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
+from keyhole.rpc.scan_requests import CALLS_AT_A_TIME
 
 ENOUGH_BYTES = 256 << 10
 """Rows may be large: so much a `fetch` fetches ahead of a key group, and no more than a page beside."""
 
-_AT_A_TIME = 8
 _LEAST_AHEAD, _MOST_AHEAD, _ALL_AHEAD = 16, 1_024, 32_768
 
 
@@ -74,8 +74,8 @@ async def ordered_pages(
 
     while True:
         while empty := [group for group in sorted(open_groups) if not waiting[group]]:
-            for at in range(0, len(empty), _AT_A_TIME):
-                await refill(empty[at : at + _AT_A_TIME])
+            for at in range(0, len(empty), CALLS_AT_A_TIME):
+                await refill(empty[at : at + CALLS_AT_A_TIME])
         pick = max if descending else min
         # Of a group that is open more may come, but nothing before its last entry here.
         safe = pick((waiting[group][-1].key[GROUP_BYTES:] for group in open_groups), default=None)

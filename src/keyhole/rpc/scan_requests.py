@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.selected_entries import SelectedEntries
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
@@ -10,6 +12,9 @@ from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert import key_from_proto
 from keyhole.rpc.convert_predicates import selection_from_proto
 from keyhole.v1 import query_pb2
+
+CALLS_AT_A_TIME = 8
+"""So many key groups a scan in order, or aggregates, ask for at once."""
 
 _MOST_KEY_GROUP = (1 << 8 * GROUP_BYTES) - 1
 
@@ -55,6 +60,11 @@ def selected_entries(descriptor: StateDescriptor, request: query_pb2.ScanRequest
     """
     as_json = request.options.format == query_pb2.VALUE_FORMAT_JSON
     return SelectedEntries(descriptor, selection_from_proto(request.selection), as_json=as_json)
+
+
+def scan_number() -> int:
+    """By which the calls of one scan are known: another one each time."""
+    return random.getrandbits(64) | 1
 
 
 def check_goes_on(codec: StateCodec, request: query_pb2.ScanRequest, page: query_pb2.ScanResponse, who: str) -> None:

@@ -429,11 +429,14 @@ class ScanRequest(_message.Message):
     KEY_GROUP_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
     AGGREGATES_FIELD_NUMBER: _builtins.int
+    SCAN_FIELD_NUMBER: _builtins.int
     descending: _builtins.bool
     limit: _builtins.int
     """The most entries; 0: all."""
     topic_id: _builtins.str
     """The descriptor's, of callers that decode the answer by it: STALE_DESCRIPTOR where the state was made anew since."""
+    scan: _builtins.int
+    """Calls with the same number are of one scan of all keys, and caps are of all of them together. 0: of no other call."""
     @_builtins.property
     def state(self) -> Global___StateRef: ...
     @_builtins.property
@@ -473,10 +476,11 @@ class ScanRequest(_message.Message):
         key_group: Global___KeyGroupScan | None = ...,
         selection: Global___Selection | None = ...,
         aggregates: _abc.Iterable[_predicate_pb2.Aggregate] | None = ...,
+        scan: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "key_group", b"key_group", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "selection", b"selection", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "descending", b"descending", "from", b"from", "key", b"key", "key_group", b"key_group", "limit", b"limit", "options", b"options", "scan", b"scan", "selection", b"selection", "state", b"state", "to", b"to", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,10 +19,8 @@ from keyhole.model.aggregates import AggregateKind, AskedAggregate
 from keyhole.model.read import Source
 from keyhole.rpc.convert import source_from_proto
 from keyhole.rpc.convert_aggregates import aggregate_to_proto, partial_from_proto
-from keyhole.rpc.scan_requests import check_computed
+from keyhole.rpc.scan_requests import CALLS_AT_A_TIME, check_computed
 from keyhole.v1 import query_pb2 as pb
-
-_AT_A_TIME = 8
 
 
 class AggregateReads:
@@ -45,7 +43,7 @@ class AggregateReads:
         """Once all key groups have answered. Raises KeyholeError: See AsyncClient.aggregate."""
         codec = await self._calls.begun_with(self._deadline, self._bind)
         waiting = iter(range(codec.descriptor.key_groups))
-        workers = [asyncio.ensure_future(self._work(waiting)) for _ in range(_AT_A_TIME)]
+        workers = [asyncio.ensure_future(self._work(waiting)) for _ in range(CALLS_AT_A_TIME)]
         try:
             await asyncio.gather(*workers)
         finally:

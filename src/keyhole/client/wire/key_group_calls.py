@@ -23,7 +23,7 @@ from keyhole.model.read import KeyedEntry, ReadBounds, Source
 from keyhole.model.selection import Selection
 from keyhole.rpc.convert import bounds_to_proto, source_from_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
-from keyhole.rpc.scan_requests import check_goes_on, check_heeded
+from keyhole.rpc.scan_requests import check_goes_on, check_heeded, scan_number
 from keyhole.v1 import query_pb2 as pb
 
 T = TypeVar("T")
@@ -60,6 +60,7 @@ class KeyGroupCalls:
         self._descending = descending
         self._selected: tuple[StateCodec, SelectedRows] | None = None
         self._topic_id = ""
+        self._number = scan_number()
         self._loop = asyncio.get_running_loop()
 
     async def begun_with(self, deadline: float, check: Callable[[StateCodec], object]) -> StateCodec:
@@ -107,6 +108,7 @@ class KeyGroupCalls:
             options=bounds_to_proto(self._bounds.among([key_group.key_group])),
             topic_id=codec.descriptor.topic_id,
             selection=self._selection(key_group),
+            scan=self._number,
             **asked,
         )
         call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))

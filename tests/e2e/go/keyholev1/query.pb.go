@@ -896,7 +896,9 @@ type ScanRequest struct {
 	Selection *Selection `protobuf:"bytes,10,opt,name=selection,proto3" json:"selection,omitempty"`
 	// In place of the entries: these are computed of those that are selected. `limit` is left out then; `fields` and
 	// `keys_only` are of TOP.
-	Aggregates    []*Aggregate `protobuf:"bytes,11,rep,name=aggregates,proto3" json:"aggregates,omitempty"`
+	Aggregates []*Aggregate `protobuf:"bytes,11,rep,name=aggregates,proto3" json:"aggregates,omitempty"`
+	// Calls with the same number are of one scan of all keys, and caps are of all of them together. 0: of no other call.
+	Scan          uint64 `protobuf:"varint,12,opt,name=scan,proto3" json:"scan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1006,6 +1008,13 @@ func (x *ScanRequest) GetAggregates() []*Aggregate {
 		return x.Aggregates
 	}
 	return nil
+}
+
+func (x *ScanRequest) GetScan() uint64 {
+	if x != nil {
+		return x.Scan
+	}
+	return 0
 }
 
 // Which of the entries, and what of each. `limit` counts those that are given.
@@ -2817,7 +2826,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x04stop\x18\x04 \x01(\fR\x04stop\x12\x1e\n" +
 	"\n" +
 	"descending\x18\x05 \x01(\bR\n" +
-	"descending\"\xc9\x03\n" +
+	"descending\"\xdd\x03\n" +
 	"\vScanRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x12#\n" +
@@ -2834,7 +2843,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	" \x01(\v2\x15.keyhole.v1.SelectionR\tselection\x125\n" +
 	"\n" +
 	"aggregates\x18\v \x03(\v2\x15.keyhole.v1.AggregateR\n" +
-	"aggregates\"m\n" +
+	"aggregates\x12\x12\n" +
+	"\x04scan\x18\f \x01(\x04R\x04scan\"m\n" +
 	"\tSelection\x12+\n" +
 	"\x05where\x18\x01 \x01(\v2\x15.keyhole.v1.PredicateR\x05where\x12\x16\n" +
 	"\x06fields\x18\x02 \x03(\tR\x06fields\x12\x1b\n" +
