@@ -86,6 +86,8 @@ class World:
                         coming.cancel()
                         await asyncio.wait([coming])
                 if ended.done():
+                    if not coming.cancelled():
+                        coming.exception()
                     raise ended.result()
                 try:
                     message = coming.result()

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from keyhole import Answer, AsyncClient, Client, errors
@@ -16,7 +17,8 @@ from keyhole.client.mirror_copy import MirrorCopy
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
 from keyhole.model.read import Role
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
+from keyhole.rpc import forked
 from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read.watched_changes import Changes
 from services.state_server.read.watcher import Watcher
@@ -168,6 +170,52 @@ async def test_a_mirror_that_can_not_be_says_why_when_it_begins() -> None:
             await server.retire()
             with pytest.raises((errors.UnknownApplication, errors.UnknownState)):
                 await mirror.wait_for(99)
+
+
+async def test_a_mirror_belongs_to_the_event_loop_that_began_it_and_reads_rows_of_a_newer_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        of = await owning(server)
+        await server.commit(many(3))
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
+        async with client.mirror(PATH) as mirror:
+
+            async def elsewhere() -> None:
+                assert mirror.get("sensor-1").value.celsius == 1.0
+                with pytest.raises(errors.Unsupported, match="belongs to the event loop"):
+                    await mirror.close()
+                with pytest.raises(errors.Unsupported):
+                    async with client.mirror(PATH):
+                        pass
+
+            await asyncio.to_thread(asyncio.run, elsewhere())
+            with monkeypatch.context() as child:
+                child.setattr(forked.process, "cut_off", True)
+                with pytest.raises(errors.Unsupported, match="was forked"):
+                    mirror.get("sensor-1")
+                await mirror.close()
+            assert mirror.get("sensor-1")
+            fields = (*of.value.fields, ValueField("place", "string"))
+            newer = msgspec.structs.replace(of, value=ValueSchema(2, fields), earlier=(of.value,))
+            await server.evolve(newer)
+            await server.commit({"sensor-1": msgspec.msgpack.encode([2, 5.0, 1, "roof"])})
+            await mirror.wait_for(2)
+            one, two = mirror.get("sensor-1").value, mirror.get("sensor-2").value
+            assert (one.celsius, one.place, two.celsius, two.place) == (5.0, "roof", 2.0, None)
+        # Left to an event loop that ends, it says so.
+        left: list[AsyncMirror[Any]] = []
+
+        async def leave() -> None:
+            left.append(AsyncClient(proxy.address).mirror(PATH))
+            await left[0].__aenter__()
+
+        await asyncio.to_thread(asyncio.run, leave())
+        with pytest.raises(errors.ClientClosed, match="event loop"):
+            left[0].get("sensor-1")
+        await left[0].close()
 
 
 async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:

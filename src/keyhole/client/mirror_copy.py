@@ -25,7 +25,7 @@ from keyhole.rpc.convert import time_from_ms
 from keyhole.v1 import query_pb2 as pb
 
 ENTRY_BYTES = 130
-"""What an entry takes beside its key and its row: two objects, and its place in a dict (measured)."""
+"""What an entry takes beside its key and its row, at most: two objects, and its place in a dict (measured)."""
 
 _NONE = 0, 0
 
@@ -78,7 +78,10 @@ class MirrorCopy:
         self._clock, self._monotonic = now
         # Reads within a signal's handler may come in the middle of others.
         self._lock = threading.RLock()
+        # And what of it every read needs.
         self._codec: StateCodec | None = None
+        self._encode: Callable[[Any], bytes] = self._nothing_yet
+        self._decode: Callable[[bytes], Any] = self._nothing_yet
         self._rows: dict[bytes, bytes] = {}
         self._bytes = 0
         self._staged: dict[int, _Staged] = {}
@@ -122,7 +125,7 @@ class MirrorCopy:
             else:
                 self._exact.add(codec.encoded_key(key))
         # Last, and before any row of it: a read of another thread never has a row that its codec can't read.
-        self._codec = codec
+        self._codec, self._encode, self._decode = codec, codec.encoded_key, codec.decode_row
 
     def _stage(self, part: pb.WatchedChanges) -> None:
         staged = self._staged.get(part.key_group)
@@ -221,12 +224,12 @@ class MirrorCopy:
                 return float("inf")
             return max(0.0, self._monotonic() - self._heard, self._clock() - self._as_of_ms / 1000)
 
+    def _nothing_yet(self, asked: Any) -> Any:
+        raise InternalError(f"the mirror of {self._name} is read before it has anything, by a bug of Keyhole's")
+
     @property
-    def codec(self) -> StateCodec:
-        """Reads its keys and rows."""
-        if self._codec is None:
-            raise InternalError(f"the mirror of {self._name} is read before it has anything, by a bug of Keyhole's")
-        return self._codec
+    def _known(self) -> StateCodec:
+        return self._codec or self._nothing_yet(None)
 
     def holds(self, epochs: int | Mapping[int, int]) -> bool:
         """Whether all its key groups have this epoch, or those that are named the epochs that they are named with."""
@@ -246,21 +249,21 @@ class MirrorCopy:
 
     def answer(self, key: Any) -> Answer:
         """As a lookup gives it. Raises as MirrorReads.get."""
-        encoded = self.codec.encoded_key(key)
+        encoded = self._encode(key)
         with self._lock:
             kept = self._rows.get(encoded)
             if kept is None:
                 return self._absent(key, encoded)
             group = kept[0] << 8 | kept[1]
             source = self._sources.get(group) or self._source(group)
-        return Answer(True, self.codec.decode_row(kept[GROUP_BYTES:]), source)
+        return Answer(True, self._decode(kept[GROUP_BYTES:]), source)
 
     def answers(self, keys: Iterable[Any]) -> list[Answer]:
         """Of many keys, all of one moment of the copy. Raises as `answer`."""
-        wanted = [(key, self.codec.encoded_key(key)) for key in keys]
+        wanted = [(key, self._encode(key)) for key in keys]
         with self._lock:
             found = [self._found(key, encoded) for key, encoded in wanted]
-            decode = self.codec.decode_row
+            decode = self._decode
         return [
             Answer(True, decode(kept[GROUP_BYTES:]), source) if kept else Answer(False, None, source)
             for kept, source in found
@@ -278,14 +281,14 @@ class MirrorCopy:
         Raises:
             KeyMismatch, NullKey: The key does not fit the state's.
         """
-        if bounds.as_of or bounds.stale is Stale.NEVER or not self._has(self.codec.encoded_key(key)):
+        if bounds.as_of or bounds.stale is Stale.NEVER or not self._has(self._encode(key)):
             return None
         if bounds.max_staleness_ms and self.age_seconds * 1000 > bounds.max_staleness_ms:
             return None
         answer = self.answer(key)
         least = bounds.min_epoch
         if bounds.min_epochs:
-            (least,) = bounds.least_of([group_of(self.codec.storage_key(key))])
+            (least,) = bounds.least_of([group_of(self._known.storage_key(key))])
         return None if answer.epoch < least else answer
 
     def keyed_entries(self) -> Iterator[KeyedEntry]:
@@ -293,7 +296,7 @@ class MirrorCopy:
         with self._lock:
             kept = list(self._rows.items())
             sources = {group: self._source(group) for group in self._epochs}
-            read, decode = entry_reader(self.codec), self.codec.decode_row
+            read, decode = entry_reader(self._known), self._decode
 
         def given() -> Iterator[KeyedEntry]:
             for encoded, stored in kept:
@@ -308,7 +311,7 @@ class MirrorCopy:
                 f"the mirror of {self._name} is of {len(self._keys):,} keys, and this is none of them: name it, too, "
                 "where the mirror is made, or read it by `fetch`",
             )
-        return Answer(False, None, self._source(group_of(self.codec.storage_key(key))))
+        return Answer(False, None, self._source(group_of(self._known.storage_key(key))))
 
     def _has(self, encoded: bytes) -> bool:
         """Whether what is not there is known to be absent."""

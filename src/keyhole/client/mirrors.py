@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,10 +15,10 @@ from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.event_loop_client import running_loop
 from keyhole.client.mirror_copy import MirrorCopy, MirrorLimits
 from keyhole.client.mirror_keeping import BeginWatch, MirrorKeeper
-from keyhole.client.options import Key, MirrorOptions, ReadOptions, asked_of, defaults, options_of_mirror
+from keyhole.client.options import Key, MirrorOptions, ReadOptions, RequestedRead, asked_of, defaults, options_of_mirror
 from keyhole.client.wire.lookups import keys_of
 from keyhole.errors import ClientClosed, MalformedRequest, Unsupported
-from keyhole.model.read import Answer, KeyedEntry
+from keyhole.model.read import Answer, KeyedEntry, ReadBounds
 from keyhole.rpc import forked
 from keyhole.rpc.convert import time_from_ms
 
@@ -26,6 +27,7 @@ B = TypeVar("B", bound=Answer)
 
 _BEGIN_SECONDS = 60.0
 _ENTRIES, _BYTES = 1_000_000, 256 << 20
+_ANY, _UNBOUND = ReadBounds(), defaults(0.0)
 
 
 @dataclass(frozen=True)
@@ -217,8 +219,15 @@ class AsyncMirror(_MirrorReads[A_co]):
         Raises:
             KeyholeError: As `get`, and as AsyncClient.get.
         """
-        (answer,) = await self.fetch_many([key], **options)
-        return answer
+        answer = self._held(key, options)
+        if answer is None:
+            (answer,) = await self._of.ask([key], options)
+        typed: Callable[[Answer], Any] | None = self._typed
+        return answer if typed is None else typed(answer)  # type: ignore[return-value]
+
+    def _held(self, key: Key, options: ReadOptions) -> Answer | None:
+        """What the copy has of one key, as `held`."""
+        return self._copy().good_enough(key, _bounds(options))
 
     async def fetch_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[A_co]:
         """The values of many keys, in their order, each as `fetch` has it. One request asks for all that need it."""
@@ -230,7 +239,7 @@ class AsyncMirror(_MirrorReads[A_co]):
         their index. Asks nobody. Raises as `get`.
         """
         copy, wanted = self._copy(), keys_of(keys)
-        bounds, _ = asked_of(options, defaults(0.0)).read()
+        bounds = _bounds(options)
         found = [copy.good_enough(key, bounds) for key in wanted]
         return found, {index: wanted[index] for index, answer in enumerate(found) if answer is None}
 
@@ -290,8 +299,11 @@ class Mirror(_MirrorReads[A_co]):
 
     def fetch(self, key: Key, **options: Unpack[ReadOptions]) -> A_co:
         """The value of one key, by the copy where that is good enough. Blocks where it is not. As AsyncMirror.fetch."""
-        (answer,) = self.fetch_many([key], **options)
-        return answer
+        answer = self._async._held(key, options)
+        if answer is None:
+            (answer,) = self._run(lambda: self._asked([key], options))
+        typed: Callable[[Answer], Any] | None = self._typed
+        return answer if typed is None else typed(answer)  # type: ignore[return-value]
 
     def fetch_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[A_co]:
         """The values of many keys, in their order. Blocks where a server is asked. As AsyncMirror.fetch_many."""
@@ -309,6 +321,17 @@ class Mirror(_MirrorReads[A_co]):
     def of_type(self, typed: Callable[[Answer], B], value: Callable[[Any], Any]) -> Mirror[B]:
         """The same mirror, not begun, with what the functions make of each answer, and of each row."""
         return Mirror(self._run, self._async.of_type(typed, value))
+
+
+def _bounds(options: ReadOptions) -> ReadBounds:
+    """What an answer must meet. Raises as AsyncClient.get."""
+    return _bounds_of(asked_of(options, _UNBOUND)) if options else _ANY
+
+
+@functools.lru_cache
+def _bounds_of(asked: RequestedRead) -> ReadBounds:
+    # A read of the copy takes less than what its bounds are made of.
+    return asked.read()[0]
 
 
 def _bound(name: str, most: int) -> int:

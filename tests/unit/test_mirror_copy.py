@@ -1,0 +1,181 @@
+"""The copy of a mirror by itself: parts of epochs, how old it is, its bounds, and states that are fed by updates."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from keyhole import errors
+from keyhole.client.mirror_copy import ENTRY_BYTES, MirrorCopy, MirrorLimits
+from keyhole.client.wire.watch_stream import StoredMessage
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
+from keyhole.model.read import ReadBounds, Stale
+from keyhole.v1 import query_pb2 as pb
+from tests.support.states import CODEC, KEY_GROUPS, descriptor, group, key, row
+
+NAMES = [f"k{number}" for number in range(40)]
+ONE, OTHER = (name for name in NAMES if group(name) == 1), (name for name in NAMES if group(name) == 2)
+A, B, C = next(ONE), next(ONE), next(OTHER)
+AT_REST = WatchMark(10, 1)
+
+
+class Clocks:
+    """By which a copy tells how old it is."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = 1_000.0, 50.0
+
+    def copy(self, *keys: Any, entries: int = 100, size: int = 100_000) -> MirrorCopy:
+        clocks = (lambda: self.wall, lambda: self.steady)
+        return MirrorCopy("app/counts", keys, MirrorLimits(entries, size), clocks)
+
+
+def message(
+    marks: Mapping[int, WatchMark],
+    changes: Mapping[str, float | None] | None = None,
+    epoch: int = 0,
+    *,
+    snapshot: bool = False,
+    complete: int = 0,
+    as_of_ms: int = 0,
+    whole: bool = True,
+    codec: StateCodec = CODEC,
+) -> StoredMessage:
+    """One part, of the key group of its keys; the marks of other key groups are at rest."""
+    parts = []
+    if changes:
+        (of,) = {group(name) for name in changes}
+        keys = [key(name)[2:] for name in changes]
+        values = [b"" if n is None else row(n) for n in changes.values()]
+        parts = [
+            pb.WatchedChanges(
+                key_group=of, epoch=epoch, commit_time_ms=1000 * epoch, snapshot=snapshot, keys=keys, values=values
+            )
+        ]
+    token = WatchPlace(dict.fromkeys(range(KEY_GROUPS), AT_REST) | dict(marks), as_of_ms).token(codec.descriptor, 0)
+    response = pb.WatchResponse(changes=parts, token=token if whole else "", epoch=complete, as_of_ms=as_of_ms)
+    return StoredMessage(codec, response, token)
+
+
+def begun(copy: MirrorCopy, complete: int = 1) -> None:
+    copy.take(message({1: WatchMark(10, 1, 0, key(A)), 2: NOT_BEGUN}, {A: 1.0}, 1, snapshot=True))
+    assert not copy.whole
+    copy.take(message({2: NOT_BEGUN}, {B: 2.0}, 1, snapshot=True))
+    assert not copy.whole
+    copy.take(message({}, {C: 3.0}, 1, snapshot=True, as_of_ms=990_000))
+    assert not copy.whole  # nobody has said up to which epoch that is
+    copy.take(message({}, complete=complete, as_of_ms=990_000))
+    assert copy.whole
+
+
+def values(copy: MirrorCopy) -> list[Any]:
+    return [answer.value and answer.value.n for answer in copy.answers([A, B, C])]
+
+
+def test_an_epoch_is_shown_once_all_of_it_has_come_by_key_group() -> None:
+    copy = Clocks().copy()
+    begun(copy)
+    assert values(copy) == [1.0, 2.0, 3.0]
+    within = {1: WatchMark(10, 1, 1)}
+    copy.take(message(within, {A: 10.0}, 2, complete=1))
+    # Another key group goes on meanwhile, also with a part that has no token.
+    copy.take(message({}, {C: 30.0}, 3, whole=False))
+    assert values(copy) == [1.0, 2.0, 3.0]
+    copy.take(message(within | {2: WatchMark(30, 3)}, complete=1))
+    assert values(copy) == [1.0, 2.0, 30.0]
+    assert [answer.epoch for answer in copy.answers([A, C])] == [1, 3]
+    assert copy.holds({2: 3})
+    assert not copy.holds({1: 2})
+    copy.take(message({1: WatchMark(20, 2), 2: WatchMark(30, 3)}, {B: None}, 2, complete=3))
+    assert values(copy) == [10.0, None, 30.0]
+    assert copy.holds(3)
+    # Of epoch 3, which has nothing of key group 1; its commit time is known by key group 2.
+    answer = copy.answer(B)
+    assert (answer.found, answer.epoch, answer.commit_time) == (False, 3, copy.answer(C).commit_time)
+    assert answer.commit_time is not None
+    assert answer.commit_time.timestamp() == 3
+    assert {entry.key: entry.value.n for entry in copy.keyed_entries()} == {A: 10.0, C: 30.0}
+    assert copy.entries == 2
+    assert copy.size == sum(len(key(name)) + len(row(1.0)) + ENTRY_BYTES for name in (A, C))
+
+
+def test_how_old_it_is_counts_by_the_clock_that_makes_it_older() -> None:
+    clocks = Clocks()
+    copy = clocks.copy()
+    assert copy.age_seconds == float("inf")
+    begun(copy)
+    assert copy.age_seconds == 10.0
+    recent, never = ReadBounds(max_staleness_ms=15_000), ReadBounds(stale=Stale.NEVER)
+    assert copy.good_enough(A, recent) is not None
+    assert copy.good_enough(A, never) is None
+    assert copy.good_enough(A, ReadBounds(as_of=1)) is None
+    # The reader's clock is set back; what is heard again says nothing new.
+    clocks.wall, clocks.steady = 980.0, 62.0
+    copy.take(message({}, complete=1, as_of_ms=990_000))
+    assert copy.age_seconds == 12.0
+    clocks.steady += 10
+    assert copy.good_enough(A, recent) is None
+    copy.take(message({}, complete=1, as_of_ms=991_000))
+    assert copy.age_seconds == 0.0
+    assert copy.good_enough(A, ReadBounds(min_epoch=1)) is not None
+    assert copy.good_enough(A, ReadBounds(min_epoch=2)) is None
+
+
+def test_where_a_state_is_fed_by_updates_each_key_group_has_its_epoch() -> None:
+    fed = StateCodec(descriptor(updates_topic_id="updates"))
+    copy = Clocks().copy()
+    copy.take(message({1: WatchMark(10, 70), 2: WatchMark(10, 9)}, {A: 1.0}, 60, snapshot=True, codec=fed))
+    copy.take(message({1: WatchMark(10, 70), 2: WatchMark(10, 9)}, as_of_ms=1, codec=fed))
+    assert copy.whole
+    assert [answer.epoch for answer in copy.answers([A, C])] == [70, 9]
+    assert copy.answer(A).commit_time is None  # what it is at by now has changed nothing of it
+    assert copy.good_enough(A, ReadBounds(min_epochs=((1, 70), (2, 10)))) is not None
+    assert copy.good_enough(C, ReadBounds(min_epochs=((1, 70), (2, 10)))) is None
+    assert copy.holds({1: 70, 2: 9})
+    assert not copy.holds(10)
+
+
+def test_of_some_keys_it_says_of_others_that_it_is_not_of_them() -> None:
+    copy = Clocks().copy(A, C)
+    copy.take(message({}, {A: 1.0}, 1, snapshot=True, complete=1))
+    assert copy.whole
+    assert (copy.answer(A).found, copy.answer(C).found) == (True, False)
+    for read in (copy.answer, lambda name: copy.answers([A, name])):
+        with pytest.raises(errors.MalformedRequest, match="of 2 keys"):
+            read(B)
+    assert copy.good_enough(B, ReadBounds()) is None
+
+
+def test_more_than_it_may_have_is_refused_by_the_bounds_name_also_before_the_epoch_is_whole() -> None:
+    copy = Clocks().copy(entries=3)
+    begun(copy)
+    # As many as it may have, all of them anew.
+    copy.take(message({1: WatchMark(20, 2)}, {A: 1.5, B: 2.5}, 2, complete=1))
+    with pytest.raises(errors.TooLarge, match="4 entries, and max_entries=3 allows no more") as caught:
+        copy.take(message({1: WatchMark(30, 3)}, {next(ONE): 1.0}, 3, complete=1))
+    assert caught.value.facts == {"bound": "max_entries", "limit": "3"}
+    small = Clocks().copy(size=3 * (ENTRY_BYTES + 20))
+    begun(small)
+    many = {name: 1.0 for name in NAMES if group(name) == 1}
+    with pytest.raises(errors.TooLarge, match="larger max_bytes"):
+        small.take(message({1: WatchMark(10, 1, 5)}, many, 2, complete=1))
+
+
+def test_an_entry_takes_about_what_is_counted_for_it() -> None:
+    count = 20_000
+    copy = Clocks().copy(entries=count, size=1 << 30)
+    part = pb.WatchedChanges(key_group=1, epoch=1, snapshot=True)
+    part.keys.extend(b"key-%08d-of-some-length\0\0" % number for number in range(count))
+    part.values.extend(row(float(number)) for number in range(count))
+    token = message({}).whole
+    tracemalloc.start()
+    copy.take(StoredMessage(CODEC, pb.WatchResponse(changes=[part], token=token, epoch=1), token))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert copy.entries == count
+    # A dict that has just grown takes more.
+    assert 0.7 < taken / copy.size < 1.1
