@@ -77,6 +77,8 @@ async def test_a_mirror_answers_as_lookups_do_and_asks_a_server_where_that_is_wa
         assert 0 <= mirror.age_seconds < LONG_SECONDS
         absent = mirror.get("nothing")
         assert (absent.found, absent.value, absent.epoch) == (False, None, 1)
+        with pytest.raises(errors.Unsupported, match="no entries to scan"):
+            mirror.scan("sensor-1")
         assert ("sensor-1" in mirror, "nothing" in mirror) == (True, False)
         for wrong in (7, None, ("sensor-1", 1)):
             with pytest.raises((errors.KeyMismatch, errors.NullKey)):
@@ -238,6 +240,27 @@ async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:
                     mirror.get(other)
             with pytest.raises(errors.KeyMismatch):
                 mirror.get("s2")
+            assert mirror.scan("s2").values == (await client.scan("weather", "hourly", "s2")).values
+            with pytest.raises(errors.MalformedRequest):
+                mirror.scan("s1")
+        async with client.state("weather/hourly", value=Reading).mirror() as whole:
+
+            def hours(**within: Any) -> list[tuple[int, float]]:
+                return [(hour, value.celsius) for hour, value in whole.scan("s2", **within)]
+
+            assert hours() == [(2, 2.0), (3, 3.0)]
+            assert (hours(start=3), hours(stop=3), hours(descending=True, limit=1)) == (
+                [(3, 3.0)],
+                [(2, 2.0)],
+                [(3, 3.0)],
+            )
+            await server.commit({("s2", -1): row(-1.0), ("s2", 2): None, ("s2", 3): row(5.0), ("s20", 1): None})
+            await whole.wait_for(2)
+            assert hours() == [(-1, -1.0), (3, 5.0)]
+            assert (whole.scan("s2").epoch, len(whole.scan("s20")), len(whole.scan("nobody"))) == (2, 0, 0)
+            for wrong in ({"limit": 0}, {"start": "x"}):
+                with pytest.raises((errors.MalformedRequest, errors.KeyMismatch)):
+                    whole.scan("s2", **wrong)
 
 
 async def test_threads_read_whole_epochs_of_a_key_group_while_it_changes() -> None:

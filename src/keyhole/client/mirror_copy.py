@@ -14,14 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from keyhole.client.mirror_entries import EntriesByKey
+from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.wire.watch_stream import StoredMessage
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.encoding.watch_token import marks_of
 from keyhole.errors import InternalError, MalformedRequest, TooLarge
-from keyhole.model.read import Answer, KeyedEntry, ReadBounds, Role, Source, Stale
+from keyhole.model.read import Answer, Entry, KeyedEntry, ReadBounds, Role, Source, Stale
 from keyhole.rpc.convert import time_from_ms
+from keyhole.rpc.scan_requests import check_has_entries
 from keyhole.v1 import query_pb2 as pb
 
 ENTRY_BYTES = 130
@@ -95,6 +98,8 @@ class MirrorCopy:
         self._sources: dict[int, Source] = {}
         self._exact: set[bytes] = set()
         self._prefixes: set[bytes] = set()
+        # Made by the first scan.
+        self._by_key: EntriesByKey | None = None
         self.topic_id = ""
         self.messages = self.changed = 0
 
@@ -158,6 +163,7 @@ class MirrorCopy:
     def _apply(self, group: int, staged: _Staged) -> None:
         rows, delta = self._rows, 0
         with self._lock:
+            by_key = self._by_key
             for key, kept in staged.changes.items():
                 before = rows.get(key)
                 if before is not None:
@@ -165,8 +171,12 @@ class MirrorCopy:
                 if kept is not None:
                     delta += len(key) + len(kept) + ENTRY_BYTES
                     rows[key] = kept
+                    if before is None and by_key is not None:
+                        by_key.add(key)
                 elif before is not None:
                     del rows[key]
+                    if by_key is not None:
+                        by_key.remove(key)
             self._epochs[group] = max(self._epochs.get(group, _NONE), staged.of)
             self._committed = max(self._committed, staged.of)
             self._sources.pop(group, None)
@@ -291,6 +301,28 @@ class MirrorCopy:
             (least,) = bounds.least_of([group_of(self._known.storage_key(key))])
         return None if answer.epoch < least else answer
 
+    def entries_of(
+        self, key: Any, within: tuple[Sequence[Any], Sequence[Any]], limit: int | None, *, descending: bool
+    ) -> ScannedEntries:
+        """The entries of one key. Raises as MirrorReads.scan."""
+        codec = self._known
+        check_has_entries(codec.descriptor)
+        asked = codec.entry_range(key, *within)
+        prefix, group = asked.prefix[GROUP_BYTES:], group_of(asked.prefix)
+        if self._keys and prefix not in self._prefixes:
+            raise self._of_others()
+        with self._lock:
+            if self._by_key is None:
+                self._by_key = EntriesByKey(codec, self._rows)
+            found = self._by_key.within(asked, descending=descending)[:limit]
+            kept, source, decode = [self._rows[encoded] for encoded in found], self._source(group), self._decode
+        map_keys = [codec.entries.decode(encoded[len(prefix) :]) for encoded in found]
+        entries = tuple(
+            Entry(map_key[0] if len(map_key) == 1 else map_key, decode(row[GROUP_BYTES:]))
+            for map_key, row in zip(map_keys, kept, strict=True)
+        )
+        return ScannedEntries(entries, source, key, codec.descriptor)
+
     def keyed_entries(self) -> Iterator[KeyedEntry]:
         """All of them, as of the moment of this call; in no order that means something."""
         with self._lock:
@@ -307,11 +339,14 @@ class MirrorCopy:
 
     def _absent(self, key: Any, encoded: bytes) -> Answer:
         if not self._has(encoded):
-            raise MalformedRequest(
-                f"the mirror of {self._name} is of {len(self._keys):,} keys, and this is none of them: name it, too, "
-                "where the mirror is made, or read it by `fetch`",
-            )
+            raise self._of_others()
         return Answer(False, None, self._source(group_of(self._known.storage_key(key))))
+
+    def _of_others(self) -> MalformedRequest:
+        return MalformedRequest(
+            f"the mirror of {self._name} is of {len(self._keys):,} keys, and this is none of them: name it, too, where "
+            "the mirror is made, or read it by `fetch` or by the client"
+        )
 
     def _has(self, encoded: bytes) -> bool:
         """Whether what is not there is known to be absent."""

@@ -15,15 +15,26 @@ from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.event_loop_client import running_loop
 from keyhole.client.mirror_copy import MirrorCopy, MirrorLimits
 from keyhole.client.mirror_keeping import BeginWatch, MirrorKeeper
-from keyhole.client.options import Key, MirrorOptions, ReadOptions, RequestedRead, asked_of, defaults, options_of_mirror
+from keyhole.client.options import (
+    Key,
+    MapKey,
+    MirrorOptions,
+    ReadOptions,
+    RequestedRead,
+    asked_of,
+    defaults,
+    options_of_mirror,
+)
+from keyhole.client.typed_values import TypedAnswer, TypedValues
 from keyhole.client.wire.lookups import keys_of
+from keyhole.client.wire.scans import checked_limit
 from keyhole.errors import ClientClosed, MalformedRequest, Unsupported
-from keyhole.model.read import Answer, KeyedEntry, ReadBounds
+from keyhole.model.read import Answer, Entries, KeyedEntry, ReadBounds
 from keyhole.rpc import forked
 from keyhole.rpc.convert import time_from_ms
 
 A_co = TypeVar("A_co", bound=Answer, covariant=True)
-B = TypeVar("B", bound=Answer)
+T = TypeVar("T")
 
 _BEGIN_SECONDS = 60.0
 _ENTRIES, _BYTES = 1_000_000, 256 << 20
@@ -54,12 +65,11 @@ class _MirrorReads(Generic[A_co]):
         self,
         kept: MirrorKeeper,
         path: str,
-        typed: Callable[[Answer], A_co] | None,
-        value: Callable[[Any], Any] | None,
+        typed: TypedValues[Any] | None,
     ) -> None:
         self._kept = kept
         self._typed = typed
-        self._value = value
+        self._answer: Callable[[Answer], Any] | None = None if typed is None else typed.answer
         self.path = path
 
     def _copy(self) -> MirrorCopy:
@@ -85,7 +95,7 @@ class _MirrorReads(Generic[A_co]):
         copy = self._kept.shown
         if copy is None or forked.process.cut_off:
             copy = self._copy()
-        answer, typed = copy.answer(key), self._typed
+        answer, typed = copy.answer(key), self._answer
         return answer if typed is None else typed(answer)  # type: ignore[return-value] # without a type A_co is Answer
 
     def get_many(self, keys: Iterable[Key]) -> list[A_co]:
@@ -93,8 +103,33 @@ class _MirrorReads(Generic[A_co]):
         return self._all_typed(self._copy().answers(keys_of(keys)))
 
     def _all_typed(self, answers: list[Answer]) -> list[A_co]:
-        typed: Callable[[Answer], Any] | None = self._typed
+        typed = self._answer
         return answers if typed is None else [typed(answer) for answer in answers]  # type: ignore[return-value]
+
+    def scan(
+        self,
+        key: Key,
+        *,
+        start: MapKey | None = None,
+        stop: MapKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+    ) -> Entries:
+        """The entries of one key, ordered by map key; of a list state, its elements. All of one moment. Asks nobody.
+
+        The first one makes an index of the copy, which is kept from then on.
+
+        Args:
+            key, start, stop, descending, limit: As AsyncClient.scan takes them.
+
+        Raises:
+            Unsupported: The state has no map keys.
+            MalformedRequest: A limit below 1; or the mirror is not of all entries of the key.
+            KeyholeError: As `get`.
+        """
+        asked = (_columns(start), _columns(stop))
+        entries = self._copy().entries_of(key, asked, checked_limit(limit), descending=descending)
+        return entries if self._typed is None else self._typed.entries(entries)
 
     def __contains__(self, key: Key) -> bool:
         return self._copy().answer(key).found
@@ -109,8 +144,8 @@ class _MirrorReads(Generic[A_co]):
 
     def __iter__(self) -> Iterator[KeyedEntry]:
         """All entries as of one moment of the copy, in no order that means something."""
-        value, entries = self._value, self._copy().keyed_entries()
-        return entries if value is None else (entry._replace(value=value(entry.value)) for entry in entries)
+        typed, entries = self._typed, self._copy().keyed_entries()
+        return entries if typed is None else (entry._replace(value=typed.value(entry.value)) for entry in entries)
 
     @property
     def epoch(self) -> int:
@@ -157,8 +192,7 @@ class AsyncMirror(_MirrorReads[A_co]):
         self,
         of: Mirrored,
         options: MirrorOptions,
-        typed: Callable[[Answer], A_co] | None = None,
-        value: Callable[[Any], Any] | None = None,
+        typed: TypedValues[Any] | None = None,
     ) -> None:
         options_of_mirror(options)
         timeout = options.get("timeout")
@@ -168,7 +202,7 @@ class AsyncMirror(_MirrorReads[A_co]):
             _bound("max_bytes", options.get("max_bytes", _BYTES)),
         )
         kept = MirrorKeeper(of.path, of.watch(of.keys, self._seconds), lambda: MirrorCopy(of.path, of.keys, limits))
-        super().__init__(kept, of.path, typed, value)
+        super().__init__(kept, of.path, typed)
         self._of = of
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -222,7 +256,7 @@ class AsyncMirror(_MirrorReads[A_co]):
         answer = self._held(key, options)
         if answer is None:
             (answer,) = await self._of.ask([key], options)
-        typed: Callable[[Answer], Any] | None = self._typed
+        typed = self._answer
         return answer if typed is None else typed(answer)  # type: ignore[return-value]
 
     def _held(self, key: Key, options: ReadOptions) -> Answer | None:
@@ -259,9 +293,9 @@ class AsyncMirror(_MirrorReads[A_co]):
         self._copy()
         await self._kept.reached(epoch, seconds_of("timeout", timeout))
 
-    def of_type(self, typed: Callable[[Answer], B], value: Callable[[Any], Any]) -> AsyncMirror[B]:
-        """The same mirror, not begun, with other answers: what the functions make of each answer, and of each row."""
-        return AsyncMirror(self._of, self._options, typed, value)
+    def of_type(self, typed: TypedValues[T]) -> AsyncMirror[TypedAnswer[T]]:
+        """The same mirror, not begun, whose values are of another type."""
+        return AsyncMirror(self._of, self._options, typed)
 
 
 class Mirror(_MirrorReads[A_co]):
@@ -275,7 +309,7 @@ class Mirror(_MirrorReads[A_co]):
     """
 
     def __init__(self, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any], of: AsyncMirror[A_co]) -> None:
-        super().__init__(of._kept, of.path, of._typed, of._value)
+        super().__init__(of._kept, of.path, of._typed)
         self._run = run
         self._async = of
 
@@ -302,7 +336,7 @@ class Mirror(_MirrorReads[A_co]):
         answer = self._async._held(key, options)
         if answer is None:
             (answer,) = self._run(lambda: self._asked([key], options))
-        typed: Callable[[Answer], Any] | None = self._typed
+        typed = self._answer
         return answer if typed is None else typed(answer)  # type: ignore[return-value]
 
     def fetch_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[A_co]:
@@ -318,9 +352,9 @@ class Mirror(_MirrorReads[A_co]):
         """Blocks until the copy has all of an epoch. As AsyncMirror.wait_for."""
         self._run(lambda: self._async.wait_for(epoch, timeout=timeout))
 
-    def of_type(self, typed: Callable[[Answer], B], value: Callable[[Any], Any]) -> Mirror[B]:
-        """The same mirror, not begun, with what the functions make of each answer, and of each row."""
-        return Mirror(self._run, self._async.of_type(typed, value))
+    def of_type(self, typed: TypedValues[T]) -> Mirror[TypedAnswer[T]]:
+        """The same mirror, not begun, whose values are of another type."""
+        return Mirror(self._run, self._async.of_type(typed))
 
 
 def _bounds(options: ReadOptions) -> ReadBounds:
@@ -332,6 +366,12 @@ def _bounds(options: ReadOptions) -> ReadBounds:
 def _bounds_of(asked: RequestedRead) -> ReadBounds:
     # A read of the copy takes less than what its bounds are made of.
     return asked.read()[0]
+
+
+def _columns(bound: MapKey | None) -> Sequence[Any]:
+    if bound is None:
+        return ()
+    return bound if isinstance(bound, (tuple, list)) else (bound,)
 
 
 def _bound(name: str, most: int) -> int:

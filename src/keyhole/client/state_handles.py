@@ -241,8 +241,7 @@ class AsyncState(_Handle[T]):
         self._check_is_clients(self._reads)
         if not isinstance(self._catalogue, AsyncWatches):
             raise no_watches(self.path)
-        mirror = self._catalogue.mirror(self.path, *keys, **options)
-        return mirror.of_type(self._typed.answer, self._typed.value)
+        return self._catalogue.mirror(self.path, *keys, **options).of_type(self._typed)
 
 
 class State(_Handle[T]):
@@ -341,5 +340,4 @@ class State(_Handle[T]):
         self._check_is_clients(self._reads)
         if not isinstance(self._catalogue, StateWatches):
             raise no_watches(self.path)
-        mirror = self._catalogue.mirror(self.path, *keys, **options)
-        return mirror.of_type(self._typed.answer, self._typed.value)
+        return self._catalogue.mirror(self.path, *keys, **options).of_type(self._typed)
