@@ -253,6 +253,8 @@ async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
         "sensor-9",
         *(f"sensor-{number}" for number in range(90, 100)),
     ]
+    some = await scan(HOURLY, "--map-from", "2026-11-21T02:00:00", "--map-to", "2026-11-21T04:00:00", "--ordered")
+    assert [entry["map_key"] for entry in some] == [hour(2).isoformat(), hour(3).isoformat()]
     between = await scan(PATH, "--from", "sensor-5", "--to", "sensor-51", "--ordered", "--fields", "celsius")
     assert [entry["key"] for entry in between] == ["sensor-5", "sensor-50"]
     assert await keyhole("scan", PATH, "--ordered", "--limit", "3") == 0
@@ -306,6 +308,7 @@ async def test_a_scan_that_cant_be_is_one_message_and_exit_code_1(
     [
         ((WINDOWS, "sensor-7", "--ordered"), "come in order"),
         ((WINDOWS, "sensor-7", "--prefix", "a"), "come in order"),
+        ((WINDOWS, "sensor-7", "--map-to", "3"), "of one, give --from and --to"),
         ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
         ((RULES, "--after", "x"), "leave --after out"),
         ((HOURLY, "sensor-7", "--aggregate", "count"), "of all keys of a state: leave KEY"),

@@ -233,6 +233,14 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     assert await keys("ordered=true&from=sensor-3&to=sensor-6") == ["sensor-3", "sensor-4", "sensor-5"]
     assert sorted(await keys("from=sensor-8&limit=1")) == ["sensor-8", "sensor-9"]
     assert await keys("prefix=sensor-7") == ["sensor-7"]
+    for more in ("", "&ordered=true"):
+        status, told = await served.ask(f"/v1/{APPLICATION}/hours:scan?map_from=2&map_to=4{more}")
+        assert status == 200, told
+        assert {entry["map_key"] for entry in told["entries"]} == {2, 3}
+        assert len(told["entries"]) == 2
+    status, told = await served.ask(f"{PATH}:scan?map_from=2")
+    assert (status, told["reason"]) == (501, "UNSUPPORTED")
+    assert "has no map keys under its keys" in told["detail"]
     served.server.selects = False
     for path in (
         f"{PATH}:scan?prefix=sensor-7",
@@ -260,6 +268,9 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
         ("hours:scan?prefix=a&from=b", "leave start and stop out"),
         ("hours:scan?ordered=true&after=x", "no token"),
         ("rules:scan?prefix=a", "go on by from"),
+        ("rules:scan?map_to=a", "go on by from"),
+        ("hours:scan?map_from=noon", "hour"),
+        ("hours/sensor-1?map_from=2", "not known"),
         ("hours:aggregate", "of says what is computed"),
         ("hours:aggregate?of=median(celsius)", "an aggregate is count"),
         ("hours:aggregate?of=sum(sensor)", "no sum"),

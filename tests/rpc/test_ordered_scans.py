@@ -123,6 +123,27 @@ async def test_ranges_and_prefixes_of_keys_are_those_of_their_order(client: Asyn
             assert await keys(client, descending=True, after=part.token, **options) == expected[::-1][3:]
 
 
+async def test_ranges_of_map_keys_are_those_under_each_key(client: AsyncClient) -> None:
+    for options, test in (
+        ({"map_start": 0, "map_stop": 2}, lambda hour: 0 <= hour < 2),
+        ({"map_start": 1}, lambda hour: hour >= 1),
+        ({"map_stop": (0,)}, lambda hour: hour < 0),
+        ({"map_start": 7}, lambda _: False),
+    ):
+        expected = [key for key in IN_ORDER if test(key[1])]
+        assert sorted(await keys(client, **options)) == sorted(expected), options
+        assert await keys(client, ordered=True, **options) == expected
+        assert await keys(client, descending=True, **options) == expected[::-1]
+        some = [key for key in expected if key[0].startswith("sensor-1")]
+        assert await keys(client, ordered=True, prefix="sensor-1", **options) == some
+        warm = [key for key in expected if key[1] > 0]
+        assert await keys(client, ordered=True, where=field("celsius") > 0, **options) == warm
+        part = client.scan_all(APPLICATION, STATE, ordered=True, limit=3, **options)
+        assert [(entry.key, entry.map_key) async for entry in part] == expected[:3]
+        if expected:
+            assert await keys(client, ordered=True, after=part.token, **options) == expected[3:]
+
+
 async def test_threads_and_handles_have_order_and_range(client: AsyncClient) -> None:
     def read() -> list[Any]:
         with Client(client._target, timeout=PATIENCE_SECONDS) as blocking:
@@ -138,6 +159,8 @@ async def test_what_contradicts_itself_or_does_not_fit_is_refused(client: AsyncC
     for options, kind, said in (
         ({"prefix": "a", "start": "b"}, MalformedRequest, "leave start and stop out"),
         ({"start": 3}, KeyMismatch, "sensor is a string"),
+        ({"map_start": "a"}, KeyMismatch, "m0"),
+        ({"map_stop": (1, 2)}, KeyMismatch, "m0"),
         ({"stop": ("a", "b")}, KeyMismatch, "2 values are given"),
         ({"prefix": 3, "ordered": True}, KeyMismatch, "sensor is a string"),
     ):
@@ -162,6 +185,8 @@ async def test_a_broadcast_state_and_one_of_a_server_of_before() -> None:
         async with client.scan_all(APPLICATION, STATE, prefix="a", descending=True) as entries:
             assert [entry.key async for entry in entries] == ["ab", "a"]
         server.selects = False
+        with pytest.raises(Unsupported, match="has no map keys under its keys"):
+            await client.scan_all(APPLICATION, STATE, map_start="a").page()
         for options in ({"prefix": "a"}, {"ordered": True, "start": "a"}, {"descending": True}):
             with pytest.raises(Unsupported, match="earlier version"):
                 await client.scan_all(APPLICATION, STATE, **options).page()

@@ -57,9 +57,8 @@ class KeysScan:
         self._descriptor = codec.descriptor
         self._options = options
         self._asked = asked
-        bounded = asked.start or asked.stop or asked.descending
         # Once for all key groups. One that is empty makes servers say whether they know of ranges.
-        self._selection = selection_to_proto(select) or (pb.Selection() if bounded else None)
+        self._selection = selection_to_proto(select) or (pb.Selection() if asked.is_bounded else None)
         self._number = scan_number()
         self._deadline = deadline
         self._most_bytes = most_bytes
@@ -142,6 +141,8 @@ class KeysScan:
                 start=asked.start,
                 stop=asked.stop,
                 descending=asked.descending,
+                map_start=asked.map_start,
+                map_stop=asked.map_stop,
             ),
             limit=limit,
             options=self._options,

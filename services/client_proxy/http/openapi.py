@@ -154,7 +154,7 @@ def _whole() -> _Json:
         "scan",
         "values",
         "All keys of a state; of a broadcast state in their order",
-        ("application", "state", "after", "ordered", "prefix", *_SCAN, *_READ),
+        ("application", "state", "after", "ordered", "prefix", "map_from", "map_to", *_SCAN, *_READ),
         _answered("Entries.", ("Entries", "FoundEntries"), answers),
         {
             "rules": {"application": "shop", "state": "rules"},

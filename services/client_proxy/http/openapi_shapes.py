@@ -219,6 +219,8 @@ PARAMETERS: _Json = {
         _parameter("from", "query", "The first map key of a scan; of all keys the first key.", _TEXT),
         _parameter("to", "query", "The map key before which a scan ends; of all keys the key.", _TEXT),
         _parameter("prefix", "query", "Of a scan of all keys: how the keys begin.", _TEXT),
+        _parameter("map_from", "query", "Of a scan of all keys: the first map key of each.", _TEXT),
+        _parameter("map_to", "query", "Of a scan of all keys: the map key before which each ends.", _TEXT),
         _parameter(
             "ordered",
             "query",

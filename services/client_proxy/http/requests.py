@@ -33,7 +33,8 @@ _SCAN = ("from", "to", "limit", "descending")
 _WHERE, _FIELDS, _KEYS_ONLY = _SELECT = ("where", "fields", "keys_only")
 _AFTER, _OF = "after", "of"
 _ORDERED, _PREFIX = "ordered", "prefix"
-_ALL_KEYS = (_AFTER, _ORDERED, _PREFIX)
+_MAP_BOUNDS = ("map_from", "map_to")
+_ALL_KEYS = (_AFTER, _ORDERED, _PREFIX, *_MAP_BOUNDS)
 _MAP_KEY = "map_key"
 _CONSISTENCY = "consistency"
 _CONSISTENCIES = {"committed": pb.CONSISTENCY_COMMITTED, "snapshot": pb.CONSISTENCY_SNAPSHOT}
@@ -232,6 +233,13 @@ class AllKeys(NamedTuple):
     stop: bytes
     ordered: bool
     descending: bool
+    map_start: bytes = b""
+    map_stop: bytes = b""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a server must know of ranges, or of orders."""
+        return bool(self.start or self.stop or self.descending or self.map_start or self.map_stop)
 
 
 def all_keys(codec: StateCodec, asked: Parameters) -> AllKeys:
@@ -240,6 +248,7 @@ def all_keys(codec: StateCodec, asked: Parameters) -> AllKeys:
     Raises:
         MalformedRequest: A parameter that can't be.
         KeyMismatch: A bound that does not fit the key.
+        Unsupported: A bound of map keys, of a state that has none under its keys.
     """
     others = asked.others
     columns = codec.descriptor.scan_key
@@ -249,7 +258,15 @@ def all_keys(codec: StateCodec, asked: Parameters) -> AllKeys:
     start, stop = codec.key_range(given["from"], given["to"], given[_PREFIX])
     descending = _flag(others, "descending")
     ordered = _flag(others, _ORDERED) or descending
-    return AllKeys(_limit(others), others.get(_AFTER, ""), start, stop, ordered, descending)
+    entry_key = codec.descriptor.entry_key
+    # Where there is none, `map_range` says so.
+    map_bounds = [
+        _columns(parse_bound(entry_key, others[name]) if entry_key else others[name]) if name in others else ()
+        for name in _MAP_BOUNDS
+    ]
+    return AllKeys(
+        _limit(others), others.get(_AFTER, ""), start, stop, ordered, descending, *codec.map_range(*map_bounds)
+    )
 
 
 def _flag(others: dict[str, str], name: str) -> bool:

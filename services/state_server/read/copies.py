@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from services.state_server.read.bounds_check import BoundsCheck
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.kept_epochs import KeptEpoch, KeptEpochs
+from services.state_server.read.map_ranges import entries_of_map_keys
 from services.state_server.read.standing import Standing, as_of_its_epoch
 
 Show = Callable[[EpochStamp], Visible]
@@ -214,11 +216,20 @@ class Copy:
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
         return CopyAnswers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
 
-    def scan(self, within: EntryRange, bounds: ReadBounds, show: Show | None, *, descending: bool) -> Scanned:
+    def scan(
+        self,
+        within: EntryRange,
+        bounds: ReadBounds,
+        show: Show | None,
+        key_length: Callable[[bytes], int] = len,
+        *,
+        descending: bool,
+    ) -> Scanned:
         """The entries of a range, whose key group must be covered, as of now however long they are read.
 
         Args:
             show: None: readers get what is stored.
+            key_length: How many bytes of a storage key come before the map key.
 
         Raises:
             Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
@@ -233,12 +244,16 @@ class Copy:
             standing, shared = standings[0], self._held
         held = shared.hold()
         group = group_of(within.prefix)
-        found = held.snapshot.items(group, within.start, within.stop, descending=descending)
-        entries: Iterator[tuple[bytes, bytes | None]] = found
+        items = functools.partial(held.snapshot.items, group, descending=descending)
+        entries: Iterator[tuple[bytes, bytes | None]]
+        if within.is_of_map_keys:
+            entries = entries_of_map_keys(items, within, key_length, descending=descending)
+        else:
+            entries = items(within.start, within.stop)
         if show is not None:
             # What expires while it is read stays until the end.
-            row = show(standing.stamp).row
-            entries = ((key, row(entry)) for key, entry in found)
+            row, found = show(standing.stamp).row, entries
+            entries = ((key, entry and row(entry)) for key, entry in found)
         return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
 
     def _as_of(self, keys: Sequence[bytes], bounds: ReadBounds) -> tuple[Standing, HeldSnapshot]:

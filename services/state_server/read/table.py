@@ -215,7 +215,8 @@ class Table:
             copy = self.standby
         else:
             raise self.refusal()
-        return copy.scan(within, bounds, self._visibility.show(), descending=descending)
+        show = self._visibility.show()
+        return copy.scan(within, bounds, show, self.codec.prefix_length, descending=descending)
 
     def _check_as_of(self, bounds: ReadBounds) -> None:
         if bounds.as_of and self.descriptor.updates_topic_id:

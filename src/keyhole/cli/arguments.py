@@ -96,6 +96,8 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
     scan.add_argument("--descending", action="store_true", help="from the last one on")
     scan.add_argument("--ordered", action="store_true", help="all keys in the order of the keys; default: in none")
     scan.add_argument("--prefix", metavar="KEY", help="of all keys those that begin so: of a text, or of bytes")
+    scan.add_argument("--map-from", metavar="MAPKEY", help="of all keys: under each from this one on (inclusive)")
+    scan.add_argument("--map-to", metavar="MAPKEY", help="of all keys: under each up to this one (exclusive)")
     scan.add_argument(
         "--where",
         action="append",

@@ -98,6 +98,8 @@ def read(options: argparse.Namespace) -> int:
                 options.after,
                 options.ordered,
                 options.prefix,
+                options.map_from,
+                options.map_to,
             )
             wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only, options.aggregate)
             scan_command.scan(client, output, options.state, options.key, within, _bounds(options), wanted)

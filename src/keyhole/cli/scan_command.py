@@ -36,6 +36,8 @@ class Range:
     after: str | None = None
     ordered: bool = False
     prefix: str | None = None
+    map_start: str | None = None
+    map_stop: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def scan(
 
     Raises:
         KeyMismatch: The key, or a bound, does not fit the state.
-        WrongUsage: --after, --ordered or --prefix where the entries of one key come; or aggregates of a part.
+        WrongUsage: --after, --ordered, --prefix, --map-from or --map-to where the entries of one key come; or
+            aggregates of a part.
         ValueMismatch, MalformedRequest: What is wanted does not fit it, or is no comparison.
         Unsupported: The state has one value per key, and a key is named.
         KeyholeError: As Client.scan and Client.scan_all.
@@ -88,6 +91,8 @@ def scan(
         return
     if within.ordered or within.prefix is not None:
         raise WrongUsage("--ordered and --prefix are of all keys of a state; the entries of one key come in order")
+    if within.map_start is not None or within.map_stop is not None:
+        raise WrongUsage("--map-from and --map-to are of all keys of a state: of one, give --from and --to")
     if within.after is not None:
         raise WrongUsage(f"state {path} is listed whole, in order: leave --after out, and go on by --from")
     check_has_entries(descriptor)
@@ -132,8 +137,8 @@ def _aggregate(
 ) -> None:
     if key is not None or within != Range(None, None, descending=False, limit=None):
         raise WrongUsage(
-            "--aggregate is of all keys of a state: leave KEY, --from, --to, --descending, --limit and --after out, "
-            "and say by --where which entries count"
+            "--aggregate is of all keys of a state: leave KEY, --from, --to, --map-from, --map-to, --descending, "
+            "--limit and --after out, and say by --where which entries count"
         )
     found = client.aggregate(
         descriptor.application,
@@ -175,6 +180,8 @@ def _scan_all(
         start=None if within.start is None else parse_bound(key, within.start),
         stop=None if within.stop is None else parse_bound(key, within.stop),
         prefix=None if within.prefix is None else parse_bound(key, within.prefix),
+        map_start=_map_bound(descriptor, within.map_start),
+        map_stop=_map_bound(descriptor, within.map_stop),
         ordered=within.ordered,
         descending=within.descending,
         limit=within.limit or MOST_OF_ALL,
@@ -197,6 +204,11 @@ def _scan_all(
         _show(output, path, descriptor, rows, found.token, order)
     if broken is not None:
         raise broken
+
+
+def _map_bound(descriptor: StateDescriptor, text: str | None) -> Any:
+    # Of a state without map keys the client says so.
+    return text if text is None or not descriptor.entry_key else parse_bound(descriptor.entry_key, text)
 
 
 def _show(

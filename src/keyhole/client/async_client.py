@@ -189,11 +189,12 @@ class AsyncClient(EventLoopCatalogue):
         they come in the order of their keys; what is fetched at once of a key group is of one epoch then.
 
         Args:
-            options: limit, after, start, stop, prefix, ordered, descending, key_groups, where, fields, keys_only, and
-                those of `get`: see ScanAllOptions.
+            options: limit, after, start, stop, prefix, map_start, map_stop, ordered, descending, key_groups, where,
+                fields, keys_only, and those of `get`: see ScanAllOptions.
 
         Raises (once it is read):
             KeyMismatch, NullKey: A bound does not fit the key.
+            Unsupported: A bound of map keys, of a state that has none under its keys.
             ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
             ServerLost: It broke off within a key group.
             StaleDescriptor: The state was made anew since the scan, or the one of its token, has begun.

@@ -92,6 +92,11 @@ class ScanAllOptions(SelectOptions, total=False):
     """Up to which key (exclusive), as `start`. None: to the last one."""
     prefix: Key | None
     """Keys that begin so: a text or bytes; of several columns the first ones, and how the last of these begins."""
+    map_start: MapKey | None
+    """Of each key from which map key on (inclusive), or position of a list; of several columns, the first ones will do.
+    None: from the first entry."""
+    map_stop: MapKey | None
+    """Of each key up to which map key (exclusive), as `map_start`. None: to the last entry."""
     ordered: bool
     """In the order of the keys, which takes longer than in none."""
     descending: bool
@@ -193,7 +198,13 @@ def keys_asked(options: ScanAllOptions) -> AskedKeys:
     ordered, key_groups = bool(options.get("ordered", False)) or descending, options.get("key_groups")
     if ordered and key_groups is not None:
         raise MalformedRequest("key_groups are read in no order; leave them, or ordered and descending, out")
-    within = key_bounds(options.get("start"), options.get("stop"), options.get("prefix"))
+    within = key_bounds(
+        options.get("start"),
+        options.get("stop"),
+        options.get("prefix"),
+        options.get("map_start"),
+        options.get("map_stop"),
+    )
     return AskedKeys(selection_of(options), within, ordered, descending, key_groups)
 
 

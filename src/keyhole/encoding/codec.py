@@ -9,7 +9,7 @@ from keyhole.encoding.key_codec import KeyCodec, end_of_prefix, key_encoder, sto
 from keyhole.encoding.key_values import KeyValue
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
-from keyhole.errors import MalformedRequest
+from keyhole.errors import MalformedRequest, Unsupported
 from keyhole.model.state import StateDescriptor
 
 
@@ -20,11 +20,19 @@ class EntryRange(NamedTuple):
         prefix: What the storage keys of all entries of the key begin with; what follows is the map key, encoded.
         start: Inclusive.
         stop: Exclusive; None: the end of the key group.
+        map_keys: Of a key group: of each key the entries from the first of these on, and before the second, encoded;
+            empty: no bound.
     """
 
     prefix: bytes
     start: bytes
     stop: bytes | None
+    map_keys: tuple[bytes, bytes] = (b"", b"")
+
+    @property
+    def is_of_map_keys(self) -> bool:
+        """Whether some map keys under each key are meant."""
+        return any(self.map_keys)
 
 
 class StateCodec:
@@ -107,12 +115,31 @@ class StateCodec:
         beginning = keys.encode_prefix(prefix)
         return beginning, end_of_prefix(beginning) or b""
 
+    def map_range(self, start: Sequence[Any] = (), stop: Sequence[Any] = ()) -> tuple[bytes, bytes]:
+        """The encoded map keys, under any key, that are at least `start` and below `stop`.
+
+        Args:
+            start, stop: The first columns of a map key, or all of them; empty: no bound.
+
+        Returns:
+            The first bytes, inclusive, and the last ones, exclusive; empty: no bound.
+
+        Raises:
+            KeyMismatch, NullKey: A value does not fit its column.
+            Unsupported: The state has no map keys under its keys.
+        """
+        if not start and not stop:
+            return b"", b""
+        self._check_has_map_keys()
+        return self.entries.encode_first(start), self.entries.encode_first(stop)
+
     def group_range(
         self,
         key_group: int,
         after: bytes = b"",
         start: bytes = b"",
         stop: bytes = b"",
+        map_keys: tuple[bytes, bytes] = (b"", b""),
         *,
         descending: bool = False,
     ) -> EntryRange:
@@ -121,11 +148,15 @@ class StateCodec:
         Args:
             after: The storage key of the last one that was read; empty: none was.
             start, stop: See `key_range`.
+            map_keys: See `map_range`.
             descending: They are read from the last one down.
 
         Raises:
             MalformedRequest: There is no such key group, or `after` is no storage key of it.
+            Unsupported: `map_keys` of a state that has none under its keys.
         """
+        if any(map_keys):
+            self._check_has_map_keys()
         name, prefix = f"{self.descriptor.application}/{self.descriptor.state}", prefix_of(key_group)
         if key_group >= self.descriptor.key_groups:
             raise MalformedRequest(
@@ -135,9 +166,18 @@ class StateCodec:
             raise MalformedRequest(f"what a scan of state {name} is to go on behind is no storage key of its key group")
         low, high = prefix + start, prefix + stop if stop else None
         if after and descending:
-            return EntryRange(prefix, low, after if high is None else min(high, after))
+            return EntryRange(prefix, low, after if high is None else min(high, after), map_keys)
         # The lowest key above it is one byte longer.
-        return EntryRange(prefix, max(low, after + b"\0") if after else low, high)
+        return EntryRange(prefix, max(low, after + b"\0") if after else low, high, map_keys)
+
+    def _check_has_map_keys(self) -> None:
+        of = self.descriptor
+        if not (of.scan_key and of.entry_key):
+            raise Unsupported(
+                f"state {of.application}/{of.state} is of kind {of.kind}, and has no map keys under its keys: give a "
+                "range of keys",
+                kind=of.kind,
+            )
 
     def storage_keys(self, keys: Iterable[tuple[KeyValue, ...]]) -> list[bytes]:
         """Encodes keys that are given as the values of their columns, of one column too. Raises as KeyCodec.check."""

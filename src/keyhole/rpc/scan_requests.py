@@ -23,7 +23,8 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
     """The entries that are asked for.
 
     Raises:
-        Unsupported: As `check_has_entries`; but for a key group, which states of all kinds have.
+        Unsupported: As `check_has_entries`; but for a key group, which states of all kinds have. Or map keys are asked
+            for, of a state that has none under its keys.
         StaleDescriptor: The caller means a state that was made anew since.
         KeyMismatch, NullKey, MalformedRequest: A value does not fit its column.
         MalformedRequest: There is no such key group, or it is asked for together with a key or a bound.
@@ -40,7 +41,8 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
         if request.key_group.key_group > _MOST_KEY_GROUP:
             raise MalformedRequest(f"there is no key group {request.key_group.key_group}")
         of = request.key_group
-        return codec.group_range(of.key_group, of.after, of.start, of.stop, descending=of.descending)
+        map_keys = (of.map_start, of.map_stop)
+        return codec.group_range(of.key_group, of.after, of.start, of.stop, map_keys, descending=of.descending)
     check_has_entries(descriptor)
     start, stop = key_from_proto(getattr(request, "from")), key_from_proto(request.to)
     return codec.entry_range(key_from_proto(request.key), start, stop)

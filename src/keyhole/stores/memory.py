@@ -7,6 +7,7 @@ it touches, so its cost grows with their size; states of millions of entries bel
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,25 @@ class _Content:
     topic_id: str
     entries: Mapping[bytes, Mapping[bytes, bytes]] = field(default_factory=dict)
     positions: Mapping[int, Position] = field(default_factory=dict)
+    # By prefix, the keys of key groups whose ranges were asked for: none after the first time, then all in order.
+    ordered: dict[bytes, Sequence[bytes]] = field(default_factory=dict)
     bytes: int = 0
+
+
+def _between(content: _Content, prefix: bytes, first: bytes, end: bytes | None, *, descending: bool) -> Iterator[bytes]:
+    """Keys of a key group, in order. To sort all of them is worth while where ranges are asked for again."""
+    entries = content.entries.get(prefix, _NO_ENTRIES)
+    ordered = content.ordered.get(prefix)
+    if ordered is None:
+        content.ordered[prefix] = ()
+        within = (key for key in entries if first <= key and (end is None or key < end))
+        yield from sorted(within, reverse=descending)
+        return
+    if not ordered:
+        ordered = content.ordered[prefix] = sorted(entries)
+    start, stop = bisect_left(ordered, first), len(ordered) if end is None else bisect_left(ordered, end)
+    for at in range(stop - 1, start - 1, -1) if descending else range(start, stop):
+        yield ordered[at]
 
 
 class MemorySnapshot:
@@ -55,10 +74,10 @@ class MemorySnapshot:
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        entries = self._open().entries.get(prefix_of(key_group), _NO_ENTRIES)
+        content, prefix = self._open(), prefix_of(key_group)
+        entries = content.entries.get(prefix, _NO_ENTRIES)
         first, end = rules.bounds(key_group, start, stop)
-        within = (key for key in entries if first <= key and (end is None or key < end))
-        for key in sorted(within, reverse=descending):
+        for key in _between(content, prefix, first, end, descending=descending):
             self._open()
             yield key, entries[key]
 
@@ -121,7 +140,9 @@ class MemoryStore:
             )
         positions = {key_group: advance.after for key_group, advance in batch.advances.items()}
         # One assignment publishes everything: snapshots are taken on other threads.
-        self._content = _Content(old.topic_id, {**old.entries, **changed}, {**old.positions, **positions}, taken)
+        ordered = {prefix: keys for prefix, keys in old.ordered.copy().items() if prefix not in changed}
+        entries_now, positions_now = {**old.entries, **changed}, {**old.positions, **positions}
+        self._content = _Content(old.topic_id, entries_now, positions_now, ordered, taken)
 
     def drop_key_group(self, key_group: int) -> None:
         old = self._open()
@@ -129,7 +150,7 @@ class MemoryStore:
         dropped = entries.pop(prefix_of(key_group), _NO_ENTRIES)
         positions.pop(key_group, None)
         taken = old.bytes - sum(_taken_bytes(key, row) for key, row in dropped.items())
-        self._content = _Content(old.topic_id, entries, positions, taken)
+        self._content = _Content(old.topic_id, entries, positions, bytes=taken)
 
     def size(self) -> StoreSize:
         content = self._open()

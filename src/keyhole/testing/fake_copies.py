@@ -226,7 +226,7 @@ def aggregates_of(
 def _kept(
     state: HostedState, within: EntryRange, request: pb.ScanRequest, select: SelectedEntries
 ) -> Sequence[StoredEntry]:
-    prefix, start, stop = within
+    prefix, start, stop, (first, last) = within
     group = prefix[:GROUP_BYTES]
     rows = state.rows_as_of(request.options.as_of_epoch)
     found = sorted(
@@ -234,6 +234,9 @@ def _kept(
         for key, row in rows.items()
         if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop)
     )
+    if within.is_of_map_keys:
+        split = [(state.codec.prefix_length(key), key, row) for key, row in found]
+        found = [(key, row) for at, key, row in split if first <= key[at:] and (not last or key[at:] < last)]
     if is_descending(request):
         found.reverse()
     return select.kept(found)[: request.limit or None]

@@ -387,6 +387,8 @@ class KeyGroupScan(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     DESCENDING_FIELD_NUMBER: _builtins.int
+    MAP_START_FIELD_NUMBER: _builtins.int
+    MAP_STOP_FIELD_NUMBER: _builtins.int
     key_group: _builtins.int
     after: _builtins.bytes
     """The storage key to go on behind; empty: from the start. It need not be there."""
@@ -394,9 +396,12 @@ class KeyGroupScan(_message.Message):
     """Of encoded keys (docs/keys.md), or of the beginnings of some: inclusive, and exclusive; empty: no bound."""
     stop: _builtins.bytes
     descending: _builtins.bool
-    """From the last one down. Of a request with any of these three give a `selection`, too, be it empty: servers that know
-    of none pass over them.
+    """From the last one down. Of a request with any of these, or of the following, give a `selection`, too, be it empty:
+    servers that know of none pass over them.
     """
+    map_start: _builtins.bytes
+    """Of each key the entries whose encoded map key is at least the first, and below the second; empty: no bound."""
+    map_stop: _builtins.bytes
     def __init__(
         self,
         *,
@@ -405,10 +410,12 @@ class KeyGroupScan(_message.Message):
         start: _builtins.bytes = ...,
         stop: _builtins.bytes = ...,
         descending: _builtins.bool = ...,
+        map_start: _builtins.bytes = ...,
+        map_stop: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "descending", b"descending", "key_group", b"key_group", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "descending", b"descending", "key_group", b"key_group", "map_start", b"map_start", "map_stop", b"map_stop", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,15 +10,21 @@ from keyhole.model.selection import Selection
 
 
 class KeyBounds(NamedTuple):
-    """Values of the first columns of keys; none: no bound."""
+    """Values of the first columns of keys, and of the map keys under each; none: no bound."""
 
     start: Sequence[Any] = ()
     stop: Sequence[Any] = ()
     prefix: Sequence[Any] = ()
+    map_start: Sequence[Any] = ()
+    map_stop: Sequence[Any] = ()
 
     def encoded(self, codec: StateCodec) -> tuple[bytes, bytes]:
         """As bytes: inclusive and exclusive. Raises KeyMismatch, NullKey, MalformedRequest: as `key_range`."""
         return codec.key_range(self.start, self.stop, self.prefix)
+
+    def encoded_map_keys(self, codec: StateCodec) -> tuple[bytes, bytes]:
+        """The same of the map keys under each key. Raises KeyMismatch, NullKey, Unsupported: as `map_range`."""
+        return codec.map_range(self.map_start, self.map_stop)
 
 
 ALL_KEYS = KeyBounds()
@@ -40,9 +46,9 @@ class AskedKeys(NamedTuple):
     key_groups: range | None = None
 
 
-def key_bounds(start: Any, stop: Any, prefix: Any) -> KeyBounds:
+def key_bounds(start: Any, stop: Any, prefix: Any, map_start: Any = None, map_stop: Any = None) -> KeyBounds:
     """Of what a caller gives: None, a value, or a tuple of one for each column."""
-    return KeyBounds(_values(start), _values(stop), _values(prefix))
+    return KeyBounds(*map(_values, (start, stop, prefix, map_start, map_stop)))
 
 
 def _values(given: Any) -> Sequence[Any]:

@@ -83,14 +83,26 @@ class KeyGroupCalls:
                 self._topic_id = codec.descriptor.topic_id
                 return codec
 
-    def encoded(self, codec: StateCodec) -> tuple[bytes, bytes]:
-        """The bounds of the keys. Raises KeyMismatch, NullKey, MalformedRequest: They don't fit the state's."""
-        return self._within.encoded(codec)
+    def encoded(self, codec: StateCodec) -> tuple[bytes, bytes, bytes, bytes]:
+        """The bounds of the keys, and of the map keys under each.
+
+        Raises:
+            KeyMismatch, NullKey, MalformedRequest, Unsupported: They don't fit the state's.
+        """
+        return *self._within.encoded(codec), *self._within.encoded_map_keys(codec)
 
     def key_group(self, codec: StateCodec, key_group: int, after: bytes = b"") -> pb.KeyGroupScan:
         """What is asked for of a key group, behind a storage key."""
-        start, stop = self.encoded(codec)
-        return pb.KeyGroupScan(key_group=key_group, after=after, start=start, stop=stop, descending=self._descending)
+        start, stop, map_start, map_stop = self.encoded(codec)
+        return pb.KeyGroupScan(
+            key_group=key_group,
+            after=after,
+            start=start,
+            stop=stop,
+            descending=self._descending,
+            map_start=map_start,
+            map_stop=map_stop,
+        )
 
     def rows(self, codec: StateCodec) -> SelectedRows:
         """What reads the values of pages. Raises ValueMismatch: The state has no field that is selected by."""
@@ -172,7 +184,7 @@ class KeyGroupCalls:
                 await self.describe_again(codec, error, deadline)
 
     def _selection(self, asked: pb.KeyGroupScan) -> pb.Selection | None:
-        bounded = asked.start or asked.stop or asked.descending
+        bounded = asked.start or asked.stop or asked.descending or asked.map_start or asked.map_stop
         # One that is empty makes servers say whether they know of ranges.
         return self._selected_by or (pb.Selection() if bounded else None)
 

@@ -804,9 +804,12 @@ type KeyGroupScan struct {
 	// Of encoded keys (docs/keys.md), or of the beginnings of some: inclusive, and exclusive; empty: no bound.
 	Start []byte `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
 	Stop  []byte `protobuf:"bytes,4,opt,name=stop,proto3" json:"stop,omitempty"`
-	// From the last one down. Of a request with any of these three give a `selection`, too, be it empty: servers that know
-	// of none pass over them.
-	Descending    bool `protobuf:"varint,5,opt,name=descending,proto3" json:"descending,omitempty"`
+	// From the last one down. Of a request with any of these, or of the following, give a `selection`, too, be it empty:
+	// servers that know of none pass over them.
+	Descending bool `protobuf:"varint,5,opt,name=descending,proto3" json:"descending,omitempty"`
+	// Of each key the entries whose encoded map key is at least the first, and below the second; empty: no bound.
+	MapStart      []byte `protobuf:"bytes,6,opt,name=map_start,json=mapStart,proto3" json:"map_start,omitempty"`
+	MapStop       []byte `protobuf:"bytes,7,opt,name=map_stop,json=mapStop,proto3" json:"map_stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -874,6 +877,20 @@ func (x *KeyGroupScan) GetDescending() bool {
 		return x.Descending
 	}
 	return false
+}
+
+func (x *KeyGroupScan) GetMapStart() []byte {
+	if x != nil {
+		return x.MapStart
+	}
+	return nil
+}
+
+func (x *KeyGroupScan) GetMapStop() []byte {
+	if x != nil {
+		return x.MapStop
+	}
+	return nil
 }
 
 type ScanRequest struct {
@@ -2818,7 +2835,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x121\n" +
 	"\aoptions\x18\x03 \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\"?\n" +
 	"\x0fGetManyResponse\x12,\n" +
-	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"\x8b\x01\n" +
+	"\aanswers\x18\x01 \x03(\v2\x12.keyhole.v1.AnswerR\aanswers\"\xc3\x01\n" +
 	"\fKeyGroupScan\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\fR\x05after\x12\x14\n" +
@@ -2826,7 +2843,9 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x04stop\x18\x04 \x01(\fR\x04stop\x12\x1e\n" +
 	"\n" +
 	"descending\x18\x05 \x01(\bR\n" +
-	"descending\"\xdd\x03\n" +
+	"descending\x12\x1b\n" +
+	"\tmap_start\x18\x06 \x01(\fR\bmapStart\x12\x19\n" +
+	"\bmap_stop\x18\a \x01(\fR\amapStop\"\xdd\x03\n" +
 	"\vScanRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x12#\n" +
