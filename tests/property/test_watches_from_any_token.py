@@ -1,20 +1,24 @@
 """A watch that is left after any change, and goes on behind its token wherever the state is by then, has every change
-once and in order: what it makes of them is what the state holds."""
+once and in order: what it makes of them is what the state holds, or what a scan with its predicate would find."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyhole import field
 from keyhole.client.wire.watch_stream import WatchMessage
+from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import prefix_of
+from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
@@ -30,6 +34,26 @@ KEYS = [f"k{number}" for number in range(12)]
 TTL_MS = 3_000
 
 
+class Wanted(NamedTuple):
+    """What is watched: keys that begin so, and values above that; None: all."""
+
+    prefix: str
+    above: float | None
+
+    def has(self, name: str, n: float | None) -> bool:
+        return n is not None and name.startswith(self.prefix) and (self.above is None or n > self.above)
+
+    def of_request(self, codec: StateCodec) -> dict[str, Any]:
+        if self == ALL:
+            return {}
+        start, stop = codec.key_range(prefix=(self.prefix,) if self.prefix else ())
+        where = None if self.above is None else field("n") > self.above
+        return {"start": start, "stop": stop, "selection": selection_to_proto(Selection(where)) or pb.Selection()}
+
+
+ALL = Wanted("", None)
+
+
 class World:
     """One owner after the other of one state, and a watch that goes on from one to the next.
 
@@ -38,11 +62,11 @@ class World:
         page: Changes in one message.
     """
 
-    def __init__(self, of: StateDescriptor, kept: int, page: int) -> None:
+    def __init__(self, of: StateDescriptor, kept: int, page: int, wanted: Wanted) -> None:
         self.kafka = MemoryKafka()
         self.clock = ManualClock(now_ms=1)  # epochs are committed a second after each other
         self.of = of
-        self.kept, self.page = kept, page
+        self.kept, self.page, self.wanted = kept, page, wanted
         self.epoch = self.generation = 0
         self.model: dict[str, float] = {}
         self.written_at: dict[str, int] = {}
@@ -76,7 +100,10 @@ class World:
     async def watch(self, done: Callable[[int], bool]) -> None:
         """Goes on until so many changes have come, or there are no more."""
         request = pb.WatchRequest(
-            state=pb.StateRef(application="app", state="counts"), token=self.token, progress_ms=100
+            state=pb.StateRef(application="app", state="counts"),
+            token=self.token,
+            progress_ms=100,
+            **self.wanted.of_request(self.hosted.table.codec),
         )
         ticking = asyncio.create_task(self._tick())
         try:
@@ -127,12 +154,41 @@ class World:
             assert not any(snapshot for *_, snapshot in seen[1:])
             changes = [(epoch, n) for _, epoch, n, snapshot in seen if not snapshot]
             committed = [(epoch, n) for of, epoch, n in self.history if of == name and epoch > begins]
+            if self.wanted != ALL:
+                changes, committed = self._without_noise(name, changes), self._of_wanted(name, committed, bool(begins))
             if self.of.ttl_ms:
                 changes = [one for one in changes if one[1] is not None or one in committed]
+                committed = [one for one in committed if one[1] is not None or one in changes]
             if seen and seen[0][3]:
                 assert changes == committed
             else:  # there was no row of it: what came before was passed over
                 assert changes == committed[len(committed) - len(changes) :]
+
+    def _of_wanted(
+        self, name: str, committed: list[tuple[int, float | None]], had: bool
+    ) -> list[tuple[int, float | None]]:
+        """As a watch of what is wanted has them: what comes and changes, and what leaves."""
+        found: list[tuple[int, float | None]] = []
+        for epoch, n in committed:
+            has = self.wanted.has(name, n)
+            if has or had:
+                found.append((epoch, n if has else None))
+            had = has
+        return found
+
+    def _without_noise(self, name: str, changes: list[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
+        """Without deletions of what the reader doesn't have."""
+        had, found = any(one[0] == name and one[3] for one in self.seen), []
+        for epoch, n in changes:
+            if had or n is not None:
+                found.append((epoch, n))
+            had = n is not None
+        return found
+
+    @property
+    def expected(self) -> dict[str, float]:
+        """What is wanted of what there is: as a scan finds it."""
+        return {name: n for name, n in self.model.items() if self.wanted.has(name, n)}
 
 
 CHANGES = st.dictionaries(
@@ -140,9 +196,11 @@ CHANGES = st.dictionaries(
 )
 STEPS = st.lists(st.one_of(CHANGES, CHANGES, st.integers(1, 9), st.none()), min_size=3, max_size=14)
 
+SELECTED = st.sampled_from([Wanted("k1", None), Wanted("", 50.0), Wanted("k1", 50.0)])
 
-async def _run(steps: list[Any], of: StateDescriptor, kept: int, page: int) -> None:
-    world = World(of, kept, page)
+
+async def _run(steps: list[Any], of: StateDescriptor, kept: int, page: int, wanted: Wanted) -> None:
+    world = World(of, kept, page, wanted)
     await world.begin()
     for step in steps:
         if isinstance(step, dict):
@@ -157,11 +215,11 @@ async def _run(steps: list[Any], of: StateDescriptor, kept: int, page: int) -> N
             await world.watch(most.__le__)
             assert len(world.seen) <= left
     # The last one that comes is of each key group.
-    await world.commit({name: 1000.0 + at for at, name in enumerate(KEYS)})
-    await world.watch(lambda _: all(world.rows.get(name) == n for name, n in world.model.items()))
+    await world.commit({name: (1000.0 + at) * (-1) ** (wanted != ALL and at % 3 == 0) for at, name in enumerate(KEYS)})
+    await world.watch(lambda _: world.rows == world.expected)
     world.check()
-    assert {name: n for name, n in world.rows.items() if name in world.model} == world.model
-    assert world.hosted.read(*map(key, KEYS)) == [row(world.rows[name]) for name in KEYS]
+    assert world.rows == world.expected
+    assert world.hosted.read(*map(key, KEYS)) == [row(world.model[name]) for name in KEYS]
     await world.hosted.host.close()
 
 
@@ -169,16 +227,24 @@ def _expected(world: World) -> int:
     """At least so many changes are to come: of keys that the watch has otherwise."""
     if world.of.ttl_ms:
         return 0
-    return sum(world.rows.get(name) != n for name, n in world.model.items())
+    return sum(world.rows.get(name) != n for name, n in world.expected.items())
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from([MOST_BYTES, 900, 0]), st.sampled_from([1, 3]), STEPS)
 def test_a_watch_from_any_token_is_the_difference_of_what_was_and_is(kept: int, page: int, steps: list[Any]) -> None:
-    asyncio.run(_run(steps, descriptor(), kept, page))
+    asyncio.run(_run(steps, descriptor(), kept, page, ALL))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([MOST_BYTES, 900, 0]), st.sampled_from([1, 3]), SELECTED, STEPS)
+def test_a_watch_of_a_prefix_or_a_predicate_is_the_difference_of_two_scans_with_it(
+    kept: int, page: int, wanted: Wanted, steps: list[Any]
+) -> None:
+    asyncio.run(_run(steps, descriptor(), kept, page, wanted))
 
 
 @settings(max_examples=10, deadline=None)
-@given(STEPS)
-def test_where_entries_expire_the_watch_has_what_reads_show(steps: list[Any]) -> None:
-    asyncio.run(_run(steps, descriptor(ttl_ms=TTL_MS), 900, 2))
+@given(st.sampled_from([MOST_BYTES, 900]), st.just(ALL) | SELECTED, STEPS)
+def test_where_entries_expire_the_watch_has_what_reads_show(kept: int, wanted: Wanted, steps: list[Any]) -> None:
+    asyncio.run(_run(steps, descriptor(ttl_ms=TTL_MS), kept, 2, wanted))

@@ -114,6 +114,13 @@ async def test_keyhole_watch_prints_a_line_for_each_change_and_where_it_goes_on(
         told = json.loads(line)
         assert told["kind"] == "delete"
         assert (told["key"], told["map_key"], told["value"], told["epoch"]) == ("s2", 2, None, 2)
+        selected = ["--prefix", "s", "--where", "celsius > 2", "--where", "m0 > 1", "--fields", "celsius"]
+        assert await run(*selected, "--count", "1", "--json") == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert (json.loads(line)["map_key"], json.loads(line)["value"]) == (3, {"celsius": 3.0})
+        assert await run("--from", "s1", "--to", "s2", "--count", "1") == 0
+        assert capsys.readouterr().out.split()[:3] == ["row", "s1", "1"]
+        assert await run("s1", "--prefix", "s") == 2
 
 
 async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoch(

@@ -126,6 +126,25 @@ async def test_whoever_comes_back_with_the_last_id_misses_nothing_and_gets_nothi
             assert [(change["key"], change["value"]["celsius"]) for change in body["changes"]] == [("sensor-2", 20.0)]
 
 
+async def test_a_prefix_a_range_and_a_predicate_are_parameters(watched: Watched) -> None:
+    where = "prefix=sensor-&where=celsius+%3E+7&where=sensor+%21%3D+sensor-9&fields=celsius&before=true"
+    async with watched.events(f"?{where}") as events:
+        assert await events.rows(1) == {"sensor-8": {"celsius": 8.0}}
+        await watched.server.commit({"sensor-3": row(33.0), "sensor-8": row(1.0), "sensor-9": row(99.0)})
+        found: dict[str, Any] = {}
+        while len(found) < 2:
+            _, body = await events.next("changes")
+            found |= {change["key"]: (change["value"], change["before"]) for change in body["changes"]}
+        assert found == {"sensor-3": ({"celsius": 33.0}, None), "sensor-8": (None, {"celsius": 8.0})}
+        last = events.last_id
+    await watched.server.commit({"sensor-3": row(34.0)})
+    async with watched.events(f"?{where}", **{"Last-Event-ID": last}) as events:
+        _, body = await events.next("rows", "changes")
+        assert [(change["key"], change["value"]) for change in body["changes"]] == [("sensor-3", {"celsius": 34.0})]
+    async with watched.events("?from=sensor-2&to=sensor-4") as events:
+        assert set(await events.rows(2)) == {"sensor-2", "sensor-3"}
+
+
 async def test_where_nothing_changes_an_event_says_that_the_stream_goes_on(watched: Watched) -> None:
     async with watched.events("?snapshot=false&latest_only=true") as events:
         _, body = await events.next("progress")
@@ -158,6 +177,10 @@ async def test_entries_of_a_map_state_have_their_map_key(watched: Watched) -> No
         ("?before=perhaps", {}, 400, "Malformed request"),
         ("?before=true&before=true", {}, 400, "Malformed request"),
         ("?integers=words", {}, 400, "Malformed request"),
+        ("?where=colour+%3D+red", {}, 400, "Value mismatch"),
+        ("?fields=colour", {}, 400, "Value mismatch"),
+        ("?prefix=a&from=b", {}, 400, "Malformed request"),
+        ("?key=a&prefix=a", {}, 400, "Malformed request"),
         ("", {"Last-Event-ID": "no token"}, 400, "Malformed request"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from keyhole.clock import SystemClock
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import WatchMark, WatchPlace, watch_place
-from keyhole.errors import Draining, KeyholeError, NoServer, NotOwner, Overloaded
+from keyhole.errors import Draining, KeyholeError, NoServer, NotOwner, Overloaded, Unsupported
 from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import Holding, ServerView
@@ -94,8 +94,10 @@ class _Directory:
 class _Watch:
     """What a reader gets of it."""
 
-    def __init__(self, directory: _Directory, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
-        request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE), token=token)
+    def __init__(
+        self, directory: _Directory, token: str = "", patience: float = PATIENCE_SECONDS, **fields: Any
+    ) -> None:
+        request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE), token=token, **fields)
         self.fanned = FannedWatch(directory, request, patience)  # type: ignore[arg-type]
         self.came: list[pb.WatchResponse] = []
         self.task = asyncio.create_task(self._read())
@@ -125,6 +127,24 @@ async def asked(*links: _Link) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         for link in links:
             await link.asked.get()
+
+
+async def test_servers_that_know_of_no_selection_are_refused_and_what_is_said_of_them_all_says_that_they_do() -> None:
+    directory = _Directory({"a": range(8), "b": range(8, KEY_GROUPS)})
+    first, second = directory.links.values()
+    selecting = {"selection": pb.Selection(fields=["celsius"])}
+    async with watching(directory, **selecting) as watch:
+        await asked(first, second)
+        # One that is older would take the token of a predicate for that of other keys.
+        assert (first.request.token, first.request.selection) == ("", selecting["selection"])
+        first.say(as_of_ms=5, selected=True)
+        second.say(as_of_ms=5, selected=True)
+        first.say(as_of_ms=6, selected=True)
+        await watch.until(lambda: watch.came)
+        assert {came.selected for came in watch.came} == {True}
+        second.say(as_of_ms=6)
+        with pytest.raises(Unsupported, match="where, fields"):
+            await watch.task
 
 
 async def test_nothing_is_said_before_all_parts_have_begun_and_nobody_is_looked_for_for_ever() -> None:

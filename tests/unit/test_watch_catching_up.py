@@ -13,6 +13,7 @@ from keyhole.encoding.watch_token import WatchMark, WatchPlace
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.testing.changelog import MemoryChangelog
+from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch, Watcher
 from services.state_server.read.watching import Watching, WatchLimits
@@ -33,7 +34,10 @@ async def owning() -> Hosted:
 
 def watching(hosted: Hosted, history: ChangelogHistory, place: WatchPlace | None) -> Watching:
     asked = WatchAsked(None, 0, GROUPS, place, True, False, False, False, 5.0)
-    return Watching(hosted.table, asked, history, hosted.clock, lambda: None, WatchLimits(), WatchSnapshots(1, 30.0))
+    select = WatchSelection(hosted.table, asked, Selections(), 2_000)
+    return Watching(
+        hosted.table, asked, history, hosted.clock, lambda: None, WatchLimits(), WatchSnapshots(1, 30.0), select
+    )
 
 
 class Busy(ChangelogHistory):

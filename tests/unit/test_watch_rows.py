@@ -16,6 +16,7 @@ from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.stores.memory import MemorySnapshot
 from keyhole.testing.changelog import MemoryChangelog
 from services.state_server.read.watch_messages import Message
+from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch
 from services.state_server.read.watching import Watching, WatchLimits
@@ -37,7 +38,8 @@ def watching(
 ) -> Watching:
     history = history or ChangelogHistory(lambda of: MemoryChangelog(hosted.kafka, of))
     asked = WatchAsked(None, 0, GROUPS, place, True, False, False, False, 0.0)
-    return Watching(hosted.table, asked, history, hosted.clock, lambda: None, LIMITS, snapshots)
+    select = WatchSelection(hosted.table, asked, Selections(), 2_000)
+    return Watching(hosted.table, asked, history, hosted.clock, lambda: None, LIMITS, snapshots, select)
 
 
 async def until_rows_are_done(messages: AsyncGenerator[Message]) -> int:

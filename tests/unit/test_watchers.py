@@ -206,6 +206,9 @@ async def test_what_changes_is_looked_at_once_however_many_watch_and_each_has_it
     # Of those who have gone nothing is left.
     for of in everyone:
         changes.detach(of)
+    # Who comes back soon still gets what was there before.
+    assert changes.wants_befores
+    changes._rest_befores()
     assert not changes.wants_befores
     assert Asked.asked <= 6 * len(alone)
     changes.published([epoch(2, {"k1": b"y"})], {})

@@ -27,7 +27,7 @@ from keyhole.errors import (
     UnknownState,
 )
 from keyhole.protocol.routing import RouteTable
-from keyhole.rpc.watch_requests import watch_asked
+from keyhole.rpc.watch_requests import check_watch_heeded, watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.routes import no_server
@@ -121,6 +121,7 @@ class FannedWatch:
             StaleDescriptor: It was made anew.
             NoServer, NotOwner, NotReady, ServerLost: Nobody has its key groups, for as long as it has patience.
             Draining: The proxy ends.
+            Unsupported: A server knows of no selection.
             KeyholeError: What a server refuses it with, or ends it with.
         """
         noticing = self._loop.create_task(self._notice(self._directory.next_change()))
@@ -207,9 +208,13 @@ class FannedWatch:
         del request.key_groups[:]
         request.key_groups.extend(sorted(key_groups))
         request.topic_id = self._descriptor.topic_id
+        request.token = ""
         if key_groups <= self._marks.keys():
-            place = WatchPlace({group: self._marks[group] for group in key_groups}, self._as_of_ms)
-            request.token = place.token(self._descriptor, self._asked.digest)
+            request.no_snapshot = False
+            # A token by which nothing was given says no more than none, and a server may not know what it is bound to.
+            if any(self._marks[group].begun for group in key_groups):
+                place = WatchPlace({group: self._marks[group] for group in key_groups}, self._as_of_ms)
+                request.token = place.token(self._descriptor, self._asked.digest)
         part = _Part(address, key_groups, as_of_ms=self._as_of_ms)
         part.task = self._loop.create_task(self._read(part, request))
         self._parts.add(part)
@@ -266,6 +271,7 @@ class FannedWatch:
             self._cause = error
             self._place_at = self._loop.time() + self._backoff.next()
             return None
+        check_watch_heeded(self._request, response, "a server")
         part.begun = True
         part.as_of_ms, part.epoch = response.as_of_ms, response.epoch
         part.token = response.token or part.token
@@ -305,6 +311,7 @@ class FannedWatch:
             snapshot_done=done,
             as_of_ms=self._as_of_ms,
             epoch=0 if self._homeless else min(part.epoch for part in self._parts),
+            selected=self._request.HasField("selection"),
         )
 
     def _settle(self, part: _Part) -> None:

@@ -9,23 +9,29 @@ An event without an id is a part of something whose end has yet to come: whoever
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from aiohttp import web
 
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.key_text import parse_key
+from keyhole.encoding.key_text import parse_bound, parse_key
+from keyhole.encoding.predicate_text import parsed_where
 from keyhole.errors import Draining, KeyholeError, MalformedRequest
+from keyhole.model.selection import selection
+from keyhole.model.state import KeyColumn
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.convert import key_to_proto
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.rpc.http.status import problem
 from keyhole.security.authentication import current
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.http.answers import changes_json, encoded, moment_json
 
-_KNOWN = ("key", "after", "snapshot", "before", "latest_only", "integers")
+_BOUNDS = ("from", "to", "prefix")
+_SEVERAL = ("key", "where")
+_KNOWN = (*_SEVERAL, *_BOUNDS, "fields", "after", "snapshot", "before", "latest_only", "integers")
 _AGAIN_MS = 1_000
 PROGRESS_MS = 5_000
 """An event comes at least so often: by it a reader, and whatever stands between, knows that it is still connected."""
@@ -43,15 +49,16 @@ def watch_request(codec: StateCodec, pairs: Iterable[tuple[str, str]], last: str
 
     Raises:
         MalformedRequest: A parameter that there is not, is given twice, or can't be read.
-        KeyMismatch: A key doesn't fit the state's columns.
+        KeyMismatch: A key, or a bound, doesn't fit the state's columns.
+        ValueMismatch: The state has no field of this name, or of another type.
     """
     given: dict[str, str] = {}
-    keys: list[str] = []
+    several: dict[str, list[str]] = {name: [] for name in _SEVERAL}
     for name, value in pairs:
         if name not in _KNOWN:
             raise MalformedRequest(f"a query parameter is not known; there are {', '.join(_KNOWN)}")
-        if name == "key":
-            keys.append(value)
+        if name in several:
+            several[name].append(value)
         elif name in given:
             raise MalformedRequest(f"the query parameter {name} is given twice")
         else:
@@ -59,8 +66,15 @@ def watch_request(codec: StateCodec, pairs: Iterable[tuple[str, str]], last: str
     if given.get("integers", "number") not in ("number", "text"):
         raise MalformedRequest("the query parameter integers is neither number nor text")
     columns = codec.descriptor.scan_key or codec.descriptor.key
+    start, stop = codec.key_range(*(_bound(columns, given.get(name)) for name in _BOUNDS))
+    fields, where = given.get("fields"), parsed_where(codec.descriptor, several["where"])
+    select = selection(where, None if fields is None else fields.split(","), keys_only=False)
     request = pb.WatchRequest(
-        keys=[key_to_proto(columns, parse_key(columns, key)) for key in keys],
+        keys=[key_to_proto(columns, parse_key(columns, key)) for key in several["key"]],
+        start=start,
+        stop=stop,
+        # One that is empty makes servers say whether they know of ranges.
+        selection=selection_to_proto(select) or (pb.Selection() if start or stop else None),
         token=last or given.get("after", ""),
         no_snapshot=not _flag(given, "snapshot", "true"),
         before=_flag(given, "before", "false"),
@@ -70,6 +84,13 @@ def watch_request(codec: StateCodec, pairs: Iterable[tuple[str, str]], last: str
         topic_id=codec.descriptor.topic_id,
     )
     return request, given.get("integers") == "text"
+
+
+def _bound(columns: Sequence[KeyColumn], text: str | None) -> tuple[Any, ...]:
+    if text is None:
+        return ()
+    bound = parse_bound(columns, text)
+    return bound if isinstance(bound, tuple) else (bound,)
 
 
 def _flag(given: dict[str, str], name: str, default: str) -> bool:

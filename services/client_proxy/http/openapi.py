@@ -191,7 +191,10 @@ def _watch() -> _Json:
         "watch",
         "values",
         "Rows, and then each committed change, as server-sent events for as long as it is read",
-        ("application", "state", "after", "snapshot", "before", "latest_only", "integers"),
+        (
+            *("application", "state", "where", "fields", "prefix", "from", "to"),
+            *("after", "snapshot", "before", "latest_only", "integers"),
+        ),
         {
             "description": "Events: rows, changes, progress, error.",
             "content": {"text/event-stream": {"schema": {"type": "string"}, "example": event}},

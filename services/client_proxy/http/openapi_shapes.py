@@ -216,9 +216,9 @@ PARAMETERS: _Json = {
         _parameter("state", "path", "The state's name.", _NAME),
         _parameter("key", "path", f"Of several columns a JSON array, or commas between them: {_SPELLED}.", _TEXT),
         _parameter("map_key", "query", "Of a map or list state: the entry that is asked for, spelled as a key.", _TEXT),
-        _parameter("from", "query", "The first map key of a scan; of all keys the first key.", _TEXT),
-        _parameter("to", "query", "The map key before which a scan ends; of all keys the key.", _TEXT),
-        _parameter("prefix", "query", "Of a scan of all keys: how the keys begin.", _TEXT),
+        _parameter("from", "query", "The first map key of a scan; of all keys, and of a watch, the first key.", _TEXT),
+        _parameter("to", "query", "The map key before which a scan ends; of all keys, and of a watch, the key.", _TEXT),
+        _parameter("prefix", "query", "Of a scan of all keys, or of a watch: how the keys begin.", _TEXT),
         _parameter("map_from", "query", "Of a scan of all keys: the first map key of each.", _TEXT),
         _parameter("map_to", "query", "Of a scan of all keys: the map key before which each ends.", _TEXT),
         _parameter(
@@ -237,8 +237,8 @@ PARAMETERS: _Json = {
         _parameter(
             "where",
             "query",
-            "What the entries of a scan must pass: `FIELD OP VALUE` with one of ==, !=, <, <=, >, >=, `FIELD in A,B`, "
-            "`FIELD is null` or `FIELD is not null`. Given several times: all of it.",
+            "What the entries of a scan or a watch must pass: `FIELD OP VALUE` with one of ==, !=, <, <=, >, >=, "
+            "`FIELD in A,B`, `FIELD is null` or `FIELD is not null`. Given several times: all of it.",
             {"type": "array", "items": _TEXT},
         ),
         _parameter(

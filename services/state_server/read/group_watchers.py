@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from collections.abc import Set as AbstractSet
+from typing import TypeVar
 
+from keyhole.rpc.watch_requests import WatchedRange
 from services.state_server.read.watcher import Changed, GroupEpoch, Pending, Watcher
 
+_Place = TypeVar("_Place", bound=Hashable)
 _NOBODY: AbstractSet[Watcher] = frozenset()
 
 
@@ -24,6 +27,7 @@ class GroupWatchers:
         self._by_key: dict[bytes, set[Watcher]] = {}
         # By how many bytes the prefixes take.
         self._by_prefix: dict[int, dict[bytes, set[Watcher]]] = {}
+        self._by_range: dict[WatchedRange, set[Watcher]] = {}
 
     def add(self, watcher: Watcher) -> None:
         """It watches from now on. Takes as long as it names keys."""
@@ -31,7 +35,10 @@ class GroupWatchers:
         if watcher.keys is None:
             self._of_all_keys.add(watcher)
             return
-        keys = watcher.keys_of[self._key_group]
+        keys = watcher.keys.of(self._key_group)
+        if isinstance(keys, WatchedRange):
+            self._by_range.setdefault(keys, set()).add(watcher)
+            return
         for key in keys.exact:
             self._by_key.setdefault(key, set()).add(watcher)
         for prefix in keys.prefixes:
@@ -43,7 +50,10 @@ class GroupWatchers:
         if watcher.keys is None:
             self._of_all_keys.remove(watcher)
             return
-        keys = watcher.keys_of[self._key_group]
+        keys = watcher.keys.of(self._key_group)
+        if isinstance(keys, WatchedRange):
+            _take_out(self._by_range, keys, watcher)
+            return
         for key in keys.exact:
             _take_out(self._by_key, key, watcher)
         for prefix in keys.prefixes:
@@ -57,12 +67,23 @@ class GroupWatchers:
 
         Its changes are looked at once, whoever watches.
         """
-        of_all_keys, found = list(self._of_all_keys), self._found(epoch)
+        of_all_keys, found, of_ranges = list(self._of_all_keys), self._found(epoch), self._in_ranges(epoch)
         whole = Pending.of(epoch, None)
         for watcher in of_all_keys:
             yield watcher, whole
         for watcher, changes in found.items():
             yield watcher, Pending.of_changes(epoch, changes)
+        for watcher, pending in of_ranges:
+            yield watcher, pending
+
+    def _in_ranges(self, epoch: GroupEpoch) -> list[tuple[Watcher, Pending]]:
+        """Each range is sought once, whoever watches it."""
+        given: list[tuple[Watcher, Pending]] = []
+        for within, watchers in self._by_range.items():
+            if numbers := epoch.within(*within.range(self._key_group)):
+                pending = Pending.of_changes(epoch, list(map(epoch.at, numbers)))
+                given += [(watcher, pending) for watcher in watchers]
+        return given
 
     def _found(self, epoch: GroupEpoch) -> dict[Watcher, list[Changed]]:
         found: dict[Watcher, list[Changed]] = {}
@@ -82,7 +103,7 @@ class GroupWatchers:
         return found
 
 
-def _take_out(places: dict[bytes, set[Watcher]], key: bytes, watcher: Watcher) -> None:
+def _take_out(places: dict[_Place, set[Watcher]], key: _Place, watcher: Watcher) -> None:
     there = places[key]
     there.discard(watcher)
     if not there:

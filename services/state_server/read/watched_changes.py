@@ -55,6 +55,7 @@ class Changes:
         self._to_wake: dict[Watcher, None] = {}
         self._waking: asyncio.Handle | None = None
         self._resting: asyncio.TimerHandle | None = None
+        self._resting_befores: asyncio.TimerHandle | None = None
 
     @property
     def watchers(self) -> int:
@@ -76,13 +77,26 @@ class Changes:
             self.positions = dict(positions())
             self._floors = {group: position.offset for group, position in self.positions.items()}
             self.active = True
-        self._expected.add(watcher)
+        if watcher not in self._expected:
+            self._expected.add(watcher)
+            self._of_befores += watcher.befores
+            self.wants_befores |= watcher.befores
 
     def _linger(self) -> None:
         """What is written is kept for a while, for those who come back."""
         if self._resting is not None:
             self._resting.cancel()
         self._resting = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._rest)
+
+    def _linger_befores(self) -> None:
+        """So is what was there before it."""
+        if self._resting_befores is not None:
+            self._resting_befores.cancel()
+        self._resting_befores = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._rest_befores)
+
+    def _rest_befores(self) -> None:
+        self._resting_befores = None
+        self.wants_befores = self._of_befores > 0
 
     def _rest(self) -> None:
         self._resting = None
@@ -117,14 +131,19 @@ class Changes:
                 if mark is not None and epoch.after.offset > mark.offset:
                     skip = mark.skip if epoch.key_group in first else 0
                     first.discard(epoch.key_group)
-                    watcher.give(Pending.of(epoch, watcher.keys_of.get(epoch.key_group), skip))
+                    watcher.give(Pending.of(epoch, watcher.keys_in(epoch.key_group), skip))
         return True
 
     def detach(self, watcher: Watcher) -> None:
         """It watches no more. Idempotent."""
         if watcher in self._watchers:
             self._drop(watcher)
+        if watcher not in self._expected:
+            return
         self._expected.discard(watcher)
+        self._of_befores -= watcher.befores
+        if watcher.befores and not self._of_befores and not self.closed:
+            self._linger_befores()
         if not self._expected and not self.closed:
             self._linger()
 
@@ -134,15 +153,11 @@ class Changes:
         self._watchers.add(watcher)
         for group in watcher.key_groups:
             self._by_group.setdefault(group, GroupWatchers(group)).add(watcher)
-        self._of_befores += watcher.befores
-        self.wants_befores = self._of_befores > 0
 
     def _drop(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
         for group in watcher.key_groups:
             self._by_group[group].remove(watcher)
-        self._of_befores -= watcher.befores
-        self.wants_befores = self._of_befores > 0
 
     def _wake(self, watcher: Watcher) -> None:
         self._to_wake[watcher] = None
@@ -213,7 +228,8 @@ class Changes:
         """Nothing of the state is here any more: all who watch are to look. Idempotent."""
         self.closed = True
         self.active = False
-        if self._resting is not None:
-            self._resting.cancel()
+        for resting in (self._resting, self._resting_befores):
+            if resting is not None:
+                resting.cancel()
         for watcher in self._watchers:
             watcher.wake()

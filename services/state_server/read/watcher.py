@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import functools
+from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from keyhole.errors import TooSlow
 from keyhole.model.epoch import Position
-from keyhole.rpc.watch_requests import WatchedKeys
+from keyhole.rpc.watch_requests import Watched, WatchedRange
 
 MOST_BYTES = 16 << 20
 """Keys and rows of one state that are kept: of its last epochs, and for one watcher that is behind."""
@@ -61,13 +63,32 @@ class GroupEpoch:
         assert self.changes is not None
         return {key: index for index, (key, _) in enumerate(self.changes)}
 
+    @functools.cached_property
+    def _by_key(self) -> tuple[Sequence[bytes], Sequence[int]]:
+        """The storage keys, ascending, and which change is of each. Made when somebody watches a range."""
+        assert self.changes is not None
+        order = sorted(range(len(self.changes)), key=[key for key, _ in self.changes].__getitem__)
+        return [self.changes[number][0] for number in order], order
+
+    @functools.cached_property
+    def told(self) -> dict[Hashable, array[int]]:
+        """What watches keep of their predicates' work for others that have the same one."""
+        return {}
+
+    def within(self, start: bytes, stop: bytes | None) -> Sequence[int]:
+        """Which changes are of storage keys from `start` on, up to `stop`, ascending."""
+        keys, order = self._by_key
+        first = bisect.bisect_left(keys, start)
+        last = len(keys) if stop is None else bisect.bisect_left(keys, stop)
+        return sorted(order[first:last])
+
     def at(self, number: int) -> Changed:
         """The change of that number, with what was there before."""
         assert self.changes is not None
         key, entry = self.changes[number]
         return Changed(number, key, entry, None if self.befores is None else self.befores[number])
 
-    def changed(self, keys: WatchedKeys | None = None, skip: int = 0) -> Iterator[Changed]:
+    def changed(self, keys: Watched | None = None, skip: int = 0) -> Iterator[Changed]:
         """The changes of these keys, without the first `skip` of the epoch.
 
         Args:
@@ -76,6 +97,8 @@ class GroupEpoch:
         assert self.changes is not None
         if keys is None:
             yield from map(self.at, range(skip, len(self.changes)))
+        elif isinstance(keys, WatchedRange):
+            yield from map(self.at, (number for number in self.within(*keys.range(self.key_group)) if number >= skip))
         elif not keys.prefixes and len(keys.exact) < len(self.changes):
             index = self.index
             yield from map(self.at, sorted(at for key in keys.exact if (at := index.get(key, -1)) >= skip))
@@ -107,11 +130,11 @@ class Pending(NamedTuple):
     partial: bool = False
 
     @classmethod
-    def of(cls, epoch: GroupEpoch, keys: WatchedKeys | None, skip: int = 0) -> Pending:
+    def of(cls, epoch: GroupEpoch, keys: Watched | None, skip: int = 0) -> Pending:
         """Of one epoch: holds on to all of it only where all of it is watched."""
         if keys is None:
             known = epoch.befores is not None
-            return cls(epoch.key_group, epoch.before, epoch.after, _Rest(epoch, skip), known, epoch.size)
+            return cls(epoch.key_group, epoch.before, epoch.after, RestOfEpoch(epoch, skip), known, epoch.size)
         return cls.of_changes(epoch, list(epoch.changed(keys, skip)))
 
     @classmethod
@@ -125,15 +148,19 @@ def _size(changes: Iterable[Changed]) -> int:
     return sum(len(of.key) + len(of.entry or b"") + len(of.before or b"") + _OVERHEAD for of in changes)
 
 
-class _Rest:
-    """The changes of an epoch behind the first ones, each time that they are asked for."""
+class RestOfEpoch:
+    """The changes of an epoch behind the first ones, each time that they are asked for.
+
+    Attributes:
+        skip: How many are the first ones.
+    """
 
     def __init__(self, epoch: GroupEpoch, skip: int) -> None:
-        self._epoch = epoch
-        self._skip = skip
+        self.epoch = epoch
+        self.skip = skip
 
     def __iter__(self) -> Iterator[Changed]:
-        return self._epoch.changed(None, self._skip)
+        return self.epoch.changed(None, self.skip)
 
 
 class Watcher:
@@ -146,14 +173,13 @@ class Watcher:
         most_bytes: That may wait for it.
 
     Attributes:
-        keys_of: Its keys by key group.
         lost: Behind what is pending, changes have come that are not in memory.
         error: Why it is let go, once what is pending was taken.
     """
 
     def __init__(
         self,
-        keys: WatchedKeys | None,
+        keys: Watched | None,
         key_groups: frozenset[int],
         *,
         befores: bool = False,
@@ -161,7 +187,6 @@ class Watcher:
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self.keys = keys
-        self.keys_of = {} if keys is None else keys.by_key_group
         self.key_groups = key_groups
         self.befores = befores
         self.lost = False
@@ -171,6 +196,10 @@ class Watcher:
         self._pending: deque[Pending] = deque()
         self._bytes = 0
         self._woken = asyncio.Event()
+
+    def keys_in(self, key_group: int) -> Watched | None:
+        """Its keys in one of its key groups; None: all."""
+        return None if self.keys is None else self.keys.of(key_group)
 
     @property
     def waiting(self) -> bool:

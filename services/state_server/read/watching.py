@@ -10,22 +10,22 @@ A watch that goes on from a token begins with whichever of these its marks ask f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
-from keyhole.encoding.envelope import Visible
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.errors import KeyholeError, NotReady, ResumeGone
 from keyhole.model.epoch import START, Position
 from keyhole.model.state import StateDescriptor
-from keyhole.rpc.watch_requests import WatchAsked, WatchedKeys
-from keyhole.stores.base import Snapshot
+from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_rows import entries_of, shown_rows, turns
+from services.state_server.read.watch_selection import WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshot, WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch, Pending, Watcher
 
@@ -83,6 +83,7 @@ class Watching:
         ended: Callable[[], KeyholeError | None],
         limits: WatchLimits,
         snapshots: WatchSnapshots,
+        select: WatchSelection,
     ) -> None:
         self._table = table
         self._changes = table.changes
@@ -92,10 +93,14 @@ class Watching:
         self._ended = ended
         self._limits = limits
         self._snapshots = snapshots
+        self._select = select
         self._descriptor = table.descriptor
         self._marks: dict[int, WatchMark] = {}
         self._as_of_ms = self._epoch = 0
-        self._watcher = Watcher(asked.keys, asked.key_groups, befores=asked.before, latest_only=asked.latest_only)
+        self._told_at = clock.monotonic()
+        self._watcher = Watcher(
+            asked.keys, asked.key_groups, befores=select.wants_befores, latest_only=asked.latest_only
+        )
 
     async def messages(self) -> AsyncGenerator[Message]:
         """For as long as it is read, or until it is let go. Close it.
@@ -177,9 +182,15 @@ class Watching:
             )
 
     def _message(self, sent: Sent | None, *, whole: bool = True, snapshot_done: bool = False) -> Message:
+        self._told_at = self._clock.monotonic()
         place = WatchPlace(self._marks, self._as_of_ms)
         token = place.token(self._descriptor, self._asked.digest) if whole else ""
         return Message(sent, token, self._as_of_ms, self._epoch, snapshot_done)
+
+    @property
+    def _progress_left(self) -> float:
+        """In how many seconds a message is due, also where there is nothing to tell."""
+        return self._told_at + self._asked.progress_seconds - self._clock.monotonic()
 
     # --- the rows that are there --------------------------------------------------------------------------------------
 
@@ -227,28 +238,35 @@ class Watching:
     async def _pages(self, held: WatchSnapshot, group: int, position: Position) -> AsyncGenerator[Message]:
         """The rows of a key group above its mark; where that takes too long, the first of them."""
         limits, mark = self._limits, self._marks[group]
-        show = self._table.show(position.stamp)
-        sent, looked = Sent(group, position.stamp, snapshot=True), 0
-        entries = _entries(held.stored, group, self._asked.keys, mark.below or b"")
-        for key, entry in held.reading(entries):
-            looked += 1
-            row = entry if show is None else show.row(entry)
-            if row is not None:
+        show, last = self._table.show(position.stamp), b""
+        sent = Sent(group, position.stamp, snapshot=True)
+        entries = held.reading(entries_of(held.stored, group, self._asked.keys, mark.below or b""))
+        for turn in turns(entries, self._select.turn, limits.page_bytes):
+            if last:
+                self._marks[group] = WatchMark(position.offset, position.epoch, 0, last)
+                if sent.keys or self._progress_left < 0:
+                    yield self._message(sent if sent.keys else None)
+                    sent = Sent(group, position.stamp, snapshot=True)
+                if await self._interrupted(held):
+                    return
+            for key, row in self._select.kept(shown_rows(turn, show)):
                 sent.add(key, row)
-            full = sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes
-            if full or looked >= limits.turn:
-                self._marks[group] = WatchMark(position.offset, position.epoch, 0, key)
-                if sent.keys:
+                if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
+                    self._marks[group] = WatchMark(position.offset, position.epoch, 0, key)
                     yield self._message(sent)
                     sent = Sent(group, position.stamp, snapshot=True)
-                looked = 0
-                await asyncio.sleep(0)
-                self._check_here()
-                if held.closed:
-                    return
+                    if await self._interrupted(held):
+                        return
+            last = turn[-1][0]
         self._marks[group] = WatchMark.at(position)
         if sent.keys:
             yield self._message(sent)
+
+    async def _interrupted(self, held: WatchSnapshot) -> bool:
+        """Others have their turn. Whether the snapshot was closed meanwhile."""
+        await asyncio.sleep(0)
+        self._check_here()
+        return held.closed
 
     # --- what is not in memory ----------------------------------------------------------------------------------------
 
@@ -280,7 +298,7 @@ class Watching:
                 self._check_age()
                 self._check_here()
                 mark = self._marks[epoch.key_group]
-                changes = epoch.changed(self._watcher.keys_of.get(epoch.key_group), mark.skip)
+                changes = epoch.changed(self._watcher.keys_in(epoch.key_group), mark.skip)
                 if below is not None:
                     changes = (change for change in changes if change.key <= below)
                 pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
@@ -292,23 +310,24 @@ class Watching:
     async def _live(self) -> AsyncGenerator[Message]:
         """Until something has come that is not in memory."""
         watcher = self._watcher
-        # At once, where nobody was told yet up to which epoch all was given.
-        told_at = self._clock.monotonic() if self._epoch else float("-inf")
+        if not self._epoch:
+            # At once, where nobody was told yet up to which epoch all was given.
+            self._told_at = float("-inf")
         while True:
             while (pending := watcher.take()) is not None:
                 async for message in self._sent(pending, live=True):
                     yield message
-                told_at = self._clock.monotonic()
+                if self._progress_left < 0:
+                    # Much has come, and nothing of it was selected.
+                    yield self._message(None)
             self._check_here()
             if watcher.error is not None:
                 raise watcher.error
             if watcher.lost:
                 return
             self._up_to_date()
-            left = told_at + self._asked.progress_seconds - self._clock.monotonic()
-            if left <= 0:
+            if (left := self._progress_left) <= 0:
                 yield self._message(None)
-                told_at = self._clock.monotonic()
             else:
                 await watcher.woken(left)
 
@@ -332,41 +351,29 @@ class Watching:
         self, pending: Pending, below: bytes | None = None, *, live: bool = False
     ) -> AsyncIterator[Message]:
         limits, group, stamp = self._limits, pending.key_group, pending.after.stamp
-        show = self._table.show_committed(stamp)
         befores = pending.known and self._asked.before
 
         def begun() -> Sent:
             return Sent(group, stamp, snapshot=False, befores=[] if befores else None, begins=pending.before)
 
         sent, mark, any_sent = begun(), self._marks[group], False
-        for looked, change in enumerate(pending.changes, 1):
-            if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
-                yield self._message(sent, whole=not pending.partial)
-                sent, any_sent = begun(), True
-            elif looked % limits.turn == 0:
+        for number, portion in enumerate(self._select.given(pending)):
+            if number:
                 await asyncio.sleep(0)
-            sent.add(change.key, _shown(show, change.entry), _shown(show, change.before) if befores else None)
-            if not pending.partial:
-                sent.numbers.append(change.number)
-                self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
+                if self._progress_left < 0:
+                    # What is in `sent` has yet to come.
+                    yield self._message(None, whole=False)
+            for change in portion:
+                if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
+                    yield self._message(sent, whole=not pending.partial)
+                    sent, any_sent = begun(), True
+                sent.add(change.key, change.row, change.before)
+                if not pending.partial:
+                    sent.numbers.append(change.number)
+                    self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
         after = pending.after
         self._marks[group] = WatchMark(after.offset, after.epoch, 0, below)
         if live:
             self._up_to_date()
         if sent.keys or any_sent:
             yield self._message(sent)
-
-
-def _shown(show: Visible | None, entry: bytes | None) -> bytes | None:
-    return entry if entry is None or show is None else show.row(entry)
-
-
-def _entries(snapshot: Snapshot, group: int, keys: WatchedKeys | None, after: bytes) -> Generator[tuple[bytes, bytes]]:
-    """The entries of a key group above a storage key, of these keys, ascending."""
-    if keys is None:
-        yield from snapshot.items(group, after + b"\0" if after else b"")
-        return
-    mine = keys.by_key_group[group]
-    for place in mine.places:
-        if (bounds := mine.range_of(place, after)) is not None:
-            yield from snapshot.items(group, *bounds)

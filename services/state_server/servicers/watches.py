@@ -14,6 +14,7 @@ from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watching import Watching, WatchLimits
 from services.state_server.registry import Registry
@@ -42,6 +43,7 @@ class Watches:
         self._history = ChangelogHistory(changelog)
         self._limits = limits or WatchLimits()
         self._snapshots = WatchSnapshots(self._limits.most_snapshots, self._limits.hold_seconds)
+        self._selections = Selections()
         self.under_way = 0
 
     async def responses(self, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
@@ -49,6 +51,7 @@ class Watches:
 
         Raises:
             Overloaded: There are too many.
+            ValueMismatch: What it selects by the state has not.
             KeyholeError: As watch_asked and Watching.messages.
         """
         if self.under_way >= MOST_WATCHES:
@@ -57,6 +60,8 @@ class Watches:
         try:
             table = self._registry.table(request.state.application, request.state.state)
             asked = watch_asked(table.codec, request)
+            select = WatchSelection(table, asked, self._selections, self._limits.turn)
+            selected = request.HasField("selection")
             watching = Watching(
                 table,
                 asked,
@@ -65,44 +70,44 @@ class Watches:
                 lambda: self._registry.ended_watch(table),
                 self._limits,
                 self._snapshots,
+                select,
             )
             async with aclosing(watching.messages()) as messages:
                 async for message in messages:
-                    yield _response(table, message, as_json=asked.as_json)
+                    yield _response(table, message, select, selected=selected)
         finally:
             self.under_way -= 1
 
 
-def _response(table: Table, message: Message, *, as_json: bool) -> pb.WatchResponse:
+def _response(table: Table, message: Message, select: WatchSelection, *, selected: bool) -> pb.WatchResponse:
     sent = message.sent
     return pb.WatchResponse(
-        changes=[] if sent is None else [_changes(table, sent, as_json=as_json)],
+        changes=[] if sent is None else [_changes(table, sent, select)],
         token=message.token,
         snapshot_done=message.snapshot_done,
         as_of_ms=message.as_of_ms,
         epoch=message.epoch,
+        selected=selected,
     )
 
 
-def _changes(table: Table, sent: Sent, *, as_json: bool) -> pb.WatchedChanges:
+def _changes(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
     return pb.WatchedChanges(
         key_group=sent.key_group,
         epoch=sent.stamp.epoch,
         commit_time_ms=sent.stamp.commit_time_ms,
         snapshot=sent.snapshot,
         keys=[key[GROUP_BYTES:] for key in sent.keys],
-        values=_values(table, sent.rows, as_json=as_json),
+        values=_values(table, sent.rows, select),
         numbers=sent.numbers,
         begins=sent.begins,
-        befores=[] if sent.befores is None else _values(table, sent.befores, as_json=as_json),
+        befores=[] if sent.befores is None else _values(table, sent.befores, select),
     )
 
 
-def _values(table: Table, rows: Sequence[bytes | None], *, as_json: bool) -> list[bytes]:
+def _values(table: Table, rows: Sequence[bytes | None], select: WatchSelection) -> list[bytes]:
     """Rows as they are sent; empty: none."""
-    there = [row for row in rows if row is not None]
-    if as_json:
-        there = table.codec.rows.each_to_json(there)
+    there = select.values([row for row in rows if row is not None])
     check_values(table.name, there, "a change")
     values = iter(there)
     return [b"" if row is None else next(values) for row in rows]

@@ -98,16 +98,7 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
     scan.add_argument("--prefix", metavar="KEY", help="of all keys those that begin so: of a text, or of bytes")
     scan.add_argument("--map-from", metavar="MAPKEY", help="of all keys: under each from this one on (inclusive)")
     scan.add_argument("--map-to", metavar="MAPKEY", help="of all keys: under each up to this one (exclusive)")
-    scan.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="COMPARISON",
-        help="such entries alone, as 'max > 30', 'city in Bern,Basel', 'city is null'; several: all of them must hold",
-    )
-    scan.add_argument(
-        "--fields", type=lambda text: text.split(","), metavar="FIELD,...", help="of the values; default: all"
-    )
+    _add_selection(scan)
     scan.add_argument(
         "--aggregate",
         action="append",
@@ -123,6 +114,10 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
     watch.add_argument(
         "keys", nargs="*", metavar="KEY", help="as for get; also without the map key; default: all of the state"
     )
+    watch.add_argument("--prefix", metavar="KEY", help="in place of keys: those that begin so, of a text or of bytes")
+    watch.add_argument("--from", dest="start", metavar="KEY", help="in place of keys: from one on; default: all")
+    watch.add_argument("--to", dest="stop", metavar="KEY", help="exclusive; as --from")
+    _add_selection(watch)
     watch.add_argument("--after", metavar="TOKEN", help="go on behind what an earlier watch of these keys has printed")
     watch.add_argument("--no-rows", dest="rows", action="store_false", help="without the rows that are there")
     watch.add_argument("--before", action="store_true", help="with what was there before, as far as it is known")
@@ -194,6 +189,20 @@ def _add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
     reads["watch"] = watch
     for read, command in (reads | {"explain": explain}).items():
         command.set_defaults(run=read_commands.read, read=read)
+
+
+def _add_selection(command: argparse.ArgumentParser) -> None:
+    """Of which entries, and what of each."""
+    command.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="COMPARISON",
+        help="such entries alone, as 'max > 30', 'city in Bern,Basel', 'city is null'; several: all of them must hold",
+    )
+    command.add_argument(
+        "--fields", type=lambda text: text.split(","), metavar="FIELD,...", help="of the values; default: all"
+    )
 
 
 def _common(proxy: str, timeout_seconds: float) -> argparse.ArgumentParser:

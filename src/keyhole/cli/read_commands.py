@@ -107,7 +107,17 @@ def read(options: argparse.Namespace) -> int:
             from keyhole.cli import watch_command
 
             lines = watch_command.WatchedLines(
-                options.keys, options.after, options.rows, options.before, options.latest_only, options.count
+                options.keys,
+                options.after,
+                options.rows,
+                options.before,
+                options.latest_only,
+                options.count,
+                options.where,
+                options.fields,
+                options.start,
+                options.stop,
+                options.prefix,
             )
             watch_command.watch(client, output, options.state, lines)
         elif options.read == "codegen":

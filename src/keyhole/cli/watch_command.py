@@ -11,7 +11,9 @@ from rich.console import Console
 
 from keyhole import Client, StateChange, StateDescriptor
 from keyhole.cli.reads import OutputFormat
-from keyhole.encoding.key_text import parse_key, typed
+from keyhole.cli.wrong_usage import WrongUsage
+from keyhole.encoding.key_text import parse_bound, parse_key, typed
+from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyMismatch
 from keyhole.model.state_path import state_path
@@ -22,7 +24,10 @@ class WatchedLines:
     """What is watched, and up to where.
 
     Attributes:
-        keys: As typed; none: the whole state.
+        keys: As typed; none: all of the state that is within the bounds.
+        where: Comparisons, all of which must hold.
+        fields: None: all.
+        start, stop, prefix: Bounds, as typed; None: none.
         most: So many lines; None: until it is interrupted.
     """
 
@@ -32,18 +37,32 @@ class WatchedLines:
     before: bool
     latest_only: bool
     most: int | None
+    where: Sequence[str] = ()
+    fields: Sequence[str] | None = None
+    start: str | None = None
+    stop: str | None = None
+    prefix: str | None = None
 
 
 def watch(client: Client, output: OutputFormat, path: str, wanted: WatchedLines) -> None:
     """Prints a line for each row that is there, and then for each change. Says at its end where another goes on.
 
     Raises:
-        KeyMismatch: A key does not fit the state.
+        WrongUsage: Keys together with a range of them.
+        KeyMismatch: A key, or a bound, does not fit the state.
+        ValueMismatch, MalformedRequest: A comparison is of no field of it, or is none.
         KeyholeError: As Client.watch.
     """
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
     keys = [_key(descriptor, key) for key in wanted.keys]
+    bounded = wanted.start is not None or wanted.stop is not None
+    if ((wanted.keys or bounded) and wanted.prefix is not None) or (wanted.keys and bounded):
+        raise WrongUsage("a watch is of keys, of a --prefix, or of a range by --from and --to: give one of these")
+    columns = descriptor.scan_key or descriptor.key
+    start, stop, prefix = (
+        None if bound is None else parse_bound(columns, bound) for bound in (wanted.start, wanted.stop, wanted.prefix)
+    )
     count = 0
     with client.watch(
         application,
@@ -53,6 +72,11 @@ def watch(client: Client, output: OutputFormat, path: str, wanted: WatchedLines)
         snapshot=wanted.rows,
         before=wanted.before,
         latest_only=wanted.latest_only,
+        where=parsed_where(descriptor, wanted.where),
+        fields=wanted.fields,
+        start=start,
+        stop=stop,
+        prefix=prefix,
     ) as changes:
         try:
             for change in changes:

@@ -28,8 +28,8 @@ from keyhole.client.options import (
     at_one_epoch,
     defaults,
     keys_asked,
-    options_of_watch,
     selection_of,
+    watched_of,
 )
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.session import AsyncSession
@@ -260,21 +260,25 @@ class AsyncClient(EventLoopCatalogue):
 
         Args:
             keys: As for `get`; of a map state also without the map key: all entries of the key. None: all of the state.
-            options: after, snapshot, before, latest_only, timeout: see WatchingOptions.
+            options: where, fields, start, stop, prefix, after, snapshot, before, latest_only, timeout: see
+                WatchingOptions.
 
         Raises (once it is read):
             ResumeGone: What has changed since the token `after` may not be known any more.
             TooSlow: Changes came faster than they were taken. Another watch goes on behind the token.
             UnknownApplication, UnknownState: There is no such state, or it was dropped.
             StaleDescriptor: The state was made anew since the watch, or the one of its token, has begun.
-            KeyMismatch, NullKey: A key does not fit the state's.
+            KeyMismatch, NullKey: A key, or a bound, does not fit the state's.
+            ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
+            Unsupported: A server or a proxy is of an earlier version, and has no `where`, `fields` and ranges of keys.
             Overloaded: Too many watches are under way.
             KeyholeError: Nobody has answered for as long as `timeout`, as `get`.
 
         Raises (at once):
+            MalformedRequest: Keys together with a range of them, or what is no predicate.
             TypeError: An option that there is not.
         """
-        options_of_watch(options)
+        select, within = watched_of(keys, options)
         timeout = options.get("timeout")
         seconds = seconds_of("timeout", _WATCHING_SECONDS if timeout is None else timeout)
         asked = WatchOptions(
@@ -282,6 +286,8 @@ class AsyncClient(EventLoopCatalogue):
             options.get("snapshot", True),
             options.get("before", False),
             options.get("latest_only", False),
+            select,
+            within,
         )
         name = (application, state)
         return AsyncWatch(lambda place: self._here().watch(name, asked, seconds, place), options.get("after"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
-from keyhole.client.wire.key_bounds import AskedKeys, key_bounds
+from keyhole.client.wire.key_bounds import ALL_KEYS, AskedKeys, KeyBounds, key_bounds
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import MalformedRequest
 from keyhole.model.predicates import Predicate
@@ -109,7 +109,21 @@ class WatchingOptions(TypedDict, total=False):
     """What a watch may be asked for beside its keys."""
 
     after: str | None
-    """The `token` of an earlier watch of the same keys: go on behind what that one has given. None: begin."""
+    """The `token` of an earlier watch of the same keys and predicate: go on behind what that one has given. None:
+    begin."""
+    where: Predicate | None
+    """Entries of which it is true, as `field("max") > 30`. One of which it becomes true is a change, one of which it is
+    true no more a deletion. None: all of them."""
+    fields: Sequence[str] | None
+    """Names of fields of the value: values have these alone, in this order. None: all."""
+    start: Key | None
+    """In place of keys: from which key on (inclusive); of several columns, the first ones will do. None: from the first
+    one."""
+    stop: Key | None
+    """In place of keys: up to which key (exclusive), as `start`. None: to the last one."""
+    prefix: Key | None
+    """In place of keys: those that begin so, a text or bytes; of several columns the first ones, and how the last of
+    these begins."""
     snapshot: bool
     """Begin with the rows that are there, the default; else only what changes from then on comes."""
     before: bool
@@ -182,9 +196,20 @@ def selection_of(options: SelectOptions) -> Selection:
     return selection(options.get("where"), options.get("fields"), keys_only=options.get("keys_only", False))
 
 
-def options_of_watch(options: WatchingOptions) -> None:
-    """Passes where there are these options. Raises TypeError: one that a watch does not take; the message names it."""
+def watched_of(keys: Sequence[Key], options: WatchingOptions) -> tuple[Selection, KeyBounds]:
+    """What a watch of these keys with these options is of.
+
+    Raises:
+        TypeError: An option that a watch does not take; the message names it.
+        MalformedRequest: There is nothing like it.
+    """
     _check_known(options, WatchingOptions)
+    within = key_bounds(options.get("start"), options.get("stop"), options.get("prefix"))
+    if keys and within != ALL_KEYS:
+        raise MalformedRequest("a watch is of keys, or of a prefix or a range of them; leave one of these out")
+    if within.prefix and (within.start or within.stop):
+        raise MalformedRequest("a prefix of keys is a range of its own; leave start and stop out")
+    return selection(options.get("where"), options.get("fields"), keys_only=False), within
 
 
 def options_of_mirror(options: MirrorOptions) -> None:

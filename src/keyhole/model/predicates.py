@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -227,6 +227,20 @@ def checked(predicate: Predicate) -> Predicate:
             f"not {MOST_DEPTH} deep in each other; ask for less at once"
         )
     return predicate
+
+
+def paths_of(predicate: Predicate) -> Iterator[FieldPath]:
+    """The fields that it asks for, each as often as it does."""
+    match predicate:
+        case Comparison(path) | OneOf(path) | IsNull(path):
+            yield path
+    for part in _inner(predicate):
+        yield from paths_of(part)
+
+
+def all_of(predicate: Predicate) -> tuple[Predicate, ...]:
+    """Predicates all of which must hold, so that it does."""
+    return _parts(predicate, And)
 
 
 def part_count(predicate: Predicate) -> int:

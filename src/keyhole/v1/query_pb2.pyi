@@ -589,8 +589,13 @@ class WatchRequest(_message.Message):
     PROGRESS_MS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """Of the last WatchResponse that was taken in: go on behind it. Empty: begin. The keys must be the same."""
+    """Of the last WatchResponse that was taken in: go on behind it. Empty: begin. The keys and the predicate must be the
+    same.
+    """
     no_snapshot: _builtins.bool
     """Without a token: only what changes from now on, and not what is there."""
     before: _builtins.bool
@@ -602,6 +607,11 @@ class WatchRequest(_message.Message):
     """A message comes at least so often, also where nothing changes; 0: every 5 seconds."""
     topic_id: _builtins.str
     """The descriptor's, of callers that decode the changes by it: STALE_DESCRIPTOR where the state was made anew since."""
+    start: _builtins.bytes
+    """In place of keys: encoded keys (docs/keys.md), or the beginnings of some: inclusive, and exclusive; empty: no bound.
+    Give a `selection`, too, be it empty: servers that know of none pass over them.
+    """
+    stop: _builtins.bytes
     @_builtins.property
     def state(self) -> Global___StateRef: ...
     @_builtins.property
@@ -611,6 +621,12 @@ class WatchRequest(_message.Message):
     @_builtins.property
     def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Only these, of a caller that asks each owner for its own. None: all."""
+
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Of which entries, and what of each; without `keys_only`. Where an entry was selected and is not any more, it comes as
+        a deletion. Not there: all entries, whole.
+        """
 
     def __init__(
         self,
@@ -625,10 +641,13 @@ class WatchRequest(_message.Message):
         progress_ms: _builtins.int = ...,
         topic_id: _builtins.str = ...,
         key_groups: _abc.Iterable[_builtins.int] | None = ...,
+        start: _builtins.bytes = ...,
+        stop: _builtins.bytes = ...,
+        selection: Global___Selection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "format", b"format", "key_groups", b"key_groups", "keys", b"keys", "latest_only", b"latest_only", "no_snapshot", b"no_snapshot", "progress_ms", b"progress_ms", "state", b"state", "token", b"token", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "format", b"format", "key_groups", b"key_groups", "keys", b"keys", "latest_only", b"latest_only", "no_snapshot", b"no_snapshot", "progress_ms", b"progress_ms", "selection", b"selection", "start", b"start", "state", b"state", "stop", b"stop", "token", b"token", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -643,6 +662,7 @@ class WatchResponse(_message.Message):
     SNAPSHOT_DONE_FIELD_NUMBER: _builtins.int
     AS_OF_MS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    SELECTED_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """Goes on behind these changes. Text of ASCII letters, digits, - and _. Empty: the changes are part of something whose
     end has yet to come: until then the last token counts.
@@ -653,6 +673,8 @@ class WatchResponse(_message.Message):
     """All that was committed by then has been sent, as far as is known: milliseconds since 1970, UTC."""
     epoch: _builtins.int
     """The last epoch of which all has been sent; of a state that is fed by updates, 0."""
+    selected: _builtins.bool
+    """As a ScanResponse has it: the request's selection was heeded."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchedChanges]:
         """In the order in which they are to be taken in; none: nothing has changed."""
@@ -665,10 +687,11 @@ class WatchResponse(_message.Message):
         snapshot_done: _builtins.bool = ...,
         as_of_ms: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        selected: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "changes", b"changes", "epoch", b"epoch", "snapshot_done", b"snapshot_done", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "changes", b"changes", "epoch", b"epoch", "selected", b"selected", "snapshot_done", b"snapshot_done", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -702,12 +725,12 @@ class WatchedChanges(_message.Message):
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The rows; empty: the key was deleted, or has expired."""
+        """The rows; empty: the key was deleted, has expired, or is not selected any more."""
 
     @_builtins.property
     def befores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Of a request with `before`, what was there; empty: nothing. None at all: it is not known, as the changes were read
-        back from the changelog.
+        """Of a request with `before`, what was there, and was selected; empty: nothing. None at all: it is not known, as the
+        changes were read back from the changelog.
         """
 
     @_builtins.property

@@ -8,7 +8,33 @@ _WATCHING = "services/state_server/read/watching.py"
 _CHANGES = "services/state_server/read/watched_changes.py"
 _PROXY = "services/client_proxy/forwarding/watch.py"
 
+_SELECTED = "src/keyhole/encoding/selected_changes.py"
+
 WATCHES = (
+    Breakage(
+        "an entry that is not selected any more stays with those whose watch was read back",
+        "watch",
+        _SELECTED,
+        "            if is_there or was_there or not known:\n",
+        "            if is_there or was_there:\n",
+        ("test_watch_selections.py",),
+    ),
+    Breakage(
+        "what has expired before it is replaced by what is not selected stays with the reader",
+        "watch",
+        "services/state_server/read/watch_selection.py",
+        "        of_before = NO_EPOCH if self._asked.predicate else stamp\n",
+        "        of_before = stamp\n",
+        ("test_watch_selections.py",),
+    ),
+    Breakage(
+        "a token is taken for that of another predicate",
+        "watch",
+        "src/keyhole/rpc/watch_requests.py",
+        '        parts += [b"where", predicate]\n',
+        '        parts += [b"where"]\n',
+        ("test_watches.py",),
+    ),
     Breakage(
         "a watch that is left within an epoch misses the next change of it",
         "watch",

@@ -16,15 +16,18 @@ class SelectedRows:
 
     Raises:
         ValueMismatch: The state has no field that is selected by, or one of another type.
+
+    Attributes:
+        value: Decodes one row. Raises ValueMismatch, StaleDescriptor: as RowCodec.decode.
     """
 
     def __init__(self, codec: StateCodec, select: Selection) -> None:
         self._keys_only = select.keys_only
         given = given_descriptor(codec.descriptor, select)
-        self._decode: Callable[[bytes], Any] = codec.decode_row
+        self.value: Callable[[bytes], Any] = codec.decode_row
         if given is not codec.descriptor:
-            self._decode = RowCodec(given).decode
+            self.value = RowCodec(given).decode
 
     def values(self, rows: Sequence[bytes]) -> Sequence[Any]:
         """One of each row of a page; None for keys alone. Raises ValueMismatch, StaleDescriptor: as RowCodec.decode."""
-        return [None] * len(rows) if self._keys_only else list(map(self._decode, rows))
+        return [None] * len(rows) if self._keys_only else list(map(self.value, rows))

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from keyhole.client.wire.key_bounds import ALL_KEYS, KeyBounds
 from keyhole.client.wire.links import CallAttempts, Link, Links
 from keyhole.client.wire.newer_schema import await_newer
+from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_reading import entry_reader
@@ -29,7 +31,10 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.change import ChangeKind, StateChange
+from keyhole.model.selection import EVERYTHING, Selection
 from keyhole.rpc.convert import key_to_proto, time_from_ms
+from keyhole.rpc.convert_predicates import selection_to_proto
+from keyhole.rpc.watch_requests import check_watch_heeded
 from keyhole.v1 import query_pb2 as pb
 
 _PROGRESS_MS = 2_000
@@ -40,12 +45,14 @@ _T = TypeVar("_T")
 
 
 class WatchOptions(NamedTuple):
-    """What a watch is asked for beside its state. `keys` empty: all of it."""
+    """What a watch is asked for beside its state. `keys` empty: all that is `within`."""
 
     keys: Sequence[Any]
     snapshot: bool
     before: bool
     latest_only: bool
+    select: Selection = EVERYTHING
+    within: KeyBounds = ALL_KEYS
 
 
 class WatchMessage(NamedTuple):
@@ -127,6 +134,7 @@ class WatchStream:
         self._as_of_ms = 0
         # How rows begin that the last codec reads.
         self._readable: tuple[StateCodec | None, set[bytes]] = (None, set())
+        self._rows: tuple[StateCodec, SelectedRows] | None = None
 
     def messages(self) -> AsyncGenerator[WatchMessage]:
         """For as long as it is read. Close it. Raises as AsyncClient.watch."""
@@ -146,6 +154,7 @@ class WatchStream:
             try:
                 async with aclosing(self._call(link, request)) as responses:
                     async for response in responses:
+                        check_watch_heeded(request, response, link.target)
                         heard, got_on = True, self._gets_on(response) or got_on
                         yield await take(response)
             except UnavailableError as error:
@@ -171,6 +180,8 @@ class WatchStream:
         columns = (*codec.descriptor.scan_key, *codec.descriptor.entry_key)
         try:
             keys = [_key(codec, columns, key) for key in self._options.keys]
+            start, stop = self._options.within.encoded(codec)
+            self._rows_of(codec)
         except KeyholeError:
             # The state may have been made anew since it was described.
             self._reads().outdated(codec)
@@ -186,7 +197,17 @@ class WatchStream:
             latest_only=self._options.latest_only,
             progress_ms=_PROGRESS_MS,
             topic_id=codec.descriptor.topic_id,
+            start=start,
+            stop=stop,
+            # One that is empty makes servers say whether they know of ranges.
+            selection=selection_to_proto(self._options.select) or (pb.Selection() if start or stop else None),
         )
+
+    def _rows_of(self, codec: StateCodec) -> SelectedRows:
+        """What reads the rows that come. Raises ValueMismatch: They are selected by what the state has not."""
+        if self._rows is None or self._rows[0] is not codec:
+            self._rows = codec, SelectedRows(codec, self._options.select)
+        return self._rows[1]
 
     async def _call(self, link: Link, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
         call = link.stub.Watch(request)
@@ -212,7 +233,7 @@ class WatchStream:
 
     async def _decoded(self, message: pb.WatchResponse) -> WatchMessage:
         _, changes = await self._read(
-            lambda codec: [change for part in message.changes for change in _changes(codec, part)]
+            lambda codec: [change for part in message.changes for change in _changes(codec, self._rows_of(codec), part)]
         )
         before, self._token = self._token, message.token or self._token
         as_of = time_from_ms(message.as_of_ms)
@@ -244,7 +265,7 @@ class WatchStream:
             self._readable = _, known = codec, set[bytes]()
         for row in rows:
             if row and row[:_SCHEMA_BYTES] not in known:
-                codec.decode_row(row)
+                self._rows_of(codec).value(row)
                 if row[0] < _ARRAY and row[1] < _ONE_BYTE:
                     known.add(row[:_SCHEMA_BYTES])
 
@@ -256,10 +277,10 @@ def _key(codec: StateCodec, columns: Sequence[Any], key: Any) -> pb.Key:
     return key_to_proto(of_key if of_key and given == len(of_key) else columns, key)
 
 
-def _changes(codec: StateCodec, part: pb.WatchedChanges) -> list[StateChange]:
+def _changes(codec: StateCodec, rows: SelectedRows, part: pb.WatchedChanges) -> list[StateChange]:
     prefix, commit_time = prefix_of(part.key_group), time_from_ms(part.commit_time_ms)
     befores = part.befores or [b""] * len(part.keys)
-    known = bool(part.befores)
+    known, value = bool(part.befores), rows.value
     read = entry_reader(codec)
     changes = []
     for encoded, row, before in zip(part.keys, part.values, befores, strict=True):
@@ -269,8 +290,8 @@ def _changes(codec: StateCodec, part: pb.WatchedChanges) -> list[StateChange]:
                 ChangeKind.PUT if row else ChangeKind.DELETE,
                 key,
                 map_key,
-                codec.decode_row(row) if row else None,
-                codec.decode_row(before) if before else None,
+                value(row) if row else None,
+                value(before) if before else None,
                 known,
                 part.epoch,
                 commit_time,

@@ -1186,7 +1186,8 @@ type WatchRequest struct {
 	State *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// As Get takes them; without the map key: all entries of the key. None: the whole state.
 	Keys []*Key `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
-	// Of the last WatchResponse that was taken in: go on behind it. Empty: begin. The keys must be the same.
+	// Of the last WatchResponse that was taken in: go on behind it. Empty: begin. The keys and the predicate must be the
+	// same.
 	Token string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	// Without a token: only what changes from now on, and not what is there.
 	NoSnapshot bool `protobuf:"varint,4,opt,name=no_snapshot,json=noSnapshot,proto3" json:"no_snapshot,omitempty"`
@@ -1200,7 +1201,14 @@ type WatchRequest struct {
 	// The descriptor's, of callers that decode the changes by it: STALE_DESCRIPTOR where the state was made anew since.
 	TopicId string `protobuf:"bytes,9,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	// Only these, of a caller that asks each owner for its own. None: all.
-	KeyGroups     []uint32 `protobuf:"varint,10,rep,packed,name=key_groups,json=keyGroups,proto3" json:"key_groups,omitempty"`
+	KeyGroups []uint32 `protobuf:"varint,10,rep,packed,name=key_groups,json=keyGroups,proto3" json:"key_groups,omitempty"`
+	// In place of keys: encoded keys (docs/keys.md), or the beginnings of some: inclusive, and exclusive; empty: no bound.
+	// Give a `selection`, too, be it empty: servers that know of none pass over them.
+	Start []byte `protobuf:"bytes,11,opt,name=start,proto3" json:"start,omitempty"`
+	Stop  []byte `protobuf:"bytes,12,opt,name=stop,proto3" json:"stop,omitempty"`
+	// Of which entries, and what of each; without `keys_only`. Where an entry was selected and is not any more, it comes as
+	// a deletion. Not there: all entries, whole.
+	Selection     *Selection `protobuf:"bytes,13,opt,name=selection,proto3" json:"selection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1305,6 +1313,27 @@ func (x *WatchRequest) GetKeyGroups() []uint32 {
 	return nil
 }
 
+func (x *WatchRequest) GetStart() []byte {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetStop() []byte {
+	if x != nil {
+		return x.Stop
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetSelection() *Selection {
+	if x != nil {
+		return x.Selection
+	}
+	return nil
+}
+
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order in which they are to be taken in; none: nothing has changed.
@@ -1317,7 +1346,9 @@ type WatchResponse struct {
 	// All that was committed by then has been sent, as far as is known: milliseconds since 1970, UTC.
 	AsOfMs int64 `protobuf:"varint,4,opt,name=as_of_ms,json=asOfMs,proto3" json:"as_of_ms,omitempty"`
 	// The last epoch of which all has been sent; of a state that is fed by updates, 0.
-	Epoch         uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// As a ScanResponse has it: the request's selection was heeded.
+	Selected      bool `protobuf:"varint,6,opt,name=selected,proto3" json:"selected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1387,6 +1418,13 @@ func (x *WatchResponse) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *WatchResponse) GetSelected() bool {
+	if x != nil {
+		return x.Selected
+	}
+	return false
+}
+
 // Of one epoch and key group. Columns, one item per change.
 type WatchedChanges struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1398,10 +1436,10 @@ type WatchedChanges struct {
 	Snapshot bool `protobuf:"varint,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// The storage key without its key group: the encoded key, and behind it the map key where the state has one.
 	Keys [][]byte `protobuf:"bytes,5,rep,name=keys,proto3" json:"keys,omitempty"`
-	// The rows; empty: the key was deleted, or has expired.
+	// The rows; empty: the key was deleted, has expired, or is not selected any more.
 	Values [][]byte `protobuf:"bytes,6,rep,name=values,proto3" json:"values,omitempty"`
-	// Of a request with `before`, what was there; empty: nothing. None at all: it is not known, as the changes were read
-	// back from the changelog.
+	// Of a request with `before`, what was there, and was selected; empty: nothing. None at all: it is not known, as the
+	// changes were read back from the changelog.
 	Befores [][]byte `protobuf:"bytes,7,rep,name=befores,proto3" json:"befores,omitempty"`
 	// For a client that goes on behind a change within the message: which change of its epoch each is, and the changelog's
 	// offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
@@ -2875,7 +2913,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\bselected\x18\x04 \x01(\bR\bselected\x12<\n" +
 	"\n" +
 	"aggregates\x18\x05 \x03(\v2\x1c.keyhole.v1.PartialAggregateR\n" +
-	"aggregates\"\xdb\x02\n" +
+	"aggregates\"\xba\x03\n" +
 	"\fWatchRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12#\n" +
 	"\x04keys\x18\x02 \x03(\v2\x0f.keyhole.v1.KeyR\x04keys\x12\x14\n" +
@@ -2891,13 +2929,17 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\btopic_id\x18\t \x01(\tR\atopicId\x12\x1d\n" +
 	"\n" +
 	"key_groups\x18\n" +
-	" \x03(\rR\tkeyGroups\"\xb0\x01\n" +
+	" \x03(\rR\tkeyGroups\x12\x14\n" +
+	"\x05start\x18\v \x01(\fR\x05start\x12\x12\n" +
+	"\x04stop\x18\f \x01(\fR\x04stop\x123\n" +
+	"\tselection\x18\r \x01(\v2\x15.keyhole.v1.SelectionR\tselection\"\xcc\x01\n" +
 	"\rWatchResponse\x124\n" +
 	"\achanges\x18\x01 \x03(\v2\x1a.keyhole.v1.WatchedChangesR\achanges\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12#\n" +
 	"\rsnapshot_done\x18\x03 \x01(\bR\fsnapshotDone\x12\x18\n" +
 	"\bas_of_ms\x18\x04 \x01(\x03R\x06asOfMs\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xfd\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bselected\x18\x06 \x01(\bR\bselected\"\xfd\x01\n" +
 	"\x0eWatchedChanges\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12$\n" +
@@ -3129,54 +3171,55 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	3,  // 25: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 26: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
 	2,  // 27: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
-	18, // 28: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
-	3,  // 29: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 30: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
-	6,  // 31: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	36, // 32: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	21, // 33: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	40, // 34: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	41, // 35: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
-	3,  // 36: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	41, // 37: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	30, // 38: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	29, // 39: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	28, // 40: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	30, // 41: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	41, // 42: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	36, // 43: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 44: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 45: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 46: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 47: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	40, // 48: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	33, // 49: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	34, // 50: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	40, // 51: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	36, // 52: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	22, // 53: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	24, // 54: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 55: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 56: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	19, // 57: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	13, // 58: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	16, // 59: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
-	26, // 60: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	31, // 61: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	23, // 62: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	25, // 63: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 64: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 65: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	20, // 66: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	15, // 67: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	17, // 68: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
-	27, // 69: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	32, // 70: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	62, // [62:71] is the sub-list for method output_type
-	53, // [53:62] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	14, // 28: keyhole.v1.WatchRequest.selection:type_name -> keyhole.v1.Selection
+	18, // 29: keyhole.v1.WatchResponse.changes:type_name -> keyhole.v1.WatchedChanges
+	3,  // 30: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 31: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
+	6,  // 32: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
+	36, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	21, // 34: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	40, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	41, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	3,  // 37: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
+	41, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	30, // 39: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	29, // 40: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	28, // 41: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	30, // 42: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	41, // 43: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	36, // 44: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 45: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 46: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 47: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 48: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	40, // 49: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	33, // 50: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	34, // 51: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	40, // 52: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	36, // 53: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	22, // 54: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	24, // 55: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 56: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 57: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	19, // 58: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 59: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	16, // 60: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
+	26, // 61: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	31, // 62: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	23, // 63: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	25, // 64: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 65: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 66: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	20, // 67: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	15, // 68: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	17, // 69: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
+	27, // 70: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	32, // 71: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	63, // [63:72] is the sub-list for method output_type
+	54, // [54:63] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
