@@ -288,6 +288,23 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     assert (status, told["reason"]) == (501, "UNSUPPORTED")
 
 
+async def test_aggregates_ask_some_key_groups_at_a_time_and_end_all_of_them_where_one_fails(served: Served) -> None:
+    path = f"/v1/{APPLICATION}/hours:aggregate?of=count&of=sum(count)"
+    _, wanted = await served.ask(path)
+    served.server.hold.clear()
+    asked = asyncio.ensure_future(served.ask(path))
+    await eventually(lambda: served.server.scans == 8)
+    served.server.hold.set()
+    status, told = await asked
+    assert (status, told["values"]) == (200, wanted["values"])
+    assert len(told["sources"]) == len(wanted["sources"])
+    served.server.hold.clear()
+    asked = asyncio.ensure_future(served.ask(f"{path}&timeout=0.3"))
+    status, told = await asked
+    assert (status, told["reason"]) == (504, "DEADLINE_EXCEEDED")
+    await eventually(lambda: served.server.scans == 0)
+
+
 async def test_what_can_be_read_is_listed_and_described(served: Served) -> None:
     _, listed = await served.ask("/v1")
     assert [state["state"] for state in listed["states"]] == ["hours", STATE, "rules"]

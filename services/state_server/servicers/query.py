@@ -16,10 +16,11 @@ from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
+from keyhole.rpc.known_selections import KnownSelections
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScans, ScanCaps
-from keyhole.rpc.scan_requests import is_descending, scan_range, selected_entries
+from keyhole.rpc.scan_requests import is_descending, scan_range
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -56,6 +57,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._registry = registry
         self._clock = clock
         self._scans = Scans(scans or ScanLimits())
+        self._selections = KnownSelections()
         self._caller_scans = CallerScans(caps, clock, "this server")
         self.watches = Watches(registry, clock, changelog)
         self._counts = registry.counts
@@ -119,7 +121,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         table, options = self._registry.table(request.state.application, request.state.state), request.options
         check_consistency(options)
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
-        select, selected = selected_entries(table.descriptor, request), request.HasField("selection")
+        select, selected = self._selections.of(table.descriptor, request), request.HasField("selection")
         asked = RequestedAggregates(table.descriptor, request, select) if request.aggregates else None
         known, sent = len(within.prefix), False
         with (
