@@ -1,4 +1,4 @@
-"""What everyone who serves keyhole.v1.Query must answer to Watch: servers, and proxies in front of them."""
+"""What everyone who serves keyhole.v1.Query must answer to Watch: servers and the fake, and proxies in front."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from keyhole import AsyncClient, ChangeKind, StateChange, errors, field
 from keyhole.model.state import KeyType, StateDescriptor
+from keyhole.testing.fake_server import FakeServer
 from tests.support.entries import hourly
-from tests.support.proxies import proxy_of
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import PATIENCE_SECONDS
@@ -32,6 +33,32 @@ class Backend(Protocol):
 
     async def commit(self, rows: Any) -> None:
         """The next epoch; the first one has number 1."""
+
+
+class Fake:
+    """The shipped fake."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+        self._begun = False
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def host(self, of: StateDescriptor) -> None:
+        self._state, self._begun = self._server.host(of), False
+
+    async def commit(self, rows: Any) -> None:
+        if self._begun:
+            self._state.commit()
+        self._begun = True
+        for key, stored in rows.items():
+            if stored is None:
+                self._state.delete(key)
+            else:
+                self._state.put(key, stored)
+        self._server.changed()
 
 
 class Real:
@@ -108,12 +135,17 @@ def puts(rows: Mapping[Any, float]) -> list[tuple[Any, ...]]:
     return sorted(((PUT, key, celsius) for key, celsius in rows.items()), key=str)
 
 
-@pytest.fixture(params=["state server", "state server behind a proxy"])
+@pytest.fixture(params=["fake", "fake behind a proxy", "state server", "state server behind a proxy"])
 async def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     # That nothing has changed is told at once.
     monkeypatch.setattr("keyhole.client.wire.watch_stream._PROGRESS_MS", 100)
     async with AsyncExitStack() as stack:
-        backend: Backend = Real(await stack.enter_async_context(state_server("server-a")))
+        backend: Backend
+        if request.param.startswith("fake"):
+            (server,) = await stack.enter_async_context(fake_servers("server-a"))
+            backend = Fake(server)
+        else:
+            backend = Real(await stack.enter_async_context(state_server("server-a")))
         address = backend.address
         if request.param.endswith("proxy"):
             address = (await stack.enter_async_context(proxy_of(address))).address
@@ -223,6 +255,40 @@ async def test_of_a_map_state_keys_predicates_on_map_keys_and_fields_go_together
             2: (DELETE, 2.0),
             3: (PUT, 3.5, None),
         }
+
+
+async def test_a_watch_goes_on_behind_any_change_and_has_each_once(served: Served) -> None:
+    await served.host(
+        hourly(key_groups=2), {(f"s{sensor}", hour): row(1.0) for sensor in range(3) for hour in range(4)}
+    )
+    token, seen = None, list[tuple[Any, ...]]()
+
+    async def some(count: int) -> None:
+        nonlocal token
+        async with asyncio.timeout(PATIENCE_SECONDS), served.watch(after=token, where=field("m0") > 0) as changes:
+            async for change in changes:
+                seen.append((change.key, change.map_key, change.value and change.value.celsius, change.epoch))
+                count -= 1
+                if not count:
+                    break
+            token = changes.token
+
+    await some(1)
+    for number in (2, 1, 4):
+        await served.commit({(f"s{sensor}", hour): row(10.0 * number) for sensor in range(3) for hour in range(number)})
+        await some(1)
+        await some(2)
+    await served.commit({("s0", 1): None})
+    async with served.watch(after=token, where=field("m0") > 0) as changes:
+        for change in await served.all_of(changes):
+            seen.append((change.key, change.map_key, change.value and change.value.celsius, change.epoch))
+    told = [(key, map_key, epoch) for key, map_key, _, epoch in seen]
+    assert len(set(told)) == len(told)
+    rows: dict[Any, Any] = {}
+    for key, map_key, celsius, _ in seen:
+        rows[key, map_key] = celsius
+    expected = {(f"s{sensor}", hour): 40.0 for sensor in range(3) for hour in range(1, 4)}
+    assert rows == expected | {("s0", 1): None}
 
 
 async def test_what_can_not_be_selected_by_is_refused_by_its_name(served: Served) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors
+from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors, field
 from keyhole.cli.main import main
 from keyhole.model.state import StateDescriptor
 from services.state_server.read.watching import WatchLimits
 from tests.support.entries import hourly
-from tests.support.proxies import proxy_of
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor, row
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import PATIENCE_SECONDS
@@ -152,6 +152,18 @@ async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoc
         assert sorted((change.key, change.map_key, change.value.celsius) for change in more) == sorted(
             (*key, 100.0 + key[1]) for key in rows
         )
+
+
+async def test_a_server_of_an_earlier_version_is_refused_where_it_would_give_what_was_not_asked_for() -> None:
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
+        server.host(descriptor(), many(3))
+        server.selects = False
+        for address in (server.address, proxy.address):
+            async with AsyncClient(address) as client:
+                for options in ({"where": field("celsius") > 1}, {"fields": ["celsius"]}, {"prefix": "s"}):
+                    with pytest.raises(errors.Unsupported, match="where, fields, prefix and range"):
+                        await first(client.watch("weather", "readings", **options), 1)
+                assert len(await first(client.watch("weather", "readings"), 3)) == 3
 
 
 async def test_a_watch_goes_on_by_itself_at_another_proxy_when_its_own_goes() -> None:

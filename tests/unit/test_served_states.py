@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from keyhole import Client
+from keyhole import ChangeKind, Client, field
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.testing.served_states import ServedStates
 
@@ -23,6 +23,15 @@ def test_what_is_written_is_read_by_a_client() -> None:
         hours = [{"shop": 1, "hour": hour, "orders": 10 * hour} for hour in (2, 1)]
         served.write("shop/hours", hours, key="shop", map_key="hour")
         assert [value.orders for value in client.scan("shop", "hours", 1).values] == [10, 20]
+
+        with client.watch("shop", "totals", where=field("spent") > 2) as changes:
+            (there,) = changes.page() or changes.page()
+            assert (there.key, there.snapshot) == ("c1", True)
+            assert served.write("shop/totals", [], key="customer", delete=[{"customer": "c1"}]) == 3
+            gone = next(iter(changes))
+            assert (gone.kind, gone.key, gone.epoch) == (ChangeKind.DELETE, "c1", 3)
+        served.write("shop/hours", hours[:1], key="shop", map_key="hour", delete=[{"shop": 1, "hour": 1}])
+        assert [value.orders for value in client.scan("shop", "hours", 1).values] == [20]
 
         with pytest.raises(InvalidConfiguration, match=r"'shop/totals' is there already with other columns"):
             served.write("shop/totals", [{"customer": "c1", "spent": 1}], key="customer")

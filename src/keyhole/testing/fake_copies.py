@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from keyhole.clock import SystemClock
 from keyhole.encoding.codec import EntryRange, StateCodec
@@ -36,6 +36,15 @@ from keyhole.v1 import query_pb2 as pb
 MAX_KEY_BYTES = 511
 
 
+class HostedChange(NamedTuple):
+    """A change of a copy, as watches get it. `row` None: deleted; `before` None: there was nothing."""
+
+    epoch: int
+    key: bytes
+    row: bytes | None
+    before: bytes | None
+
+
 @dataclass(eq=False)
 class HostedState:
     """One copy of a state on the fake. Change it at will; call `FakeServer.changed` after a change of what ownership
@@ -45,6 +54,7 @@ class HostedState:
         confirmed: Owner: whether its coordinator was heard of within the lease.
         as_of_ms: Milliseconds since 1970, UTC; None: now, as a confirmed owner's is; 0: not known.
         earlier: The rows of epochs before the last one, as far as they are kept. `commit` fills it.
+        changes: What was put and deleted, in this order: for watches.
     """
 
     descriptor: StateDescriptor
@@ -59,6 +69,7 @@ class HostedState:
     as_of_ms: int | None = None
     lag_epochs: int = 0
     earlier: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
+    changes: list[HostedChange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.codec = StateCodec(self.descriptor)
@@ -66,7 +77,14 @@ class HostedState:
 
     def put(self, key: Any, row: bytes) -> None:
         """Sets the value of a key. `row`: as keyhole.encoding.row_codec.encode_row makes it."""
-        self.rows[self.codec.storage_key(key)] = row
+        storage_key = self.codec.storage_key(key)
+        self.changes.append(HostedChange(self.epoch, storage_key, row, self.rows.get(storage_key)))
+        self.rows[storage_key] = row
+
+    def delete(self, key: Any) -> None:
+        """Leaves the key without a value."""
+        storage_key = self.codec.storage_key(key)
+        self.changes.append(HostedChange(self.epoch, storage_key, None, self.rows.pop(storage_key, None)))
 
     def commit(self) -> None:
         """What is put from now on is of the next epoch; of the one before, as many are kept as by a real server."""

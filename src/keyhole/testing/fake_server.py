@@ -13,10 +13,10 @@ from keyhole.config import SecuritySettings
 from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.errors import (
     KeyholeError,
+    NotOwner,
     StaleDescriptor,
     UnknownApplication,
     UnknownState,
-    Unsupported,
 )
 from keyhole.metrics.families import version
 from keyhole.model.read import Role
@@ -28,6 +28,7 @@ from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, aggregates_of, entries_of
+from keyhole.testing.fake_watches import FakeWatch
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
 
@@ -47,11 +48,12 @@ class FakeServer:
         hold: While cleared, frames of Lookup wait, and so do scans.
         held: Lookup streams of which a frame waits.
         hold_after: Scans wait only from this entry on; 0: before they answer anything.
-        scans: Scans under way.
+        scans, watches: Scans and watches under way.
         streams: Lookup streams that are open.
         left: Lookup streams that their callers have ended; those that were cancelled don't count.
         frames: Frames answered so far.
-        selects: Set it to False, and its scans don't say that they heed a selection, as an older server's.
+        selects: Set it to False, and its scans and watches don't say that they heed a selection, as an older server's.
+        change: Is set by the next `changed`, and another one then takes its place.
         version, clock_ahead_ms: What it says of itself in its status.
     """
 
@@ -64,7 +66,7 @@ class FakeServer:
         self.hold.set()
         self.held = 0
         self.hold_after = 0
-        self.scans = 0
+        self.scans = self.watches = 0
         self.streams = 0
         self.left = 0
         self.frames = 0
@@ -73,7 +75,7 @@ class FakeServer:
         self.selects = True
         self.version = version()
         self.clock_ahead_ms = 0
-        self._change = asyncio.Event()
+        self.change = asyncio.Event()
         self._rpc = RpcServer("fake-server", "127.0.0.1", port, security)
 
     @property
@@ -130,9 +132,9 @@ class FakeServer:
         return [*self.states.values(), *self.standbys.values()]
 
     def changed(self) -> None:
-        """Sends to all ownership streams what the copies hold now."""
-        self._change.set()
-        self._change = asyncio.Event()
+        """Sends to all ownership streams what the copies hold now, and to watches what has changed."""
+        self.change.set()
+        self.change = asyncio.Event()
 
     def holding(self, state: HostedState) -> pb.StateHolding:
         """A copy as DescribeState and ownership streams have it."""
@@ -160,7 +162,7 @@ class FakeServer:
     async def ownership(self) -> AsyncIterator[state_server_pb2.Ownership]:
         """What the server holds, now and after every change."""
         while True:
-            change = self._change
+            change = self.change
             yield state_server_pb2.Ownership(
                 server=self.server,
                 address=self.address,
@@ -215,8 +217,29 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         return pb.GetManyResponse(answers=self._get(request.state, list(request.keys), request.options))
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
-        raise Unsupported("a fake server has no watches yet")
-        yield
+        server, name = self._server, (request.state.application, request.state.state)
+        self._copies(request.state)
+        state = server.states.get(name)
+        if state is None:
+            raise NotOwner(f"server {server.server} owns nothing of state {'/'.join(name)}")
+
+        def ended() -> KeyholeError | None:
+            if server.refuse is not None:
+                return server.refuse
+            hosted = server.states.get(name)
+            if hosted is state:
+                return None
+            if hosted is None:
+                return UnknownState(f"there is no state {'/'.join(name)} any more")
+            return StaleDescriptor(f"state {'/'.join(name)} was made anew; begin the watch without a token")
+
+        watch = FakeWatch(state, request, lambda: server.change, ended, selects=server.selects)
+        server.watches += 1
+        try:
+            async for response in watch.responses():
+                yield response
+        finally:
+            server.watches -= 1
 
     async def Status(self, request: pb.StatusRequest, context: _Context) -> pb.StatusResponse:  # noqa: N802
         return pb.StatusResponse(servers=[self._server.status()])

@@ -67,8 +67,10 @@ class ServedStates:
         key: str | Sequence[str],
         map_key: str | Sequence[str] = (),
         schema: pa.Schema | None = None,
+        delete: Sequence[Mapping[str, Any]] = (),
     ) -> int:
-        """Puts rows into a state, which is made by its first ones; each is one epoch. Blocks until readers see them.
+        """Puts rows into a state, which is made by its first ones; each call is one epoch. Blocks until readers see it,
+        and watches are told of it.
 
         Args:
             path: APPLICATION/STATE.
@@ -77,6 +79,7 @@ class ServedStates:
             map_key: Those of the map key, which makes it a map state.
             schema: The types of all columns; default: those that Arrow finds in the rows (int: bigint, float: double,
                 datetime with a time zone: timestamp).
+            delete: Keys, by the names of their columns (then those of the map key), that have no value from then on.
 
         Returns:
             The number of the epoch.
@@ -86,14 +89,17 @@ class ServedStates:
             KeyMismatch, ValueMismatch: A row doesn't fit.
         """
         if schema is None:
+            hosted = self._run(lambda: self._server.states.get(state_path(path)))
+            if not rows and hosted is not None:
+                return self._run(lambda: self._put(hosted.descriptor, [], _keys(hosted.descriptor, delete)))
             if not rows:
                 raise InvalidConfiguration(f"state {path!r}: the rows tell the columns' types: write some, or a schema")
             schema = pa.Table.from_pylist(list(rows)).schema
         descriptor = _descriptor(path, schema, names_of(key), names_of(map_key))
         encoded = [_encoded(descriptor, row) for row in rows]
-        return self._run(lambda: self._put(descriptor, encoded))
+        return self._run(lambda: self._put(descriptor, encoded, _keys(descriptor, delete)))
 
-    def _put(self, descriptor: StateDescriptor, rows: Sequence[tuple[object, bytes]]) -> int:
+    def _put(self, descriptor: StateDescriptor, rows: Sequence[tuple[object, bytes]], deleted: Sequence[object]) -> int:
         name = descriptor.application, descriptor.state
         hosted = self._server.states.get(name)
         if hosted is None:
@@ -107,6 +113,8 @@ class ServedStates:
             hosted.commit()
         for key, row in rows:
             hosted.put(key, row)
+        for key in deleted:
+            hosted.delete(key)
         self._server.changed()
         return hosted.epoch
 
@@ -139,7 +147,6 @@ def _descriptor(path: str, schema: pa.Schema, key: Sequence[str], map_key: Seque
 
 
 def _encoded(descriptor: StateDescriptor, row: Mapping[str, Any]) -> tuple[object, bytes]:
-    columns = [row.get(column.name) for column in (*descriptor.key, *descriptor.map_key)]
     stored = []
     for field in descriptor.value.fields:
         value = row.get(field.name)
@@ -151,4 +158,11 @@ def _encoded(descriptor: StateDescriptor, row: Mapping[str, Any]) -> tuple[objec
                 f"{type(value).__name__} does not fit; docs/values.md has what a value of each type is in Python",
                 field=field.name,
             ) from None
-    return tuple(columns) if len(columns) > 1 else columns[0], encode_row(descriptor.value.version, stored)
+    (key,) = _keys(descriptor, [row])
+    return key, encode_row(descriptor.value.version, stored)
+
+
+def _keys(descriptor: StateDescriptor, rows: Sequence[Mapping[str, Any]]) -> list[object]:
+    """Of each row what a client names it by."""
+    names = [column.name for column in (*descriptor.key, *descriptor.map_key)]
+    return [tuple(row.get(name) for name in names) if len(names) > 1 else row.get(names[0]) for row in rows]
