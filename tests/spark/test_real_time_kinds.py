@@ -1,0 +1,196 @@
+"""Each kind of state through Spark's real-time mode, and what a query may be made of: a union, a broadcast join.
+
+Each query is stopped and started again from its checkpoint, so that Spark sends all of its rows once more: what is
+read is what the rows make once, in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from keyhole import AsyncClient
+from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.clock import SystemClock
+from keyhole.config import JobConfig, StateServerConfig
+from keyhole.protocol.failpoints import NoObserver
+from keyhole.spark import queryable
+from keyhole.spark.sink import Sink
+from keyhole.stores.memory import MemoryEngine
+from services.state_server.app import StateServer
+from tests.support.proxies import proxy_of
+from tests.support.waiting import LONG_SECONDS
+
+LONG_BATCH = "10 minutes"
+ROW = "k string, m bigint, n bigint, op string"
+
+
+class Feed:
+    """One application, its server, and a client of it."""
+
+    def __init__(self, spark: SparkSession, kafka: str, application: str, server: str, client: AsyncClient) -> None:
+        self.spark, self.kafka, self.application, self.client = spark, kafka, application, client
+        self.config = JobConfig(application=application, servers=(server,), bootstrap_servers=kafka)
+        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+
+    def topic(self, name: str) -> str:
+        """Makes one of one partition: its records come in their order."""
+        topic = f"{self.application}-{name}"
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(LONG_SECONDS)
+        return topic
+
+    def rows(self, topic: str) -> DataFrame:
+        options = {"kafka.bootstrap.servers": self.kafka, "subscribe": topic, "startingOffsets": "earliest"}
+        read = self.spark.readStream.format("kafka").options(**options).load()
+        read = read.select("partition", "offset", f.from_json(f.col("value").cast("string"), ROW).alias("row"))
+        return read.select("partition", "offset", "row.*")
+
+    async def send(self, topic: str, *rows: Mapping[str, Any]) -> None:
+        def sent() -> None:
+            for row in rows:
+                self._producer.produce(topic, json.dumps(row))
+            assert self._producer.flush(LONG_SECONDS) == 0
+
+        await asyncio.to_thread(sent)
+
+    async def fed(
+        self,
+        rows: DataFrame | Mapping[str, DataFrame],
+        state: Sink,
+        checkpoint: Path,
+        shown: Callable[[], Awaitable[Any]],
+        expected: Any,
+        sub: str | None = None,
+    ) -> None:
+        """Runs the query until readers are shown this."""
+        query = await asyncio.to_thread(
+            queryable.realtime, rows, state, checkpoint=str(checkpoint), batch=LONG_BATCH, sub=sub
+        )
+        try:
+            found = None
+            async with asyncio.timeout(LONG_SECONDS):
+                while (found := await shown()) != expected:
+                    assert query.isActive, query.failure
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{found} is shown, and not {expected}") from None
+        finally:
+            await asyncio.to_thread(query.stop)
+
+    async def entries(self, state: str) -> dict[Any, Any]:
+        """All of a state: by key, or by key and map key, what the value has as `n`."""
+        found = {}
+        async with self.client.scan_all(self.application, state) as entries:
+            async for entry in entries:
+                key = entry.key if entry.map_key is None else (entry.key, entry.map_key)
+                found[key] = entry.value.n
+        return found
+
+
+@pytest.fixture
+async def feed(spark: SparkSession, kafka: str, application: str) -> AsyncIterator[Feed]:
+    config = StateServerConfig(bootstrap_servers=kafka, id="a", port=0)
+    server = StateServer(config, MemoryEngine(), lambda name: KafkaChangelog(kafka, name), SystemClock(), NoObserver())
+    await server.start()
+    try:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
+            yield Feed(spark, kafka, application, server.address, client)
+    finally:
+        await server.stop()
+
+
+def row(k: str, n: int | None, m: int = 0, op: str | None = None) -> dict[str, Any]:
+    return {"k": k, "m": m, "n": n, "op": op}
+
+
+async def test_a_value_is_the_last_one_and_goes_where_a_row_deletes_it(feed: Feed, tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(feed.topic, "values")
+    state = queryable.value("values", key="k", value="n", delete_when="op = 'gone'", config=feed.config, key_groups=2)
+
+    async def run(expected: dict[str, int]) -> None:
+        await feed.fed(feed.rows(topic), state, tmp_path, lambda: feed.entries("values"), expected)
+
+    await feed.send(topic, row("a", 1), row("b", 2), row("a", 3))
+    await run({"a": 3, "b": 2})
+    await feed.send(topic, row("b", None, op="gone"), row("c", 4), row("a", 5))
+    await run({"a": 5, "c": 4})
+
+
+async def test_entries_of_a_map_come_and_go_alone_or_with_their_key(feed: Feed, tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(feed.topic, "maps")
+    state = queryable.map("maps", key="k", map_key="m", value="n", op="op", config=feed.config, key_groups=2)
+
+    async def run(expected: dict[tuple[str, int], int]) -> None:
+        await feed.fed(feed.rows(topic), state, tmp_path, lambda: feed.entries("maps"), expected)
+
+    await feed.send(topic, row("a", 1, 1), row("a", 2, 2), row("b", 3, 1), row("a", 4, 1))
+    await run({("a", 1): 4, ("a", 2): 2, ("b", 1): 3})
+    await feed.send(topic, row("a", None, 2, op="delete"), row("b", 5, 7))
+    await run({("a", 1): 4, ("b", 1): 3, ("b", 7): 5})
+
+
+async def test_a_list_keeps_the_last_elements_in_the_order_of_the_topic(feed: Feed, tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(feed.topic, "lists")
+    state = queryable.list("lists", key="k", value="n", max_length=3, config=feed.config, key_groups=2)
+
+    async def shown() -> list[list[int]]:
+        scans = [await feed.client.scan(feed.application, "lists", key) for key in ("a", "b")]
+        return [[entry.value.n for entry in scan] for scan in scans]
+
+    async def run(expected: list[list[int]]) -> None:
+        await feed.fed(feed.rows(topic), state, tmp_path, shown, expected)
+
+    await feed.send(topic, *[row("a", n) for n in range(5)], row("b", 9))
+    await run([[2, 3, 4], [9]])
+    await feed.send(topic, row("a", 5), row("b", 10))
+    await run([[3, 4, 5], [9, 10]])
+
+
+async def test_a_broadcast_state_is_fed_as_a_value(feed: Feed, tmp_path: Path) -> None:
+    topic = await asyncio.to_thread(feed.topic, "rules")
+    state = queryable.broadcast("rules", key="k", value="n", delete_when="n is null", config=feed.config)
+
+    async def run(expected: dict[str, int]) -> None:
+        await feed.fed(feed.rows(topic), state, tmp_path, lambda: feed.entries("rules"), expected)
+
+    await feed.send(topic, row("a", 1), row("b", 2))
+    await run({"a": 1, "b": 2})
+    await feed.send(topic, row("a", None), row("b", 3))
+    await run({"b": 3})
+
+
+async def test_rows_of_two_topics_that_are_joined_with_a_table_and_exploded_are_summed(
+    feed: Feed, tmp_path: Path
+) -> None:
+    """Each row counts as often as the table has it; what stands in one topic is no row of the other."""
+    one, other = [await asyncio.to_thread(feed.topic, name) for name in ("web", "shop")]
+    cities = feed.spark.createDataFrame([("a", "Bern"), ("b", "Basel")], "k string, city string")
+
+    def of(topic: str) -> DataFrame:
+        joined = feed.rows(topic).join(f.broadcast(cities), "k")
+        return joined.select("partition", "offset", "city", "n", f.expr("posexplode(array(1, 10)) AS (pos, times)"))
+
+    def summed(topic: str) -> DataFrame:
+        return of(topic).withColumn("n", f.expr("n * times"))
+
+    rows = {"web": summed(one), "shop": summed(other)}
+    state = queryable.reducing("cities", key="city", reducers={"n": "sum"}, config=feed.config, key_groups=2)
+
+    async def run(expected: dict[str, int]) -> None:
+        await feed.fed(rows, state, tmp_path, lambda: feed.entries("cities"), expected, sub="pos")
+
+    await feed.send(one, row("a", 1), row("b", 2), row("nowhere", 100))
+    await feed.send(other, row("a", 3))
+    await run({"Bern": 44, "Basel": 22})
+    await feed.send(other, row("b", 1), row("b", 1))
+    await run({"Bern": 44, "Basel": 44})
