@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from keyhole.client.mirror_copy import MirrorCopy, MirrorLimits
 from keyhole.client.mirror_keeping import MirrorKeeper
-from keyhole.client.wire.watch_stream import StoredMessage
+from keyhole.client.wire.watch_stream import StoredMessage, WatchOptions
 from keyhole.errors import KeyholeError, RequestError, ResumeGone, ServerLost, TooSlow, UnavailableError
+from keyhole.model.predicates import field
+from keyhole.model.selection import EVERYTHING, Selection
+from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
@@ -27,6 +30,7 @@ from tests.support.states import CODEC, group, key, row
 from tests.support.waiting import LONG_SECONDS
 
 KEYS = [f"k{number}" for number in range(12)]
+LEAST = 50.0
 ENDS: dict[str, KeyholeError] = {
     "cut": ServerLost("a proxy has gone"),
     "slow": TooSlow("taken too slowly"),
@@ -37,7 +41,8 @@ ENDS: dict[str, KeyholeError] = {
 class World:
     """Owners of one state, one after the other, and a mirror of it."""
 
-    def __init__(self, page: int) -> None:
+    def __init__(self, page: int, select: Selection) -> None:
+        self.asked = WatchOptions((), True, False, False, select)
         self.kafka = MemoryKafka()
         self.clock = ManualClock(now_ms=1)
         self.page = page
@@ -49,7 +54,7 @@ class World:
         self.keeper = MirrorKeeper("app/counts", self.watch, self.copy)
 
     def copy(self) -> MirrorCopy:
-        return MirrorCopy("app/counts", (), MirrorLimits(100, 100_000))
+        return MirrorCopy("app/counts", self.asked, MirrorLimits(100, 100_000))
 
     async def begin(self) -> None:
         """The next owner, who has nothing in memory."""
@@ -74,7 +79,9 @@ class World:
 
     async def watch(self, token: str) -> AsyncGenerator[StoredMessage]:
         state = pb.StateRef(application="app", state="counts")
-        responses = self.watches.responses(pb.WatchRequest(state=state, token=token, progress_ms=100))
+        selection = selection_to_proto(self.asked.select)
+        request = pb.WatchRequest(state=state, token=token, progress_ms=100, selection=selection)
+        responses = self.watches.responses(request)
         ended, whole = self.ended, token
         async with contextlib.aclosing(responses):
             while True:
@@ -98,6 +105,11 @@ class World:
                 yield StoredMessage(CODEC, message, whole)
                 self.check()
 
+    def selected(self, epoch: int) -> dict[str, float]:
+        """What a scan gives as of an epoch."""
+        where = self.asked.select.where
+        return {name: n for name, n in self.models[epoch].items() if where is None or n >= LEAST}
+
     def check(self) -> None:
         """The mirror has taken in another message."""
         if (copy := self.keeper.shown) is None:
@@ -111,7 +123,7 @@ class World:
         for name, answer in zip(KEYS, copy.answers(KEYS), strict=True):
             epoch = epochs.setdefault(group(name), answer.epoch)
             assert epoch == answer.epoch
-            expected = self.models[epoch].get(name)
+            expected = self.selected(epoch).get(name)
             assert (found.get(name), answer.value and answer.value.n) == (expected, expected)
         assert copy.entries == len(found)
 
@@ -128,8 +140,8 @@ CHANGES = st.dictionaries(
 STEPS = st.lists(st.one_of(CHANGES, CHANGES, st.sampled_from([*ENDS, "owner", "wait"])), min_size=2, max_size=14)
 
 
-async def _run(page: int, steps: list[Any]) -> None:
-    world = World(page)
+async def _run(page: int, select: Selection, steps: list[Any]) -> None:
+    world = World(page, select)
     await world.begin()
     await world.commit({"k0": 1.0, "k1": 2.0})
     ticking = asyncio.create_task(world.tick())
@@ -149,7 +161,7 @@ async def _run(page: int, steps: list[Any]) -> None:
         await world.keeper.reached(world.epoch, LONG_SECONDS)
         world.check()
         assert world.keeper.shown is not None
-        assert {entry.key: entry.value.n for entry in world.keeper.shown.keyed_entries()} == world.models[world.epoch]
+        assert {entry.key: entry.value.n for entry in world.keeper.shown.keyed_entries()} == world.selected(world.epoch)
     finally:
         ticking.cancel()
         await world.keeper.end()
@@ -163,6 +175,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from([1, 3, 500]), STEPS)
-def test_a_mirror_equals_a_scan_at_its_epoch_whatever_ends_its_watch(page: int, steps: list[Any]) -> None:
-    asyncio.run(_run(page, steps))
+@given(st.sampled_from([1, 3, 500]), st.sampled_from([EVERYTHING, Selection(field("n") >= LEAST)]), STEPS)
+def test_a_mirror_equals_a_scan_at_its_epoch_whatever_ends_its_watch(
+    page: int, select: Selection, steps: list[Any]
+) -> None:
+    asyncio.run(_run(page, select, steps))

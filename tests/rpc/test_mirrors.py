@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole import Answer, AsyncClient, Client, errors
+from keyhole import Answer, AsyncClient, Client, errors, field
 from keyhole.client import AsyncMirror, Mirror
 from keyhole.client.mirror_copy import MirrorCopy
 from keyhole.encoding.codec import StateCodec
@@ -218,6 +218,43 @@ async def test_a_mirror_belongs_to_the_event_loop_that_began_it_and_reads_rows_o
         with pytest.raises(errors.ClientClosed, match="event loop"):
             left[0].get("sensor-1")
         await left[0].close()
+
+
+async def test_a_mirror_of_a_prefix_or_a_predicate_has_what_is_of_it() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server)
+        await server.commit({"a1": row(1.0), "a2": row(40.0), "b1": row(50.0)})
+        proxy = await stack.enter_async_context(proxy_of(server.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
+        by_prefix = await stack.enter_async_context(client.mirror(PATH, prefix="a"))
+        hot = await stack.enter_async_context(client.mirror(PATH, where=field("celsius") > 30))
+        both = await stack.enter_async_context(
+            client.state(PATH, value=Reading).mirror(start="a2", where=field("celsius") > 30)
+        )
+        assert shown(by_prefix) == {"a1": 1.0, "a2": 40.0}
+        assert shown(hot) == shown(both) == {"a2": 40.0, "b1": 50.0}
+        await server.commit({"a1": row(31.0), "a2": row(2.0), "a3": row(3.0), "b2": row(60.0), "b1": None})
+        for mirror in (by_prefix, hot, both):
+            await mirror.wait_for(2)
+        assert shown(by_prefix) == {"a1": 31.0, "a2": 2.0, "a3": 3.0}
+        assert shown(hot) == {"a1": 31.0, "b2": 60.0}
+        assert shown(both) == {"b2": 60.0}
+        # A key of the prefix that is not there is absent; another one is nothing that the mirror knows of.
+        assert not by_prefix.get("a9")
+        for mirror, other in ((by_prefix, "b2"), (both, "a1")):
+            with pytest.raises(errors.MalformedRequest, match="of a range of keys"):
+                mirror.get(other)
+            assert (await mirror.fetch(other)).role is Role.OWNER
+        # One that the predicate is not true of is not in the mirror; a server knows it.
+        assert not hot.get("a2")
+        assert (await hot.fetch("a2")).value.celsius == 2.0
+        assert (await hot.fetch("a1")).role is Role.MIRROR
+        with pytest.raises(errors.MalformedRequest, match="leave one of these out"):
+            client.mirror(PATH, "a1", prefix="a")
+        with pytest.raises(errors.ValueMismatch, match="kelvin"):
+            async with client.mirror(PATH, where=field("kelvin") > 30):
+                pass
 
 
 async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from keyhole import errors
 from keyhole.client.mirror_copy import ENTRY_BYTES, MirrorCopy, MirrorLimits
-from keyhole.client.wire.watch_stream import StoredMessage
+from keyhole.client.wire.watch_stream import StoredMessage, WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.model.read import ReadBounds, Stale
@@ -31,7 +31,7 @@ class Clocks:
 
     def copy(self, *keys: Any, entries: int = 100, size: int = 100_000) -> MirrorCopy:
         clocks = (lambda: self.wall, lambda: self.steady)
-        return MirrorCopy("app/counts", keys, MirrorLimits(entries, size), clocks)
+        return MirrorCopy("app/counts", WatchOptions(keys, True, False, False), MirrorLimits(entries, size), clocks)
 
 
 def message(

@@ -30,6 +30,9 @@ def test_what_is_written_is_read_by_a_client() -> None:
             assert served.write("shop/totals", [], key="customer", delete=[{"customer": "c1"}]) == 3
             gone = next(iter(changes))
             assert (gone.kind, gone.key, gone.epoch) == (ChangeKind.DELETE, "c1", 3)
+        with client.mirror("shop/totals") as mirror:
+            mirror.wait_for(served.write("shop/totals", [{"customer": "c4", "spent": 4.5}], key="customer"))
+            assert (mirror.get("c4").value.spent, mirror.get("c4").epoch, mirror.get("c1").found) == (4.5, 4, False)
         served.write("shop/hours", hours[:1], key="shop", map_key="hour", delete=[{"shop": 1, "hour": 1}])
         assert [value.orders for value in client.scan("shop", "hours", 1).values] == [20]
 

@@ -293,7 +293,7 @@ class AsyncClient(EventLoopCatalogue):
         return AsyncWatch(lambda place: self._here().watch(name, asked, seconds, place), options.get("after"))
 
     def mirror(self, path: str, *keys: Key, **options: Unpack[MirrorOptions]) -> AsyncMirror[Answer]:
-        """A copy of keys, or of the whole state, in this process, which a watch keeps current. Sends nothing yet.
+        """A copy of a state, or of some of it, in this process, which a watch keeps current. Sends nothing yet.
 
             async with client.mirror("shop/orders") as mirror:
                 print(mirror.get("o1").value)  # asks nobody
@@ -303,17 +303,17 @@ class AsyncClient(EventLoopCatalogue):
         Args:
             path: application/state.
             keys: As for `watch`. None: all of the state.
-            options: max_entries, max_bytes, timeout: see MirrorOptions.
+            options: where, start, stop, prefix, max_entries, max_bytes, timeout: see MirrorOptions.
 
         Raises (at once):
             InvalidConfiguration: The path is not application/state.
-            MalformedRequest: A bound below 1.
+            MalformedRequest: A bound below 1; keys together with a range of them, or what is no predicate.
             TypeError: An option that there is not.
         """
         name = state_path(path)
 
-        def watch(of: Sequence[Key], seconds: float) -> BeginWatch:
-            return lambda place: self._here().stored(name, WatchOptions(of, True, False, False), seconds, place)
+        def watch(asked: WatchOptions, seconds: float) -> BeginWatch:
+            return lambda place: self._here().stored(name, asked, seconds, place)
 
         return AsyncMirror(
             Mirrored(path, keys, watch, lambda of, asked: self.get_many(*name, of, **asked)),

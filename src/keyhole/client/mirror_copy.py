@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyhole.client.mirror_entries import EntriesByKey
+from keyhole.client.mirror_extent import MirrorExtent
 from keyhole.client.scanned_entries import ScannedEntries
-from keyhole.client.wire.watch_stream import StoredMessage
+from keyhole.client.wire.watch_stream import StoredMessage, WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.encoding.watch_token import marks_of
-from keyhole.errors import InternalError, MalformedRequest, TooLarge
+from keyhole.errors import InternalError, TooLarge
 from keyhole.model.read import Answer, Entry, KeyedEntry, ReadBounds, Role, Source, Stale
 from keyhole.rpc.convert import time_from_ms
 from keyhole.rpc.scan_requests import check_has_entries
@@ -59,7 +60,7 @@ class MirrorCopy:
 
     Args:
         name: Of the state, for messages.
-        keys: That are watched, as the reader gave them; none: all.
+        asked: What is watched for it.
         now: Seconds since 1970, and by a clock that is never set.
 
     Attributes:
@@ -71,12 +72,12 @@ class MirrorCopy:
     def __init__(
         self,
         name: str,
-        keys: Sequence[Any],
+        asked: WatchOptions,
         limits: MirrorLimits,
         now: tuple[Callable[[], float], Callable[[], float]] = (time.time, time.monotonic),
     ) -> None:
         self._name = name
-        self._keys = keys
+        self._extent = MirrorExtent(name, asked)
         self._limits = limits
         self._clock, self._monotonic = now
         # Reads within a signal's handler may come in the middle of others.
@@ -96,8 +97,6 @@ class MirrorCopy:
         self._committed = _NONE
         self._rows_done = self._told = False
         self._sources: dict[int, Source] = {}
-        self._exact: set[bytes] = set()
-        self._prefixes: set[bytes] = set()
         # Made by the first scan.
         self._by_key: EntriesByKey | None = None
         self.topic_id = ""
@@ -120,15 +119,8 @@ class MirrorCopy:
     def _describe(self, codec: StateCodec) -> None:
         if codec is self._codec:
             return
-        descriptor = codec.descriptor
-        self.topic_id = descriptor.topic_id
-        of_key, of_entry = len(descriptor.scan_key), len(descriptor.entry_key)
-        for key in self._keys:
-            given = len(key) if isinstance(key, (tuple, list)) else 1
-            if of_key and of_entry and given == of_key:
-                self._prefixes.add(codec.keys.encode(key))
-            else:
-                self._exact.add(codec.encoded_key(key))
+        self.topic_id = codec.descriptor.topic_id
+        self._extent.describe(codec)
         # Last, and before any row of it: a read of another thread never has a row that its codec can't read.
         self._codec, self._encode, self._decode = codec, codec.encoded_key, codec.decode_row
 
@@ -291,7 +283,7 @@ class MirrorCopy:
         Raises:
             KeyMismatch, NullKey: The key does not fit the state's.
         """
-        if bounds.as_of or bounds.stale is Stale.NEVER or not self._has(self._encode(key)):
+        if bounds.as_of or bounds.stale is Stale.NEVER or not self._extent.has(self._encode(key)):
             return None
         if bounds.max_staleness_ms and self.age_seconds * 1000 > bounds.max_staleness_ms:
             return None
@@ -299,7 +291,7 @@ class MirrorCopy:
         least = bounds.min_epoch
         if bounds.min_epochs:
             (least,) = bounds.least_of([group_of(self._known.storage_key(key))])
-        return None if answer.epoch < least else answer
+        return None if answer.epoch < least or (self._extent.some and not answer.found) else answer
 
     def entries_of(
         self, key: Any, within: tuple[Sequence[Any], Sequence[Any]], limit: int | None, *, descending: bool
@@ -309,8 +301,8 @@ class MirrorCopy:
         check_has_entries(codec.descriptor)
         asked = codec.entry_range(key, *within)
         prefix, group = asked.prefix[GROUP_BYTES:], group_of(asked.prefix)
-        if self._keys and prefix not in self._prefixes:
-            raise self._of_others()
+        if not self._extent.has_all_of(prefix):
+            raise self._extent.refusal()
         with self._lock:
             if self._by_key is None:
                 self._by_key = EntriesByKey(codec, self._rows)
@@ -338,19 +330,9 @@ class MirrorCopy:
         return given()
 
     def _absent(self, key: Any, encoded: bytes) -> Answer:
-        if not self._has(encoded):
-            raise self._of_others()
+        if not self._extent.has(encoded):
+            raise self._extent.refusal()
         return Answer(False, None, self._source(group_of(self._known.storage_key(key))))
-
-    def _of_others(self) -> MalformedRequest:
-        return MalformedRequest(
-            f"the mirror of {self._name} is of {len(self._keys):,} keys, and this is none of them: name it, too, where "
-            "the mirror is made, or read it by `fetch` or by the client"
-        )
-
-    def _has(self, encoded: bytes) -> bool:
-        """Whether what is not there is known to be absent."""
-        return not self._keys or encoded in self._exact or any(encoded.startswith(prefix) for prefix in self._prefixes)
 
     def _source(self, group: int) -> Source:
         source = self._sources.get(group)

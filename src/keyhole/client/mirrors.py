@@ -23,11 +23,12 @@ from keyhole.client.options import (
     RequestedRead,
     asked_of,
     defaults,
-    options_of_mirror,
+    mirrored_of,
 )
 from keyhole.client.typed_values import TypedAnswer, TypedValues
 from keyhole.client.wire.lookups import keys_of
 from keyhole.client.wire.scans import checked_limit
+from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.errors import ClientClosed, MalformedRequest, Unsupported
 from keyhole.model.read import Answer, Entries, KeyedEntry, ReadBounds
 from keyhole.rpc import forked
@@ -48,13 +49,13 @@ class Mirrored:
     Attributes:
         path: application/state.
         keys: None: all.
-        watch: (keys, seconds) -> begins watches of these; a call may take so long to find somebody who answers.
+        watch: (what is asked for, seconds) -> begins watches; a call may take so long to find somebody who answers.
         ask: Lookups of these keys, by the client.
     """
 
     path: str
     keys: Sequence[Key]
-    watch: Callable[[Sequence[Key], float], BeginWatch]
+    watch: Callable[[WatchOptions, float], BeginWatch]
     ask: Callable[[Sequence[Key], ReadOptions], Awaitable[Sequence[Answer]]]
 
 
@@ -194,14 +195,14 @@ class AsyncMirror(_MirrorReads[A_co]):
         options: MirrorOptions,
         typed: TypedValues[Any] | None = None,
     ) -> None:
-        options_of_mirror(options)
+        asked = WatchOptions(of.keys, True, False, False, *mirrored_of(of.keys, options))
         timeout = options.get("timeout")
         self._seconds = seconds_of("timeout", _BEGIN_SECONDS if timeout is None else timeout)
         limits = MirrorLimits(
             _bound("max_entries", options.get("max_entries", _ENTRIES)),
             _bound("max_bytes", options.get("max_bytes", _BYTES)),
         )
-        kept = MirrorKeeper(of.path, of.watch(of.keys, self._seconds), lambda: MirrorCopy(of.path, of.keys, limits))
+        kept = MirrorKeeper(of.path, of.watch(asked, self._seconds), lambda: MirrorCopy(of.path, asked, limits))
         super().__init__(kept, of.path, typed)
         self._of = of
         self._options = options

@@ -4,7 +4,7 @@ option is refused by its name. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.client.wire.key_bounds import ALL_KEYS, AskedKeys, KeyBounds, key_bounds
@@ -137,6 +137,14 @@ class WatchingOptions(TypedDict, total=False):
 class MirrorOptions(TypedDict, total=False):
     """What a mirror may be made with beside its keys."""
 
+    where: Predicate | None
+    """Entries of which it is true, as `field("max") > 30`. None: all of them."""
+    start: Key | None
+    """In place of keys: from which key on (inclusive), as of a watch. None: from the first one."""
+    stop: Key | None
+    """In place of keys: up to which key (exclusive), as of a watch. None: to the last one."""
+    prefix: Key | None
+    """In place of keys: those that begin so, as of a watch."""
     max_entries: int
     """The most entries that it may have; a million, unless it is given. With more it ends with TooLarge."""
     max_bytes: int
@@ -204,17 +212,23 @@ def watched_of(keys: Sequence[Key], options: WatchingOptions) -> tuple[Selection
         MalformedRequest: There is nothing like it.
     """
     _check_known(options, WatchingOptions)
-    within = key_bounds(options.get("start"), options.get("stop"), options.get("prefix"))
+    return _watched(keys, options)
+
+
+def _watched(keys: Sequence[Key], options: WatchingOptions | MirrorOptions) -> tuple[Selection, KeyBounds]:
+    given: Mapping[str, Any] = options
+    within = key_bounds(given.get("start"), given.get("stop"), given.get("prefix"))
     if keys and within != ALL_KEYS:
         raise MalformedRequest("a watch is of keys, or of a prefix or a range of them; leave one of these out")
     if within.prefix and (within.start or within.stop):
         raise MalformedRequest("a prefix of keys is a range of its own; leave start and stop out")
-    return selection(options.get("where"), options.get("fields"), keys_only=False), within
+    return selection(given.get("where"), given.get("fields"), keys_only=False), within
 
 
-def options_of_mirror(options: MirrorOptions) -> None:
-    """Passes where there are these options. Raises TypeError: one that a mirror does not take; the message names it."""
+def mirrored_of(keys: Sequence[Key], options: MirrorOptions) -> tuple[Selection, KeyBounds]:
+    """What a mirror of these keys with these options is of. Raises as `watched_of`."""
     _check_known(options, MirrorOptions)
+    return _watched(keys, options)
 
 
 def keys_asked(options: ScanAllOptions) -> AskedKeys:

@@ -83,12 +83,17 @@ class FakeWatch:
         while True:
             change = self._change()
             self._check_all()
+            told = False
             for group in self._marks:
                 for response in self._of_group(group):
+                    told = True
                     yield response
             if beginning:
                 beginning = False
                 yield self._response(None, snapshot_done=True)
+            elif told:
+                # That the last epoch of each key group is whole.
+                yield self._response(None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._asked.progress_seconds):
                     await change.wait()
