@@ -80,6 +80,13 @@ def test_a_scan_becomes_what_pandas_and_polars_have_with_nothing_lost(served: Cl
     assert (str(frame.orders.dtype), str(frame.paid.dtype)) == ("Int64", "boolean")
     assert frame.orders.dropna().tolist() == [of["orders"] for of in in_order if of["orders"] is not None]
     assert frame["at"].tolist() == [pd.Timestamp(of["at"]) for of in in_order]
+    nested = pa.schema([("k", pa.string()), ("of", pa.map_(pa.string(), pa.int64())), ("all", pa.list_(pa.int64()))])
+    with ServedStates() as more, Client(more.address, timeout=LONG_SECONDS) as client:
+        more.write(
+            "a/b", [{"k": "a", "of": {"x": 2**53 + 1, "y": None}, "all": [2**53 + 1, None]}], key="k", schema=nested
+        )
+        (one,) = client.scan_all("a", "b").to_pandas().to_dict("records")
+    assert (one["of"], list(one["all"])) == ([("x", 2**53 + 1), ("y", None)], [2**53 + 1, None])
     exact = days.scan_all().to_pandas(types_mapper=pd.ArrowDtype)
     assert exact.spent.dtype == pd.ArrowDtype(pa.decimal128(10, 2))
     in_polars = days.scan_all(ordered=True).to_polars()

@@ -68,7 +68,7 @@ class EntryTables:
 
 def data_frame(table: pa.Table, **options: Any) -> Any:
     """As a pandas DataFrame. Whole numbers and booleans keep their type beside nulls: they are pandas' Int64, boolean
-    and the like. All else is as pyarrow's Table.to_pandas has it.
+    and the like; in lists and maps they are Python's. All else is as pyarrow's Table.to_pandas has it.
 
     Args:
         options: Of pyarrow's Table.to_pandas, as `types_mapper=pandas.ArrowDtype`.
@@ -85,7 +85,8 @@ def data_frame(table: pa.Table, **options: Any) -> Any:
         pa.int64(): pandas.Int64Dtype(),
         pa.bool_(): pandas.BooleanDtype(),
     }
-    return table.to_pandas(**{"types_mapper": nullable.get, **options})
+    # The second is of numbers in lists, maps and structs.
+    return table.to_pandas(**{"types_mapper": nullable.get, "integer_object_nulls": True, **options})
 
 
 def polars_frame(table: pa.Table) -> Any:

@@ -112,7 +112,7 @@ class SavedDataset(EntryDataset):
     ) -> None:
         complete = query.complete
         super().__init__(saved.descriptor, complete.epoch, reading)
-        self._folder = folder
+        self._path = folder.path
         self._files = saved.files
         self._as_of = Moment(max(savepoint.created_ms, complete.commit_time_ms), complete.watermark_ms)
         committed = datetime.fromtimestamp(complete.commit_time_ms / 1000, UTC)
@@ -124,7 +124,8 @@ class SavedDataset(EntryDataset):
         of = self._descriptor
         codec, shown, selected = StateCodec(of), visible(of), SelectedEntries(of, select)
         read, rows = entry_reader(codec), SelectedRows(codec, select)
-        for piece in read_rows(self._folder, self._files, checksums=True):
+        # A folder is for one thread at a time, and DuckDB reads several states at once.
+        for piece in read_rows(Folder(self._path), self._files, checksums=True):
             self._reading.check_time()
             entries = piece
             if shown is not None:
