@@ -17,7 +17,7 @@ from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame
-from keyhole.rpc.scan_caps import NO_CAPS, CallerScans, ScanCaps
+from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -146,7 +146,10 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         began = self._directory.clock.monotonic()
         name = _name(request.state)
         try:
-            async with aclosing(self._scan(request, context)) as pages:
+            async with (
+                self._caller_scans.open(request) as mine,
+                aclosing(self._scan(request, context, mine)) as pages,
+            ):
                 async for page in pages:
                     self.counts.of(name, self._directory.tables).entries += len(page.values)
                     yield page
@@ -157,26 +160,27 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             self.counts.of(name, self._directory.tables).scans += 1
             self.counts.scan_seconds.observe(self._directory.clock.monotonic() - began)
 
-    async def _scan(self, request: pb.ScanRequest, context: _Context) -> AsyncGenerator[pb.ScanResponse]:
+    async def _scan(
+        self, request: pb.ScanRequest, context: _Context, mine: CallerScan
+    ) -> AsyncGenerator[pb.ScanResponse]:
         check_consistency(request.options)
         if self._scans >= self._max_scans:
             raise Overloaded(f"{self._scans} scans are under way in this proxy, and no more may be; try again")
-        with self._caller_scans.open(request) as scan:
-            self._scans += 1
-            deadline, left = self._deadline(context), scan.left()
-            until = deadline if left is None else min(deadline, self._loop.time() + left)
-            try:
-                await self._directory.known(_name(request.state), deadline)
-                async with aclosing(Scanning(self._directory, request, until).pages()) as pages:
-                    async for page in pages:
-                        scan.took(page)
-                        yield page
-            except DeadlineExceeded as error:
-                if until < deadline:
-                    raise scan.took_too_long() from error
-                raise
-            finally:
-                self._scans -= 1
+        self._scans += 1
+        deadline, left = self._deadline(context), mine.left()
+        until = deadline if left is None else min(deadline, self._loop.time() + left)
+        try:
+            await self._directory.known(_name(request.state), deadline)
+            async with aclosing(Scanning(self._directory, request, until).pages()) as pages:
+                async for page in pages:
+                    mine.took(page)
+                    yield page
+        except DeadlineExceeded as error:
+            if until < deadline:
+                raise mine.took_too_long() from error
+            raise
+        finally:
+            self._scans -= 1
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
         """Yields rows and changes, of whichever servers have them."""

@@ -19,7 +19,7 @@ from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.known_selections import KnownSelections
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.requested_aggregates import RequestedAggregates
-from keyhole.rpc.scan_caps import NO_CAPS, CallerScans, ScanCaps
+from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.scan_requests import is_descending, scan_range
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
@@ -105,7 +105,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         began = self._clock.monotonic()
         reads = self._reads(request.state)
         try:
-            async with aclosing(self._scan(request)) as responses:
+            async with (
+                self._caller_scans.open(request) as mine,
+                aclosing(self._scan(request, mine)) as responses,
+            ):
                 async for response in responses:
                     reads.entries += len(response.values)
                     reads.entry_bytes += sum(map(len, response.values)) + sum(map(len, response.map_keys))
@@ -117,7 +120,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             reads.scans += 1
             self._counts.scan_seconds.observe(self._clock.monotonic() - began)
 
-    async def _scan(self, request: pb.ScanRequest) -> AsyncGenerator[pb.ScanResponse]:
+    async def _scan(self, request: pb.ScanRequest, mine: CallerScan) -> AsyncGenerator[pb.ScanResponse]:
         table, options = self._registry.table(request.state.application, request.state.state), request.options
         check_consistency(options)
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
@@ -125,7 +128,6 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         asked = RequestedAggregates(table.descriptor, request, select) if request.aggregates else None
         known, sent = len(within.prefix), False
         with (
-            self._caller_scans.open(request) as mine,
             self._scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as found,
             closing(mine.timed(found)) as pages,

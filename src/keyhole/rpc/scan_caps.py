@@ -5,9 +5,10 @@ The calls of one scan of all keys, of which there is one for each key group, cou
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _REMEMBERED_SECONDS = 60.0
 """A scan whose reader has made no call for so long is another one when it goes on."""
 _MOST_REMEMBERED = 10_000
+_ROOM_SECONDS = 0.25
+"""For so long a call waits for another one of its caller to end: who has cancelled one begins the next at once, and may
+be here before the end of the first is."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +125,11 @@ class CallerScans:
         self._known: OrderedDict[tuple[tuple[str, ...], int], CallerScan] = OrderedDict()
         self._scans: Counter[tuple[str, ...]] = Counter()
         self._calls: Counter[tuple[str, ...]] = Counter()
+        # Set, and another one then, once a call has ended.
+        self._ended = asyncio.Event()
 
-    @contextmanager
-    def open(self, request: pb.ScanRequest) -> Iterator[CallerScan]:
+    @asynccontextmanager
+    async def open(self, request: pb.ScanRequest) -> AsyncIterator[CallerScan]:
         """A call of the scan, by whoever calls now. Proxies (the verb platform) have no caps: they have their own.
 
         Raises:
@@ -135,11 +141,9 @@ class CallerScans:
             yield self._uncapped
             return
         key = (caller.names, request.scan)
-        scan = self._known.get(key) if request.scan else None
-        if scan is None or (not scan.calls and self._forgotten(scan)):
-            scan = CallerScan(self._caps, self._clock, self._where)
+        await self._room(key)
+        scan = self._scan(key)
         scan.check_time()
-        self._check_at_once(caller.names, scan)
         self._scans[caller.names] += not scan.calls
         self._calls[caller.names] += 1
         scan.calls += 1
@@ -155,18 +159,39 @@ class CallerScans:
                     del counted[caller.names]
             scan.last = self._clock.monotonic()
             self._forget()
+            self._ended.set()
+            self._ended = asyncio.Event()
 
-    def _check_at_once(self, caller: tuple[str, ...], scan: CallerScan) -> None:
-        most = self._caps.at_once
-        # Calls, too: a number that is made up would make any of them one scan.
-        if not most or ((scan.calls or self._scans[caller] < most) and self._calls[caller] < most * CALLS_AT_A_TIME):
-            return
+    def _scan(self, key: tuple[tuple[str, ...], int]) -> CallerScan:
+        """The one that a call is of, as far as it has come."""
+        scan = self._known.get(key) if key[1] else None
+        if scan is None or (not scan.calls and self._forgotten(scan)):
+            return CallerScan(self._caps, self._clock, self._where)
+        return scan
+
+    async def _room(self, key: tuple[tuple[str, ...], int]) -> None:
+        """Once the caller may have one more call. Raises Overloaded: it may not, for now."""
+        most, (caller, _) = self._caps.at_once, key
+
+        def is_there() -> bool:
+            # Calls, too: a number that is made up would make any of them one scan.
+            another = self._scan(key).calls or self._scans[caller] < most
+            return not most or bool(another and self._calls[caller] < most * CALLS_AT_A_TIME)
+
+        try:
+            async with asyncio.timeout(_ROOM_SECONDS):
+                while not is_there():
+                    await self._ended.wait()
+        except TimeoutError:
+            raise self._too_many(caller) from None
+
+    def _too_many(self, caller: tuple[str, ...]) -> Overloaded:
         setting = f"{self._caps.settings}MAX_CALLER_SCANS"
-        raise Overloaded(
+        return Overloaded(
             f"{caller[0] if caller else 'all callers together'}: {self._scans[caller]:,} scans are under way in "
-            f"{self._where}, and no more than {most:,} may be ({setting}): read them to their end, or try again",
+            f"{self._where}, and {self._caps.at_once:,} may be ({setting}): read them to their end, or try again",
             cap=setting,
-            limit=most,
+            limit=self._caps.at_once,
         )
 
     def _forget(self) -> None:

@@ -203,7 +203,7 @@ ROUTING = (
         "a cap of what a scan gives counts each of its key groups alone",
         "routing",
         "src/keyhole/rpc/scan_caps.py",
-        "        scan = self._known.get(key) if request.scan else None\n",
+        "        scan = self._known.get(key) if key[1] else None\n",
         "        scan = None\n",
         ("test_capped_scans.py::test_a_scan_that_is_too_large_for_the_cap_of_a_proxy_is_refused_by_its_name",),
     ),
