@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.client.mirror_copy import MirrorCopy, MirrorLimits
+from keyhole.client.mirror_copy import MirrorCopy
+from keyhole.client.mirror_intake import MirrorLimits
 from keyhole.client.mirror_keeping import MirrorKeeper
 from keyhole.client.wire.watch_stream import StoredMessage, WatchOptions
+from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError, RequestError, ResumeGone, ServerLost, TooSlow, UnavailableError
 from keyhole.model.predicates import field
 from keyhole.model.selection import EVERYTHING, Selection
@@ -26,7 +28,7 @@ from services.state_server.read.watching import WatchLimits
 from services.state_server.registry import Registry
 from services.state_server.servicers.watches import Watches
 from tests.support.hosts import Hosted
-from tests.support.states import CODEC, group, key, row
+from tests.support.states import CODEC, descriptor, group, key, row
 from tests.support.waiting import LONG_SECONDS
 
 KEYS = [f"k{number}" for number in range(12)]
@@ -38,10 +40,15 @@ ENDS: dict[str, KeyholeError] = {
 }
 
 
+TTL_MS = 3_000
+
+
 class World:
     """Owners of one state, one after the other, and a mirror of it."""
 
-    def __init__(self, page: int, select: Selection) -> None:
+    def __init__(self, page: int, select: Selection, ttl_ms: int = 0) -> None:
+        self.of = descriptor(ttl_ms=ttl_ms)
+        self.codec = StateCodec(self.of)
         self.asked = WatchOptions((), True, False, False, select)
         self.kafka = MemoryKafka()
         self.clock = ManualClock(now_ms=1)
@@ -54,12 +61,13 @@ class World:
         self.keeper = MirrorKeeper("app/counts", self.watch, self.copy)
 
     def copy(self) -> MirrorCopy:
-        return MirrorCopy("app/counts", self.asked, MirrorLimits(100, 100_000))
+        clocks = (lambda: self.clock.now_ms() / 1000, self.clock.monotonic)
+        return MirrorCopy("app/counts", self.asked, MirrorLimits(100, 100_000), clocks)
 
     async def begin(self) -> None:
         """The next owner, who has nothing in memory."""
         self.generation += 1
-        self.hosted = Hosted(kafka=self.kafka, clock=self.clock)
+        self.hosted = Hosted(kafka=self.kafka, clock=self.clock, of=self.of)
         registry = Registry("a", "incarnation", lambda: "a:1", 0, 511)
         registry.tables = self.hosted.tables
         await self.hosted.own(self.generation, complete=self.epoch)
@@ -102,7 +110,7 @@ class World:
                     # Of an owner that goes: a proxy waits for the next one.
                     raise ServerLost("an owner has gone") from error
                 whole = message.token or whole
-                yield StoredMessage(CODEC, message, whole)
+                yield StoredMessage(self.codec, message, whole)
                 self.check()
 
     def selected(self, epoch: int) -> dict[str, float]:
@@ -112,7 +120,7 @@ class World:
 
     def check(self) -> None:
         """The mirror has taken in another message."""
-        if (copy := self.keeper.shown) is None:
+        if (copy := self.keeper.shown) is None or self.of.ttl_ms:
             return
         self.checked += 1
         found: dict[str, float] = {}
@@ -138,6 +146,31 @@ CHANGES = st.dictionaries(
     st.sampled_from(KEYS), st.none() | st.integers(0, 99).map(float), min_size=1, max_size=len(KEYS)
 )
 STEPS = st.lists(st.one_of(CHANGES, CHANGES, st.sampled_from([*ENDS, "owner", "wait"])), min_size=2, max_size=14)
+
+
+async def _expire(page: int, steps: list[Any]) -> None:
+    world = World(page, EVERYTHING, TTL_MS)
+    await world.begin()
+    ticking = asyncio.create_task(world.tick())
+    try:
+        await world.commit({"k0": 1.0, "k1": 2.0})
+        await world.keeper.begin(LONG_SECONDS)
+        for step in steps:
+            await world.commit(step)
+        await world.keeper.reached(world.epoch, LONG_SECONDS)
+        ticking.cancel()
+        copy = world.keeper.shown
+        assert copy is not None
+        for _ in range(12):
+            found = [CODEC.decode_row(of) if of else None for of in world.hosted.read(*map(key, KEYS))]
+            assert [answer.value for answer in copy.answers(KEYS)] == found
+            assert copy.entries == sum(of is not None for of in found)
+            assert {entry.key for entry in copy.keyed_entries()} == {n for n, of in zip(KEYS, found, strict=True) if of}
+            world.clock.jump(1.0)
+    finally:
+        ticking.cancel()
+        await world.keeper.end()
+        await world.hosted.host.close()
 
 
 async def _run(page: int, select: Selection, steps: list[Any]) -> None:
@@ -180,3 +213,9 @@ def test_a_mirror_equals_a_scan_at_its_epoch_whatever_ends_its_watch(
     page: int, select: Selection, steps: list[Any]
 ) -> None:
     asyncio.run(_run(page, select, steps))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([1, 500]), st.lists(CHANGES, max_size=6))
+def test_what_has_expired_is_hidden_when_it_is_by_reads_also_where_no_epoch_comes(page: int, steps: list[Any]) -> None:
+    asyncio.run(_expire(page, steps))

@@ -17,7 +17,7 @@ from keyhole.client.mirror_copy import MirrorCopy
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
 from keyhole.model.read import Role
-from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
+from keyhole.model.state import StateDescriptor, TtlClock, ValueField, ValueSchema
 from keyhole.rpc import forked
 from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read.watched_changes import Changes
@@ -29,7 +29,8 @@ from tests.support.readings import descriptor, row
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import LONG_SECONDS, eventually
 
-PATH = "weather/readings"
+NAME = ("weather", "readings")
+PATH = "/".join(NAME)
 
 
 def many(count: int, celsius: float = 0.0) -> dict[Any, bytes]:
@@ -255,6 +256,32 @@ async def test_a_mirror_of_a_prefix_or_a_predicate_has_what_is_of_it() -> None:
         with pytest.raises(errors.ValueMismatch, match="kelvin"):
             async with client.mirror(PATH, where=field("kelvin") > 30):
                 pass
+
+
+async def test_what_has_expired_by_the_watermark_is_hidden_whichever_server_has_it() -> None:
+    kafka = MemoryKafka()
+    async with AsyncExitStack() as stack:
+        a = await stack.enter_async_context(state_server("a", kafka))
+        b = await stack.enter_async_context(state_server("b", kafka))
+        of = msgspec.structs.replace(descriptor(), ttl_ms=1_000, ttl_clock=TtlClock.EVENT_TIME)
+        await owning(a, of)
+        await a.commit(many(20), watermark_ms=5_000)
+        await b.succeed(a, range(0, of.key_groups, 2))
+        await a.keep(range(1, of.key_groups, 2))
+        proxy = await stack.enter_async_context(proxy_of(a.address, b.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
+        async with client.mirror(PATH) as mirror:
+            assert len(mirror) == 20
+            for server in (a, b):
+                await server.commit_own({"sensor-1": row(5.0), "sensor-2": row(6.0)}, watermark_ms=6_500)
+            await mirror.wait_for(2)
+            expected = {"sensor-1": 5.0, "sensor-2": 6.0}
+            assert (shown(mirror), len(mirror)) == (expected, 2)
+            answers = await client.get_many(*NAME, list(many(20)))
+            assert [of.value for of in mirror.get_many(list(many(20)))] == [of.value for of in answers]
+            assert sum(of.found for of in answers) == 2
+            told, answered = mirror.get("sensor-9").source, answers[9].source
+            assert (told.epoch, told.commit_time, told.watermark) == (2, answered.commit_time, answered.watermark)
 
 
 async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:

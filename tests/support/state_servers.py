@@ -196,10 +196,11 @@ class RunningServer:
         of = self._speaker.descriptor
         await self._speaker.take(of, owned=key_groups, followed=sorted(set(range(of.key_groups)) - set(key_groups)))
 
-    async def commit_own(self, rows: Mapping[Any, bytes]) -> None:
+    async def commit_own(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
         """Of these rows, those of its own key groups, as one epoch."""
         codec, owned = StateCodec(self._speaker.descriptor), self._speaker.owned
-        await self.commit({key: of for key, of in rows.items() if group_of(codec.storage_key(key)) in owned})
+        own = {key: of for key, of in rows.items() if group_of(codec.storage_key(key)) in owned}
+        await self.commit(own, watermark_ms)
 
     async def evolve(self, descriptor: StateDescriptor) -> None:
         """The same state under another descriptor, all key groups."""

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from keyhole import errors
-from keyhole.client.mirror_copy import ENTRY_BYTES, MirrorCopy, MirrorLimits
+from keyhole.client.mirror_copy import MirrorCopy
+from keyhole.client.mirror_intake import ENTRY_BYTES, MirrorLimits
 from keyhole.client.wire.watch_stream import StoredMessage, WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.model.read import ReadBounds, Stale
+from keyhole.model.state import TtlClock
 from keyhole.v1 import query_pb2 as pb
 from tests.support.states import CODEC, KEY_GROUPS, descriptor, group, key, row
 
@@ -57,7 +59,14 @@ def message(
             )
         ]
     token = WatchPlace(dict.fromkeys(range(KEY_GROUPS), AT_REST) | dict(marks), as_of_ms).token(codec.descriptor, 0)
-    response = pb.WatchResponse(changes=parts, token=token if whole else "", epoch=complete, as_of_ms=as_of_ms)
+    response = pb.WatchResponse(
+        changes=parts,
+        token=token if whole else "",
+        epoch=complete,
+        as_of_ms=as_of_ms,
+        commit_time_ms=1000 * complete,
+        watermark_ms=100 * complete,
+    )
     return StoredMessage(codec, response, token)
 
 
@@ -93,11 +102,12 @@ def test_an_epoch_is_shown_once_all_of_it_has_come_by_key_group() -> None:
     copy.take(message({1: WatchMark(20, 2), 2: WatchMark(30, 3)}, {B: None}, 2, complete=3))
     assert values(copy) == [10.0, None, 30.0]
     assert copy.holds(3)
-    # Of epoch 3, which has nothing of key group 1; its commit time is known by key group 2.
+    # Of epoch 3, which has nothing of key group 1.
     answer = copy.answer(B)
     assert (answer.found, answer.epoch, answer.commit_time) == (False, 3, copy.answer(C).commit_time)
     assert answer.commit_time is not None
-    assert answer.commit_time.timestamp() == 3
+    assert answer.source.watermark is not None
+    assert (answer.commit_time.timestamp(), answer.source.watermark.timestamp()) == (3, 0.3)
     assert {entry.key: entry.value.n for entry in copy.keyed_entries()} == {A: 10.0, C: 30.0}
     assert copy.entries == 2
     assert copy.size == sum(len(key(name)) + len(row(1.0)) + ENTRY_BYTES for name in (A, C))
@@ -137,6 +147,38 @@ def test_where_a_state_is_fed_by_updates_each_key_group_has_its_epoch() -> None:
     assert copy.good_enough(C, ReadBounds(min_epochs=((1, 70), (2, 10)))) is None
     assert copy.holds({1: 70, 2: 9})
     assert not copy.holds(10)
+
+
+@pytest.mark.parametrize("clock", list(TtlClock))
+def test_what_has_expired_is_not_shown_though_its_deletion_has_yet_to_come(clock: TtlClock) -> None:
+    clocks, expiring = Clocks(), StateCodec(descriptor(ttl_ms=1_000, ttl_clock=clock))
+    copy = clocks.copy()
+    first = message({}, {A: 1.0, B: 2.0}, 1, snapshot=True, complete=1, codec=expiring)
+    first.response.changes[0].expires_ms.extend([0, 1_005_000])
+    copy.take(first)
+    assert values(copy) == [1.0, 2.0, None]
+    assert (copy.entries, copy.answer(B).found) == (2, True)
+
+    def pass_to(time_ms: int) -> None:
+        if clock is TtlClock.PROCESSING_TIME:
+            clocks.wall = time_ms / 1000
+        later = message({}, complete=1, codec=expiring)
+        later.response.epoch, later.response.watermark_ms = time_ms, time_ms
+        copy.take(later)
+
+    pass_to(1_004_999)
+    assert copy.answer(B).found
+    pass_to(1_005_000)
+    assert not copy.answer(B).found
+    clocks.wall = 900.0  # which does not bring it back
+    assert values(copy) == [1.0, None, None]
+    assert (copy.entries, copy.answer(B).found, copy.answer(B).epoch) == (1, False, 1_005_000)
+    assert [entry.key for entry in copy.keyed_entries()] == [A]
+    # Written anew it is there again.
+    again = message({1: WatchMark(20, 2_000_000)}, {B: 3.0}, 2_000_000, codec=expiring)
+    again.response.changes[0].expires_ms.append(9_000_000_000)
+    copy.take(again)
+    assert copy.answer(B).value.n == 3.0
 
 
 def test_of_some_keys_it_says_of_others_that_it_is_not_of_them() -> None:

@@ -46,7 +46,7 @@ class _Part:
     Attributes:
         begun: It has said something.
         token: As it said last, where that was not taken in yet.
-        as_of_ms, epoch: As it said last.
+        as_of_ms, epoch: As it said last; and of the epoch, `times`: its commit time and its watermark.
     """
 
     address: str
@@ -56,6 +56,7 @@ class _Part:
     token: str = ""
     as_of_ms: int = 0
     epoch: int = 0
+    times: tuple[int, int] = (0, 0)
 
 
 class _Came(NamedTuple):
@@ -274,6 +275,7 @@ class FannedWatch:
         check_watch_heeded(self._request, response, "a server")
         part.begun = True
         part.as_of_ms, part.epoch = response.as_of_ms, response.epoch
+        part.times = response.commit_time_ms, response.watermark_ms
         part.token = response.token or part.token
         if self._waiting_since is not None and not self._homeless and all(one.begun for one in self._parts):
             self._waiting_since = self._cause = None
@@ -305,13 +307,17 @@ class FannedWatch:
         place = WatchPlace(self._marks, self._as_of_ms)
         done = not self._told_done and self._rows_done
         self._told_done |= done
+        last = None if self._homeless else min(self._parts, key=lambda part: part.epoch)
+        commit_time_ms, watermark_ms = (0, 0) if last is None else last.times
         return pb.WatchResponse(
             changes=response.changes,
             token=place.token(self._descriptor, self._asked.digest) if whole else "",
             snapshot_done=done,
             as_of_ms=self._as_of_ms,
-            epoch=0 if self._homeless else min(part.epoch for part in self._parts),
+            epoch=0 if last is None else last.epoch,
             selected=self._request.HasField("selection"),
+            commit_time_ms=commit_time_ms,
+            watermark_ms=watermark_ms,
         )
 
     def _settle(self, part: _Part) -> None:

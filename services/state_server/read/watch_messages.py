@@ -17,6 +17,7 @@ class Sent:
         befores: None: not known, or not asked for.
         numbers: Which changes of the epoch they are; none: that can't be gone on behind.
         begins: The changelog's offset where the epoch begins.
+        expires: When each expires, in milliseconds; 0: not known, or there is no row. None: nothing expires.
     """
 
     key_group: int
@@ -27,15 +28,18 @@ class Sent:
     befores: list[bytes | None] | None = None
     numbers: list[int] = field(default_factory=list)
     begins: int = 0
+    expires: list[int] | None = None
     size: int = 0
 
-    def add(self, key: bytes, row: bytes | None, before: bytes | None = None) -> None:
+    def add(self, key: bytes, row: bytes | None, before: bytes | None = None, expires_ms: int = 0) -> None:
         """One more change, or row."""
         self.keys.append(key)
         self.rows.append(row)
         self.size += len(key) + len(row or b"") + len(before or b"")
         if self.befores is not None:
             self.befores.append(before)
+        if self.expires is not None:
+            self.expires.append(0 if row is None else expires_ms)
 
 
 class Message(NamedTuple):
@@ -44,11 +48,11 @@ class Message(NamedTuple):
     Attributes:
         token: Empty: what it has is a part of something, after which one can't go on.
         as_of_ms: All that was committed by then was sent.
-        epoch: The last one that is sent to its end.
+        stamp: Of the last epoch that is sent to its end.
     """
 
     sent: Sent | None
     token: str
     as_of_ms: int
-    epoch: int
+    stamp: EpochStamp
     snapshot_done: bool = False

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.entry_filter import StoredEntry
-from keyhole.encoding.envelope import Visible
+from keyhole.encoding.envelope import Visible, expiry_ms
 from keyhole.encoding.selected_changes import SelectedChanges, ShownChange
 from keyhole.model.epoch import NO_EPOCH
 from keyhole.rpc.watch_requests import WatchAsked
@@ -96,11 +96,17 @@ class WatchSelection:
         # What has expired meanwhile a reader still has: as of no time nothing has.
         of_before = NO_EPOCH if self._asked.predicate else stamp
         show, show_before = self._table.show_committed(stamp), self._table.show_committed(of_before)
-        befores = pending.known and self.wants_befores
+        befores, expires = pending.known and self.wants_befores, self._table.descriptor.ttl_ms > 0
 
         def shown(changes: Sequence[Changed]) -> list[ShownChange]:
             return [
-                ShownChange(of.number, of.key, _row(show, of.entry), _row(show_before, of.before) if befores else None)
+                ShownChange(
+                    of.number,
+                    of.key,
+                    _row(show, of.entry),
+                    _row(show_before, of.before) if befores else None,
+                    expiry_ms(of.entry) if expires and of.entry is not None else 0,
+                )
                 for of in changes
             ]
 

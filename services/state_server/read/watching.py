@@ -13,13 +13,14 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
+from keyhole.encoding.envelope import expiry_ms
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.errors import KeyholeError, NotReady, ResumeGone
-from keyhole.model.epoch import START, Position
+from keyhole.model.epoch import NO_EPOCH, START, EpochStamp, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
@@ -95,8 +96,11 @@ class Watching:
         self._snapshots = snapshots
         self._select = select
         self._descriptor = table.descriptor
+        self._expires = table.descriptor.ttl_ms > 0
         self._marks: dict[int, WatchMark] = {}
-        self._as_of_ms = self._epoch = 0
+        self._as_of_ms = 0
+        # Of the last epoch of which all was given.
+        self._stamp = NO_EPOCH
         self._told_at = clock.monotonic()
         self._watcher = Watcher(
             asked.keys, asked.key_groups, befores=select.wants_befores, latest_only=asked.latest_only
@@ -185,7 +189,7 @@ class Watching:
         self._told_at = self._clock.monotonic()
         place = WatchPlace(self._marks, self._as_of_ms)
         token = place.token(self._descriptor, self._asked.digest) if whole else ""
-        return Message(sent, token, self._as_of_ms, self._epoch, snapshot_done)
+        return Message(sent, token, self._as_of_ms, self._stamp, snapshot_done)
 
     @property
     def _progress_left(self) -> float:
@@ -239,28 +243,33 @@ class Watching:
         """The rows of a key group above its mark; where that takes too long, the first of them."""
         limits, mark = self._limits, self._marks[group]
         show, last = self._table.show(position.stamp), b""
-        sent = Sent(group, position.stamp, snapshot=True)
+        sent = self._begun(group, position.stamp)
         entries = held.reading(entries_of(held.stored, group, self._asked.keys, mark.below or b""))
         for turn in turns(entries, self._select.turn, limits.page_bytes):
             if last:
                 self._marks[group] = WatchMark(position.offset, position.epoch, 0, last)
                 if sent.keys or self._progress_left < 0:
                     yield self._message(sent if sent.keys else None)
-                    sent = Sent(group, position.stamp, snapshot=True)
+                    sent = self._begun(group, position.stamp)
                 if await self._interrupted(held):
                     return
+            stored = dict(turn) if self._expires else {}
             for key, row in self._select.kept(shown_rows(turn, show)):
-                sent.add(key, row)
+                sent.add(key, row, expires_ms=expiry_ms(stored[key]) if stored else 0)
                 if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
                     self._marks[group] = WatchMark(position.offset, position.epoch, 0, key)
                     yield self._message(sent)
-                    sent = Sent(group, position.stamp, snapshot=True)
+                    sent = self._begun(group, position.stamp)
                     if await self._interrupted(held):
                         return
             last = turn[-1][0]
         self._marks[group] = WatchMark.at(position)
         if sent.keys:
             yield self._message(sent)
+
+    def _begun(self, group: int, stamp: EpochStamp) -> Sent:
+        """What rows that are there are added to."""
+        return Sent(group, stamp, snapshot=True, expires=[] if self._expires else None)
 
     async def _interrupted(self, held: WatchSnapshot) -> bool:
         """Others have their turn. Whether the snapshot was closed meanwhile."""
@@ -310,7 +319,7 @@ class Watching:
     async def _live(self) -> AsyncGenerator[Message]:
         """Until something has come that is not in memory."""
         watcher = self._watcher
-        if not self._epoch:
+        if not self._stamp.epoch:
             # At once, where nobody was told yet up to which epoch all was given.
             self._told_at = float("-inf")
         while True:
@@ -343,7 +352,7 @@ class Watching:
             if mark.offset < positions[group].offset:
                 self._marks[group] = WatchMark.at(positions[group])
         self._as_of_ms = max(self._as_of_ms, self._table.complete_ms)
-        self._epoch = 0 if self._table.feed is not None else self._table.standing.stamp.epoch
+        self._stamp = NO_EPOCH if self._table.feed is not None else self._table.standing.stamp
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -354,7 +363,9 @@ class Watching:
         befores = pending.known and self._asked.before
 
         def begun() -> Sent:
-            return Sent(group, stamp, snapshot=False, befores=[] if befores else None, begins=pending.before)
+            columns: list[Any] | None = [] if befores else None
+            expires: list[int] | None = [] if self._expires else None
+            return Sent(group, stamp, snapshot=False, befores=columns, begins=pending.before, expires=expires)
 
         sent, mark, any_sent = begun(), self._marks[group], False
         for number, portion in enumerate(self._select.given(pending)):
@@ -367,7 +378,7 @@ class Watching:
                 if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
                     yield self._message(sent, whole=not pending.partial)
                     sent, any_sent = begun(), True
-                sent.add(change.key, change.row, change.before)
+                sent.add(change.key, change.row, change.before, change.expires_ms)
                 if not pending.partial:
                     sent.numbers.append(change.number)
                     self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)

@@ -86,8 +86,10 @@ def _response(table: Table, message: Message, select: WatchSelection, *, selecte
         token=message.token,
         snapshot_done=message.snapshot_done,
         as_of_ms=message.as_of_ms,
-        epoch=message.epoch,
+        epoch=message.stamp.epoch,
         selected=selected,
+        commit_time_ms=message.stamp.commit_time_ms,
+        watermark_ms=message.stamp.watermark_ms,
     )
 
 
@@ -102,6 +104,8 @@ def _changes(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChan
         numbers=sent.numbers,
         begins=sent.begins,
         befores=[] if sent.befores is None else _values(table, sent.befores, select),
+        expires_ms=sent.expires,
+        watermark_ms=sent.stamp.watermark_ms,
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.event_loop_client import running_loop
-from keyhole.client.mirror_copy import MirrorCopy, MirrorLimits
+from keyhole.client.mirror_copy import MirrorCopy
+from keyhole.client.mirror_intake import MirrorLimits
 from keyhole.client.mirror_keeping import BeginWatch, MirrorKeeper
 from keyhole.client.options import (
     Key,

@@ -226,6 +226,11 @@ def lifetime(descriptor: StateDescriptor) -> Lifetime | None:
     return Lifetime(descriptor.ttl_ms, descriptor.ttl_clock, descriptor.keep_deleted_ms)
 
 
+def expiry_ms(entry: bytes) -> int:
+    """When an entry of a state with a ttl expires, in milliseconds since 1970; 0: not known yet."""
+    return int.from_bytes(entry[:STAMP_BYTES], "big")
+
+
 class Visible:
     """What readers get of what is stored, as of one moment.
 

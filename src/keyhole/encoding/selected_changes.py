@@ -26,12 +26,14 @@ class ShownChange(NamedTuple):
         number: Among the changes of its epoch and key group.
         row: None: deleted, or expired.
         before: The row that the reader has, if it has all until then; None: none, or it is not known.
+        expires_ms: When the row expires; 0: never, or that is not known.
     """
 
     number: int
     key: bytes
     row: bytes | None
     before: bytes | None
+    expires_ms: int = 0
 
 
 class SelectedChanges:
@@ -83,6 +85,7 @@ class SelectedChanges:
                         change.key,
                         change.row if is_there else None,
                         change.before if was_there else None,
+                        change.expires_ms,
                     )
                 )
         return given

@@ -663,6 +663,8 @@ class WatchResponse(_message.Message):
     AS_OF_MS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     SELECTED_FIELD_NUMBER: _builtins.int
+    COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """Goes on behind these changes. Text of ASCII letters, digits, - and _. Empty: the changes are part of something whose
     end has yet to come: until then the last token counts.
@@ -675,6 +677,9 @@ class WatchResponse(_message.Message):
     """The last epoch of which all has been sent; of a state that is fed by updates, 0."""
     selected: _builtins.bool
     """As a ScanResponse has it: the request's selection was heeded."""
+    commit_time_ms: _builtins.int
+    """Of `epoch`, as a Source has them; 0: not known."""
+    watermark_ms: _builtins.int
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchedChanges]:
         """In the order in which they are to be taken in; none: nothing has changed."""
@@ -688,10 +693,12 @@ class WatchResponse(_message.Message):
         as_of_ms: _builtins.int = ...,
         epoch: _builtins.int = ...,
         selected: _builtins.bool = ...,
+        commit_time_ms: _builtins.int = ...,
+        watermark_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "changes", b"changes", "epoch", b"epoch", "selected", b"selected", "snapshot_done", b"snapshot_done", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "changes", b"changes", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "selected", b"selected", "snapshot_done", b"snapshot_done", "token", b"token", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -712,6 +719,8 @@ class WatchedChanges(_message.Message):
     BEFORES_FIELD_NUMBER: _builtins.int
     NUMBERS_FIELD_NUMBER: _builtins.int
     BEGINS_FIELD_NUMBER: _builtins.int
+    EXPIRES_MS_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
     key_group: _builtins.int
     epoch: _builtins.int
     commit_time_ms: _builtins.int
@@ -719,6 +728,8 @@ class WatchedChanges(_message.Message):
     snapshot: _builtins.bool
     """Rows that were there, as of this epoch, and no changes."""
     begins: _builtins.int
+    watermark_ms: _builtins.int
+    """Of the epoch; 0: none."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The storage key without its key group: the encoded key, and behind it the map key where the state has one."""
@@ -739,6 +750,13 @@ class WatchedChanges(_message.Message):
         offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
         """
 
+    @_builtins.property
+    def expires_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of a state with a ttl, when each entry expires, by the clock that the descriptor names: milliseconds since 1970; 0: not
+        known yet, or there is no row. Reads don't show it from then on; here its deletion comes with a later epoch. None at
+        all: nothing expires, or the server is of an earlier version.
+        """
+
     def __init__(
         self,
         *,
@@ -751,10 +769,12 @@ class WatchedChanges(_message.Message):
         befores: _abc.Iterable[_builtins.bytes] | None = ...,
         numbers: _abc.Iterable[_builtins.int] | None = ...,
         begins: _builtins.int = ...,
+        expires_ms: _abc.Iterable[_builtins.int] | None = ...,
+        watermark_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["befores", b"befores", "begins", b"begins", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "key_group", b"key_group", "keys", b"keys", "numbers", b"numbers", "snapshot", b"snapshot", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["befores", b"befores", "begins", b"begins", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "expires_ms", b"expires_ms", "key_group", b"key_group", "keys", b"keys", "numbers", b"numbers", "snapshot", b"snapshot", "values", b"values", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1348,7 +1348,10 @@ type WatchResponse struct {
 	// The last epoch of which all has been sent; of a state that is fed by updates, 0.
 	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// As a ScanResponse has it: the request's selection was heeded.
-	Selected      bool `protobuf:"varint,6,opt,name=selected,proto3" json:"selected,omitempty"`
+	Selected bool `protobuf:"varint,6,opt,name=selected,proto3" json:"selected,omitempty"`
+	// Of `epoch`, as a Source has them; 0: not known.
+	CommitTimeMs  int64 `protobuf:"varint,7,opt,name=commit_time_ms,json=commitTimeMs,proto3" json:"commit_time_ms,omitempty"`
+	WatermarkMs   int64 `protobuf:"varint,8,opt,name=watermark_ms,json=watermarkMs,proto3" json:"watermark_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1425,6 +1428,20 @@ func (x *WatchResponse) GetSelected() bool {
 	return false
 }
 
+func (x *WatchResponse) GetCommitTimeMs() int64 {
+	if x != nil {
+		return x.CommitTimeMs
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetWatermarkMs() int64 {
+	if x != nil {
+		return x.WatermarkMs
+	}
+	return 0
+}
+
 // Of one epoch and key group. Columns, one item per change.
 type WatchedChanges struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1443,8 +1460,14 @@ type WatchedChanges struct {
 	Befores [][]byte `protobuf:"bytes,7,rep,name=befores,proto3" json:"befores,omitempty"`
 	// For a client that goes on behind a change within the message: which change of its epoch each is, and the changelog's
 	// offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
-	Numbers       []uint32 `protobuf:"varint,8,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
-	Begins        uint64   `protobuf:"varint,9,opt,name=begins,proto3" json:"begins,omitempty"`
+	Numbers []uint32 `protobuf:"varint,8,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	Begins  uint64   `protobuf:"varint,9,opt,name=begins,proto3" json:"begins,omitempty"`
+	// Of a state with a ttl, when each entry expires, by the clock that the descriptor names: milliseconds since 1970; 0: not
+	// known yet, or there is no row. Reads don't show it from then on; here its deletion comes with a later epoch. None at
+	// all: nothing expires, or the server is of an earlier version.
+	ExpiresMs []uint64 `protobuf:"varint,10,rep,packed,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
+	// Of the epoch; 0: none.
+	WatermarkMs   int64 `protobuf:"varint,11,opt,name=watermark_ms,json=watermarkMs,proto3" json:"watermark_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1538,6 +1561,20 @@ func (x *WatchedChanges) GetNumbers() []uint32 {
 func (x *WatchedChanges) GetBegins() uint64 {
 	if x != nil {
 		return x.Begins
+	}
+	return 0
+}
+
+func (x *WatchedChanges) GetExpiresMs() []uint64 {
+	if x != nil {
+		return x.ExpiresMs
+	}
+	return nil
+}
+
+func (x *WatchedChanges) GetWatermarkMs() int64 {
+	if x != nil {
+		return x.WatermarkMs
 	}
 	return 0
 }
@@ -2932,14 +2969,16 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	" \x03(\rR\tkeyGroups\x12\x14\n" +
 	"\x05start\x18\v \x01(\fR\x05start\x12\x12\n" +
 	"\x04stop\x18\f \x01(\fR\x04stop\x123\n" +
-	"\tselection\x18\r \x01(\v2\x15.keyhole.v1.SelectionR\tselection\"\xcc\x01\n" +
+	"\tselection\x18\r \x01(\v2\x15.keyhole.v1.SelectionR\tselection\"\x95\x02\n" +
 	"\rWatchResponse\x124\n" +
 	"\achanges\x18\x01 \x03(\v2\x1a.keyhole.v1.WatchedChangesR\achanges\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12#\n" +
 	"\rsnapshot_done\x18\x03 \x01(\bR\fsnapshotDone\x12\x18\n" +
 	"\bas_of_ms\x18\x04 \x01(\x03R\x06asOfMs\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\bselected\x18\x06 \x01(\bR\bselected\"\xfd\x01\n" +
+	"\bselected\x18\x06 \x01(\bR\bselected\x12$\n" +
+	"\x0ecommit_time_ms\x18\a \x01(\x03R\fcommitTimeMs\x12!\n" +
+	"\fwatermark_ms\x18\b \x01(\x03R\vwatermarkMs\"\xbf\x02\n" +
 	"\x0eWatchedChanges\x12\x1b\n" +
 	"\tkey_group\x18\x01 \x01(\rR\bkeyGroup\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12$\n" +
@@ -2949,7 +2988,11 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x06values\x18\x06 \x03(\fR\x06values\x12\x18\n" +
 	"\abefores\x18\a \x03(\fR\abefores\x12\x18\n" +
 	"\anumbers\x18\b \x03(\rR\anumbers\x12\x16\n" +
-	"\x06begins\x18\t \x01(\x04R\x06begins\"\x9c\x02\n" +
+	"\x06begins\x18\t \x01(\x04R\x06begins\x12\x1d\n" +
+	"\n" +
+	"expires_ms\x18\n" +
+	" \x03(\x04R\texpiresMs\x12!\n" +
+	"\fwatermark_ms\x18\v \x01(\x03R\vwatermarkMs\"\x9c\x02\n" +
 	"\rLookupRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12*\n" +
 	"\x05state\x18\x02 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
