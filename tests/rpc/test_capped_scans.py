@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keyhole import AsyncClient, Credentials
+from keyhole import AsyncClient, Client, Credentials
 from keyhole import aggregates as agg
 from keyhole.client.state_scans import AsyncStateScan
-from keyhole.errors import KeyholeError, Overloaded, TooLarge
+from keyhole.errors import KeyholeError, MalformedRequest, Overloaded, TooLarge
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.state_servers import state_server
@@ -64,6 +64,18 @@ async def test_a_scan_that_is_too_large_for_the_cap_of_a_proxy_is_refused_by_its
             first = client.scan_all(APPLICATION, STATE, limit=5, **options)
             assert await _rows(first) == 5
             assert await _rows(client.scan_all(APPLICATION, STATE, after=first.token, limit=5, **options)) == 5
+        parts = [{"key_groups": range(begin, begin + 8), "part_of": 7} for begin in (0, 8)]
+        assert await _rows(client.scan_all(APPLICATION, STATE, **parts[0])) < 100
+        await _refused(client.scan_all(APPLICATION, STATE, **parts[1]), TooLarge, rows)
+        with Client(proxy.address, timeout=PATIENCE_SECONDS) as blocking:
+            with pytest.raises(TooLarge, match=rows):
+                await asyncio.to_thread(blocking.sql, f"select * from '{APPLICATION}/{STATE}'")
+            few = await asyncio.to_thread(
+                blocking.sql, f"select * from '{APPLICATION}/{STATE}' where sensor = 'sensor-1'"
+            )
+        assert len(few) == 3
+        with pytest.raises(MalformedRequest, match="part_of is 0"):
+            client.scan_all(APPLICATION, STATE, part_of=0)
         # What servers compute is no row.
         assert await client.count(APPLICATION, STATE) == len(ROWS)
         assert len(await client.scan(APPLICATION, STATE, "sensor-1")) == 3

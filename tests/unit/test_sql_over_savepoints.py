@@ -139,10 +139,11 @@ def test_what_is_no_savepoint_or_is_damaged_is_refused(tmp_path: Path) -> None:
     path.write_bytes(sound + b"\0")
     with pytest.raises(SavepointDamaged, match="another checksum"):
         query_savepoint(target.path, "select count(*) from counts")
-    for damaged in (sound[: len(sound) // 2], b"nothing"):
+    for damaged in (sound[: len(sound) // 2], b"nothing", sound + b"\0"):
         path.write_bytes(damaged)
-        with pytest.raises(SavepointDamaged):
-            query_savepoint(target.path, "select count(*) from counts")
+        for query in ("select count(*) from counts", "select * from counts"):
+            with pytest.raises(SavepointDamaged):
+                query_savepoint(target.path, query)
     path.unlink()
     with pytest.raises(SavepointDamaged, match="is missing"):
         query_savepoint(target.path, "select count(*) from counts")

@@ -189,8 +189,8 @@ class AsyncClient(EventLoopCatalogue):
         they come in the order of their keys; what is fetched at once of a key group is of one epoch then.
 
         Args:
-            options: limit, after, start, stop, prefix, map_start, map_stop, ordered, descending, key_groups, where,
-                fields, keys_only, and those of `get`: see ScanAllOptions.
+            options: limit, after, start, stop, prefix, map_start, map_stop, ordered, descending, key_groups, part_of,
+                where, fields, keys_only, and those of `get`: see ScanAllOptions.
 
         Raises (once it is read):
             KeyMismatch, NullKey: A bound does not fit the key.

@@ -103,6 +103,9 @@ class ScanAllOptions(SelectOptions, total=False):
     """In the order of the keys, from the last one down."""
     key_groups: range | None
     """These key groups alone, for readers who share a state: `range(16)` and `range(16, 32)`. None: all."""
+    part_of: int | None
+    """A number of the caller's, from 1 to 2^64 - 1, which others don't use: scans with the same one are parts of one,
+    and caps are of all of them together. None: it is a scan of its own."""
 
 
 class WatchingOptions(TypedDict, total=False):
@@ -244,7 +247,10 @@ def keys_asked(options: ScanAllOptions) -> AskedKeys:
         options.get("map_start"),
         options.get("map_stop"),
     )
-    return AskedKeys(selection_of(options), within, ordered, descending, key_groups)
+    part_of = options.get("part_of")
+    if part_of is not None and not 1 <= part_of < 1 << 64:
+        raise MalformedRequest(f"part_of is {part_of}; it must be a whole number from 1 to 2^64 - 1")
+    return AskedKeys(selection_of(options), within, ordered, descending, key_groups, part_of or 0)
 
 
 def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptions] = ReadOptions) -> RequestedRead:

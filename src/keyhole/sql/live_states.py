@@ -9,6 +9,7 @@ from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
+from keyhole.rpc.scan_requests import scan_number
 from keyhole.sql.entry_dataset import EntryDataset, QueryReading
 
 
@@ -51,13 +52,14 @@ class LiveDataset(EntryDataset):
         self._client = client
 
     def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
-        of = self._descriptor
+        of, number = self._descriptor, scan_number()
         for group in range(of.key_groups):
             # Each by itself: a filter that nothing passes must not hide that the time is over.
             scan = self._client.scan_all(
                 of.application,
                 of.state,
                 key_groups=range(group, group + 1),
+                part_of=number,
                 as_of=self._epoch or None,
                 timeout=self._reading.check_time(),
                 where=select.where,

@@ -176,7 +176,7 @@ def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReadin
         if late.is_set():
             raise reading.took_too_long()
         return SqlResult(_fetched(connection, query, reading), reading.scans, plan)
-    except (duckdb.Error, pa.ArrowException) as error:
+    except (duckdb.Error, pa.ArrowException, OSError) as error:  # Arrow's, of what its reader meets, is the last
         raise _told(error, reading, late=late.is_set()) from error
     finally:
         timer.cancel()

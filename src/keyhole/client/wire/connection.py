@@ -125,6 +125,7 @@ class Connection:
             asked.select,
             asked.within,
             descending=asked.descending,
+            number=asked.number,
         )
         reads: KeyGroupReads | OrderedReads
         if asked.ordered:

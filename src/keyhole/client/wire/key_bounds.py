@@ -37,6 +37,7 @@ class AskedKeys(NamedTuple):
         select: Which entries, and what of each.
         ordered: In the order of keys; `descending`: from the last one down, which is an order, too.
         key_groups: These alone; None: all.
+        number: By which its calls are known as of one scan; 0: by another one each time.
     """
 
     select: Selection
@@ -44,6 +45,7 @@ class AskedKeys(NamedTuple):
     ordered: bool = False
     descending: bool = False
     key_groups: range | None = None
+    number: int = 0
 
 
 def key_bounds(start: Any, stop: Any, prefix: Any, map_start: Any = None, map_stop: Any = None) -> KeyBounds:

@@ -38,6 +38,7 @@ class KeyGroupCalls:
         select: Which entries, and what of each.
         within: Of which keys.
         descending: From the last one of each key group down.
+        number: By which its calls are known as of one scan; 0: by a number of its own.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class KeyGroupCalls:
         within: KeyBounds = ALL_KEYS,
         *,
         descending: bool = False,
+        number: int = 0,
     ) -> None:
         self._links = links
         self._name = name
@@ -60,7 +62,7 @@ class KeyGroupCalls:
         self._descending = descending
         self._selected: tuple[StateCodec, SelectedRows] | None = None
         self._topic_id = ""
-        self._number = scan_number()
+        self._number = number or scan_number()
         self._loop = asyncio.get_running_loop()
 
     async def begun_with(self, deadline: float, check: Callable[[StateCodec], object]) -> StateCodec:
