@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,11 +17,13 @@ from keyhole import field
 from keyhole.client.wire.watch_stream import WatchMessage
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import prefix_of
+from keyhole.errors import OutcomeUnknown
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
+from keyhole.testing.memory_kafka import NextCommit
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.watcher import MOST_BYTES
 from services.state_server.read.watching import WatchLimits
@@ -96,6 +99,19 @@ class World:
                 self.model.pop(name, None)
             else:
                 self.model[name] = n
+
+    async def commit_unknown(self, changes: dict[str, float | None], fate: NextCommit) -> None:
+        """An epoch whose outcome its owner is not told: it takes its key groups over again, and the epoch comes again
+        unless the changelog has it.
+        """
+        rows = {key(name): None if n is None else row(n) for name, n in changes.items()}
+        receipts = await self.hosted.stage(self.epoch + 1, rows)
+        self.kafka.next_commit = fate
+        with pytest.raises(OutcomeUnknown):
+            await self.hosted.commit(self.epoch + 1, receipts)
+        self.generation += 1
+        await self.hosted.own(self.generation, complete=self.epoch)
+        await self.commit(changes)
 
     async def watch(self, done: Callable[[int], bool]) -> None:
         """Goes on until so many changes have come, or there are no more."""
@@ -194,7 +210,10 @@ class World:
 CHANGES = st.dictionaries(
     st.sampled_from(KEYS), st.none() | st.integers(0, 99).map(float), min_size=1, max_size=len(KEYS)
 )
-STEPS = st.lists(st.one_of(CHANGES, CHANGES, st.integers(1, 9), st.none()), min_size=3, max_size=14)
+UNKNOWN = st.sampled_from([NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED, NextCommit.IS_LOST_AND_NOT_ANSWERED])
+STEPS = st.lists(
+    st.one_of(CHANGES, CHANGES, st.tuples(CHANGES, UNKNOWN), st.integers(1, 9), st.none()), min_size=3, max_size=14
+)
 
 SELECTED = st.sampled_from([Wanted("k1", None), Wanted("", 50.0), Wanted("k1", 50.0)])
 
@@ -205,6 +224,8 @@ async def _run(steps: list[Any], of: StateDescriptor, kept: int, page: int, want
     for step in steps:
         if isinstance(step, dict):
             await world.commit(step)
+        elif isinstance(step, tuple):
+            await world.commit_unknown(*step)
         elif step is None:
             await world.hosted.host.close()
             await world.begin()

@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack, aclosing
 import pytest
 
 from keyhole.changelog.base import PartitionChanges
-from keyhole.encoding.watch_token import WatchMark, WatchPlace
+from keyhole.encoding.watch_token import WatchMark, WatchPlace, watch_place
+from keyhole.errors import OutcomeUnknown, UnavailableError
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.testing.changelog import MemoryChangelog
+from keyhole.testing.memory_kafka import NextCommit
 from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch, Watcher
@@ -78,6 +80,45 @@ async def test_a_watch_that_never_catches_up_with_memory_moves_its_time_on() -> 
                 break
     # Of two key groups each epoch; behind each of them, all is given that was committed when it was begun.
     assert given == [(1, 0), (1, 0), (2, 0), (2, 0), (3, 10_000), (3, 10_000), (4, 20_000), (4, 20_000)]
+    await hosted.host.close()
+
+
+@pytest.mark.parametrize("fate", [NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED, NextCommit.IS_LOST_AND_NOT_ANSWERED])
+async def test_an_epoch_whose_outcome_its_owner_is_not_told_is_given_once(fate: NextCommit) -> None:
+    hosted = await owning()
+    history = ChangelogHistory(lambda of: MemoryChangelog(hosted.kafka, of))
+    given, begun = list[tuple[bytes, int]](), asyncio.Event()
+
+    async def follow() -> None:
+        token = ""
+        while True:
+            place = watch_place(token, hosted.of, 0) if token else None
+            try:
+                async with aclosing(watching(hosted, history, place).messages()) as messages:
+                    async for message in messages:
+                        token = message.token or token
+                        if message.snapshot_done:
+                            begun.set()
+                        if message.sent is not None:
+                            given.extend((of, message.sent.stamp.epoch) for of in message.sent.keys)
+                        if (key("a"), 2) in given:
+                            return
+            except UnavailableError:
+                await asyncio.sleep(0.001)
+
+    async with asyncio.timeout(LONG_SECONDS):
+        reader = asyncio.create_task(follow())
+        await begun.wait()
+        rows = {key(name): row(1.0) for name in ("a", "b")}
+        receipts = await hosted.stage(1, rows)
+        hosted.kafka.next_commit = fate
+        with pytest.raises(OutcomeUnknown):
+            await hosted.commit(1, receipts)
+        await hosted.own(generation=2)
+        await hosted.apply(1, rows)
+        await hosted.apply(2, {key("a"): row(2.0)})
+        await reader
+    assert sorted(given) == sorted([(key("a"), 1), (key("b"), 1), (key("a"), 2)])
     await hosted.host.close()
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
+from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace, watch_place
 from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import Step
@@ -21,6 +21,7 @@ from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch
 from services.state_server.read.watching import Watching, WatchLimits
 from services.state_server.servicers.changelog_history import ChangelogHistory
+from tests.support.fed_hosts import NAMES, begun, closed
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, key, names_in, row
 from tests.support.waiting import LONG_SECONDS, eventually
@@ -123,6 +124,39 @@ async def test_how_far_key_groups_are_is_read_once_for_all_watches_of_what_is_pu
             assert await until_rows_are_done(messages) == len(rows(1.0))
     assert len(reads) == 1
     await hosted.host.close()
+
+
+class Nothing(ChangelogHistory):
+    """Nothing is to be read back."""
+
+    def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        raise AssertionError(f"read back from {marks} to {ends}")
+
+
+async def test_the_rows_of_a_quiet_state_that_is_fed_by_updates_are_all_that_is_committed() -> None:
+    fed = await begun()
+    for at, name in enumerate(NAMES):
+        fed.add(name, float(at))
+    await fed.steps()
+    # And nothing comes after it: what is published stays as it was before the commit.
+    await fed.host.feeding.commit()
+    nothing = Nothing(lambda of: MemoryChangelog(fed.kafka, of))
+    async with aclosing(watching(fed, WatchSnapshots(1, LONG_SECONDS), history=nothing).messages()) as messages:
+        assert await until_rows_are_done(messages) == len(NAMES)
+        # Nor does any of it come as a change.
+        message = await anext(messages)
+        assert message.sent is None
+        place = watch_place(message.token, fed.of, 0)
+    # Who was given some of the rows goes on with the others.
+    first = fed.table.positions()[0]
+    half_way = dict.fromkeys(GROUPS, NOT_BEGUN) | {0: WatchMark(first.offset, first.epoch, 0, key(NAMES[0]))}
+    place = WatchPlace(half_way, place.as_of_ms)
+    again = watching(fed, WatchSnapshots(1, LONG_SECONDS), place, nothing)
+    async with aclosing(again.messages()) as messages:
+        assert await until_rows_are_done(messages) == len(NAMES) - 1
+    await closed(fed)
 
 
 class Between:

@@ -26,6 +26,7 @@ from services.state_server.read.copies import Copy, Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
+from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
@@ -257,6 +258,13 @@ class Table:
             return {**groups, **stored.positions()}
         finally:
             stored.close()
+
+    def hold_committed(self) -> HeldSnapshot:
+        """A snapshot of what is committed, for those who watch. Where the state is fed by updates, what is published is
+        replaced only once more is applied, and may be as old as that; and what watchers were given may be a moment
+        behind this.
+        """
+        return self.owned.hold() if self.feed is None else HeldSnapshot(self.store.snapshot())
 
     def show(self, stamp: EpochStamp) -> Visible | None:
         """How what is stored is shown now, in a copy that stands for this epoch; None: as it is."""

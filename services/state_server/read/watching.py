@@ -207,14 +207,16 @@ class Watching:
                     async with aclosing(self._since_given(group, self._shown(group))) as messages:
                         async for message in messages:
                             yield message
-                async with self._snapshots.held(self._table.owned.hold) as held:
+                async with self._snapshots.held(self._table.hold_committed) as held:
                     self._check_here()
                     position = held.positions.get(group, START)
                     async with aclosing(self._since_given(group, position)) as messages:
                         async for message in messages:
                             yield message
                     mark = self._marks[group]
+                    # Behind what was given already, and before what others, too, have yet to be given.
                     reached = not mark.begun or mark.offset >= position.offset
+                    reached &= position.offset <= self._changes.positions[group].offset
                     if reached and not held.closed:
                         self._marks[group] = WatchMark(position.offset, position.epoch, 0, mark.below)
                         async with aclosing(self._pages(held, group, position)) as messages:
@@ -224,7 +226,7 @@ class Watching:
                     await self._clock.pause(_PAUSE_SECONDS)
 
     def _shown(self, group: int) -> Position:
-        held = self._table.owned.hold()
+        held = self._table.hold_committed()
         try:
             return held.positions.get(group, START)
         finally:
