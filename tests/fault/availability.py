@@ -12,6 +12,7 @@ import msgspec
 
 from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
+from tests.fault.watching_readers import WATCHING
 
 # A fault's end is not the end of its effects: those last until an epoch is complete again, for which every key group
 # has its owner, and then until standbys and proxies have noticed.
@@ -61,10 +62,12 @@ def availability(history: History) -> dict[str, Availability]:
     "all" has everything, "none" what was without a fault, "harmless" what was during one fault that left a copy of
     every key group within reach.
 
-    Reads that want the owner alone are left out: they can't go to another copy.
+    Reads that want the owner alone are left out, and watches: they can't go to another copy.
     """
     reads = [
-        event for event in history.events if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never"
+        event
+        for event in history.events
+        if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never" and event.reader != WATCHING
     ]
     faults = list(_effects(history))
     found = {"all": _of(reads)}

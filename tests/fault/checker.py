@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from tests.fault.context import Context
 from tests.fault.history import CHANGELOG, OWNER, Contradiction, Ended, Held, History, Injected, Read
 from tests.fault.recount import Question, Told, key_of, whole
+from tests.fault.watched_rules import WATCHED_RULES
 from tests.fault.workload import BY_CLOCK, NOTICES, names
 
 CLOCK_JUMP, USURP = "clock_jump", "usurp"
@@ -310,4 +311,5 @@ RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _what_a_key_group_may_do_follows_from_its_state,
     _nothing_ends_by_itself,
     _the_end_equals_the_recount,
+    *WATCHED_RULES,
 )

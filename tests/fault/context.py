@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from keyhole.protocol.failpoints import Step
 from tests.fault.expiring import Clock, Expiring
-from tests.fault.history import Dealt, EpochStep, History, Pinned, Read
+from tests.fault.history import Dealt, EpochStep, History, Pinned, Read, Watched
 from tests.fault.recount import Question, Recount, Told, key_of
 from tests.fault.workload import BY_CLOCK, Workload
 
@@ -39,6 +39,7 @@ class Context:
             # As at first, where that should change.
             {(dealt.state, dealt.batch): dealt.subtasks for dealt in reversed(self.dealt)},
         )
+        self.watched = [event for event in history.events if isinstance(event, Watched)]
         self.reads = [event for event in history.events if isinstance(event, Read)]
         steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda step: step.at)
         self.epochs = {state: _epochs(state, steps) for state in history.states}

@@ -72,6 +72,39 @@ class FailedRead(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     message: str
 
 
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """A row or a change that a watch has told.
+
+    Attributes:
+        map_key: None: the state has one value per key.
+        fields: None: deleted.
+        snapshot: It was there when the watch began, or came to it.
+    """
+
+    key: str
+    map_key: int | None
+    fields: tuple[int, ...] | None
+    epoch: int
+    snapshot: bool
+
+
+class Watched(msgspec.Struct, frozen=True, array_like=True, tag="watched"):
+    """What has come of a watch of a whole state, and was taken in.
+
+    Attributes:
+        chain: The same from a beginning without a token on, over all that goes on behind one.
+        complete: All of this epoch has come; 0: of none, or it was left in the middle.
+    """
+
+    reader: str
+    chain: int
+    began: float
+    ended: float
+    state: str
+    changes: tuple[Seen, ...]
+    complete: int
+
+
 class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     """The driver has reached a step (keyhole.protocol.failpoints) of an epoch.
 
@@ -148,7 +181,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     ended: float = 0.0
 
 
-Event = Read | FailedRead | EpochStep | Pinned | Dealt | Injected | Ended | Contradiction | Held
+Event = Read | FailedRead | Watched | EpochStep | Pinned | Dealt | Injected | Ended | Contradiction | Held
 
 
 class History(msgspec.Struct):

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from keyhole.changelog.base import PartitionChanges, RestoredEpochs
 from keyhole.changelog.kafka.transactions import PartitionAppend
 from keyhole.changelog.kafka.writer import KafkaWriter
 from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
+from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, TtlClock
 from keyhole.stores.base import Advance, Batch
@@ -17,6 +20,7 @@ from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
 from services.state_server.read.visibility import Visibility
+from services.state_server.read.watching import Watching
 from services.state_server.replica import take_over
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
@@ -219,6 +223,31 @@ def forget_subtasks() -> None:
     epoch_writer.read_bases = forgetful
 
 
+def skip_at_resume() -> None:
+    """A watch of values that goes on behind a token begins with what comes, and not with what has come since."""
+    begin = Watching._begin
+
+    def skipping(self: Watching) -> None:
+        begin(self)
+        if self._asked.place is not None and self._descriptor.state == VALUES:
+            positions = self._changes.positions
+            self._marks |= {of: WatchMark.at(positions[of]) for of, mark in self._marks.items() if mark.below is None}
+
+    Watching._begin = skipping  # type: ignore[method-assign]
+
+
+def repeat_at_resume() -> None:
+    """A watch of sums that was left within an epoch gets all of that epoch when it goes on."""
+    begin = Watching._begin
+
+    def repeating(self: Watching) -> None:
+        begin(self)
+        if self._descriptor.state == SUMS:
+            self._marks = {of: msgspec.structs.replace(mark, skip=0) for of, mark in self._marks.items()}
+
+    Watching._begin = repeating  # type: ignore[method-assign]
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
@@ -233,6 +262,8 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "expired shown": show_expired,
     "lifetime not renewed": keep_ends,
     "forgotten subtask": forget_subtasks,
+    "watch skips": skip_at_resume,
+    "watch repeats": repeat_at_resume,
 }
 
 

@@ -12,17 +12,19 @@ from typing import Any
 
 import grpc
 
+from keyhole import AsyncClient
 from keyhole.errors import EpochGone
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
-from tests.fault.history import Asked, Claim, FailedRead, Read
+from tests.fault.history import Asked, Claim, FailedRead, Read, Watched
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.recount import Question, ScanOf, Told
+from tests.fault.watching_readers import WatchingReader, watched_states
 
 _TIMEOUT_SECONDS = 2.0
 
-Note = Callable[[Read | FailedRead], None]
+Note = Callable[[Read | FailedRead | Watched], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ _Told = tuple[tuple[Told, ...], tuple[Claim, ...]]
 
 
 class Readers:
-    """One of each temper, on an event loop in a thread of its own, from `__init__` to `close`.
+    """One of each temper, and one that watches each state. They are on an event loop in a thread of its own, from
+    `__init__` to `close`.
 
     Args:
         note: Called on that thread.
@@ -92,9 +95,17 @@ class Readers:
         self._thread.join()
 
     async def _run(self) -> None:
-        async with aio_channel(self._target) as channel:
+        async with aio_channel(self._target) as channel, AsyncClient(self._target) as client:
             stub: Any = query_pb2_grpc.QueryStub(channel)
-            await asyncio.gather(*(self._read(stub, temper) for temper in TEMPERS))
+            watching = [
+                WatchingReader(
+                    client, self._application, state, self._seed, self._note, self._closed, self._pause_seconds
+                )
+                for state in watched_states(self._states)
+            ]
+            await asyncio.gather(
+                *(self._read(stub, temper) for temper in TEMPERS), *(reader.follow() for reader in watching)
+            )
 
     async def _read(self, stub: Any, temper: Temper) -> None:
         draw = random.Random(f"{self._seed} {temper.name}")

@@ -28,6 +28,8 @@ from tests.fault.history import (
     Injected,
     Pinned,
     Read,
+    Seen,
+    Watched,
     load,
 )
 from tests.fault.recount import Recount, ScanOf, Told, whole
@@ -101,7 +103,7 @@ def history() -> History:
         for where, role in (("a", OWNER), ("b", STANDBY), (CHANGELOG, CHANGELOG))
         for state in DRAWN
     ]
-    return History(SEED, EPOCHS, tuple(DRAWN), [*steps, *reads, *copies])
+    return History(SEED, EPOCHS, tuple(DRAWN), [*steps, *reads, *copies, *watched_whole()])
 
 
 def test_epochs_count_as_under_faults_between_the_first_and_the_last_one_where_all_states_have_them() -> None:
@@ -152,6 +154,31 @@ def torn(told: tuple[Any, ...]) -> tuple[Any, ...]:
 def held_wrongly() -> Held:
     rows = held(SUMS, EPOCHS)
     return Held("c", STANDBY, SUMS, EPOCHS, rows | {KEY: RECOUNT.answer(SUMS, KEY, 19)})
+
+
+def seen(epoch: int, *, snapshot: bool = False, key: str = KEY) -> Seen:
+    return Seen(key, None, RECOUNT.answer(SUMS, key, epoch), epoch, snapshot)  # type: ignore[arg-type]  # fields
+
+
+def watched(epoch: int, *changes: Seen, chain: int = 2, complete: int = 0) -> Watched:
+    return Watched("watching", chain, at(epoch) + 0.1, at(epoch) + 0.2, SUMS, changes, complete)
+
+
+def changed_by(epoch: int) -> list[Seen]:
+    keys = [of for of in names() if RECOUNT.answer(SUMS, of, epoch) != RECOUNT.answer(SUMS, of, epoch - 1)]
+    return [seen(epoch, key=key) for key in keys]
+
+
+def watched_whole() -> list[Watched]:
+    """A right watch of all epochs, left within one, and another that begins later."""
+    there = [seen(19, snapshot=True, key=key) for key in names() if RECOUNT.answer(SUMS, key, 19) is not None]
+    return [
+        *(watched(epoch, *changed_by(epoch), chain=1, complete=epoch) for epoch in range(1, EPOCHS)),
+        watched(19, *there[:2]),
+        watched(19, *there[2:], complete=19),
+        watched(20, *changed_by(20)[:1]),
+        watched(21, *changed_by(20)[1:], *changed_by(21), complete=21),
+    ]
 
 
 def claimed(**changes: object) -> Claim:
@@ -259,6 +286,27 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
     ),
     "a copy that lacks a row at the end": ("the_end_equals_the_recount", lambda: [held_wrongly()]),
     "a copy that stays behind": ("the_end_equals_the_recount", lambda: [Held("c", STANDBY, SUMS, EPOCHS - 1, {})]),
+    "a change with the row of another epoch": (
+        "a_watch_tells_the_rows_of_their_epochs",
+        lambda: [watched(20, msgspec.structs.replace(seen(19), epoch=20), chain=3)],
+    ),
+    "a change before its commit": (
+        "a_watch_tells_the_rows_of_their_epochs",
+        lambda: [watched(18, seen(20), chain=3)],
+    ),
+    "a change that is told twice": (
+        "a_watch_tells_each_change_once_and_in_order",
+        lambda: [watched(20, seen(20), chain=3), watched(21, seen(20), chain=3)],
+    ),
+    "a row that is told after a change": (
+        "a_watch_tells_each_change_once_and_in_order",
+        lambda: [watched(20, seen(20), seen(21, snapshot=True), chain=3)],
+    ),
+    "an epoch that is passed over when a watch goes on": (
+        "a_watch_misses_nothing",
+        lambda: [watched(22, *changed_by(22)[:-1], complete=22)],
+    ),
+    "a row that was never told": ("a_watch_misses_nothing", lambda: [watched(20, seen(20), chain=3, complete=20)]),
     "two owners at the end": (
         "the_end_equals_the_recount",
         lambda: [Held("c", OWNER, SUMS, EPOCHS, {KEY: RECOUNT.answer(SUMS, KEY, EPOCHS)})],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,10 +11,10 @@ import pytest
 
 from keyhole.protocol.failpoints import Step
 from tests.fault import planted_driver
-from tests.fault.checker import check
+from tests.fault.checker import Verdict, check
 from tests.fault.cluster import KILL_EPOCH, Machine, Plan
 from tests.fault.episode import run_episode
-from tests.fault.history import Held, History, Read
+from tests.fault.history import Held, History, Read, Watched
 from tests.fault.planted import PLANTS
 from tests.fault.schedule import Fault, Kind
 from tests.fault.workload import (
@@ -47,6 +47,7 @@ SEED_OF_SPARK = 6
 ROWS = "every_answer_has_the_row_of_its_epoch"
 END = "the_end_equals_the_recount"
 EPOCHS = "an_epoch_that_is_asked_for_is_that_epoch"
+MISSES, ONCE = "a_watch_misses_nothing", "a_watch_tells_each_change_once_and_in_order"
 SUBTASKS = "a_batch_that_is_run_again_has_the_subtasks_that_it_had_before"
 FAULTS = [Fault(8.0 + 3 * number, Kind.KILL, (f"server-{number}",), 1.0) for number in range(3)]
 
@@ -70,6 +71,8 @@ OF_KINDS = {
     "expired shown": {GUESTS},
     "lifetime not renewed": {LOANS},
 }
+# Each breaks a rule, in watches of a state.
+OF_WATCHES = {"watch skips": (MISSES, VALUES), "watch repeats": (ONCE, SUMS)}
 ALL = (*DRAWN, *BY_CLOCK)
 
 # Each of them writes every key of STREAKS, as did an earlier one. At any other pace, what expires by the clock is
@@ -96,10 +99,12 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
-    plants = ",".join((*OF_KINDS, "epoch passed over"))
+    plants = ",".join((*OF_KINDS, "epoch passed over", *OF_WATCHES))
     history = run_episode(plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
     assert {state for state in ALL if wrong_rows(history, state)} == set().union(*OF_KINDS.values()), check(history)
     assert check(history, {EPOCHS}).violated[EPOCHS]
+    for rule, state in OF_WATCHES.values():
+        assert of_state(history, state, {rule}).violated[rule], rule
 
 
 @pytest.mark.timeout(1500)
@@ -132,15 +137,20 @@ def test_the_driver_with_spark_comes_back_with_more_than_one_subtask() -> None:
 
 def wrong_rows(history: History, state: str) -> int:
     """How many answers and copies of one state are wrong."""
-    kept = [event for event in history.events if not isinstance(event, (Read, Held)) or event.state == state]
-    violated = check(msgspec.structs.replace(history, states=(state,), events=kept), {ROWS, END}).violated
+    violated = of_state(history, state, {ROWS, END}).violated
     return violated[ROWS] + violated[END]
+
+
+def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
+    """What these rules find in one state."""
+    kept = [event for event in history.events if not isinstance(event, (Read, Watched, Held)) or event.state == state]
+    return check(msgspec.structs.replace(history, states=(state,), events=kept), rules)
 
 
 @pytest.mark.core
 def test_every_plant_is_tried_here_or_by_its_name() -> None:
     """`python -m tests.fault --plant "dropped marker"`: of all states, and seen by the same rule as those of each."""
-    assert set(PLANTS) == {"dropped marker", "epoch passed over", "forgotten subtask", *OF_KINDS}
+    assert set(PLANTS) == {"dropped marker", "epoch passed over", "forgotten subtask", *OF_KINDS, *OF_WATCHES}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

@@ -1,0 +1,109 @@
+"""What must be true of watches: rules of the checker, each of which says what it has found wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tests.fault.context import Context
+from tests.fault.history import Seen, Watched
+from tests.fault.recount import SHAPES, whole
+from tests.fault.workload import names
+
+Content = Mapping[int | str | None, tuple[int, ...]]
+"""Of one key: the fields of its entries by their map keys; of a value by None."""
+
+
+def a_watch_tells_the_rows_of_their_epochs(context: Context) -> Iterator[str]:
+    """What a row or a change has is what the recount has after its epoch, which was being committed by then."""
+    for watched in context.watched:
+        began = context.epochs[watched.state].began_commit
+        for seen in watched.changes:
+            right = _content(context, watched.state, seen.key, seen.epoch).get(seen.map_key)
+            if seen.fields != right:
+                yield f"{_told(watched, seen)}, where that epoch has {right}"
+            if seen.epoch and (seen.epoch not in began or watched.ended < began[seen.epoch]):
+                yield f"{_told(watched, seen)}, before its commit began"
+
+
+def a_watch_tells_each_change_once_and_in_order(context: Context) -> Iterator[str]:
+    """From its beginning on, however often it was left and gone on with."""
+    for chain in _chains(context):
+        last: dict[tuple[str, int | None], int] = {}
+        for watched in chain:
+            for seen in watched.changes:
+                entry = (seen.key, seen.map_key)
+                if seen.epoch <= last.get(entry, -1) or (seen.snapshot and entry in last):
+                    yield f"{_told(watched, seen)}, after it was told as of epoch {last[entry]}"
+                last[entry] = seen.epoch
+
+
+def a_watch_misses_nothing(context: Context) -> Iterator[str]:
+    """Once it says that it has all of an epoch, what it has made of its changes is what the recount has."""
+    for chain in _chains(context):
+        kept: dict[str, dict[int | str | None, Seen]] = {}
+        told = set[tuple[str, int | None, int]]()
+        whole_until = 0
+        for watched in chain:
+            for seen in watched.changes:
+                kept.setdefault(seen.key, {})[seen.map_key] = seen
+                told.add((seen.key, seen.map_key, seen.epoch))
+            if watched.complete <= whole_until:
+                continue
+            for key in names(watched.state):
+                yield from _missing(context, watched, key, kept.get(key, {}))
+                for epoch in range(whole_until + 1, watched.complete + 1) if whole_until else ():
+                    for map_key in _changed(context, watched.state, key, epoch):
+                        if (key, map_key, epoch) not in told:
+                            yield f"{_by(watched)} was not told what epoch {epoch} did to {key} {map_key or ''}"
+            whole_until = watched.complete
+
+
+def _missing(context: Context, watched: Watched, key: str, kept: Mapping[int | str | None, Seen]) -> Iterator[str]:
+    right = _content(context, watched.state, key, watched.complete)
+    for map_key in right.keys() | kept.keys():
+        seen = kept.get(map_key)
+        if seen is not None and seen.epoch > watched.complete:
+            continue
+        has = None if seen is None else seen.fields
+        if has != right.get(map_key):
+            yield (
+                f"{_by(watched)} has {has} for {key} {map_key or ''} with all of epoch {watched.complete}, which has "
+                f"{right.get(map_key)}"
+            )
+
+
+def _changed(context: Context, state: str, key: str, epoch: int) -> Iterable[int | str | None]:
+    before, after = (_content(context, state, key, of) for of in (epoch - 1, epoch))
+    if before == after:
+        return ()
+    return [of for of in before.keys() | after.keys() if before.get(of) != after.get(of)]
+
+
+def _content(context: Context, state: str, key: str, epoch: int) -> Content:
+    told = context.recount.answer(state, whole(state, key), epoch)
+    if SHAPES[state].entries:
+        return {entry[0]: entry[1:] for entry in told or ()}  # type: ignore[index, misc]  # entries
+    return {} if told is None else {None: told}  # type: ignore[dict-item]  # fields
+
+
+def _chains(context: Context) -> Iterable[list[Watched]]:
+    chains: dict[tuple[str, int], list[Watched]] = {}
+    for watched in context.watched:
+        chains.setdefault((watched.state, watched.chain), []).append(watched)
+    return chains.values()
+
+
+def _by(watched: Watched) -> str:
+    return f"reader {watched.reader} {watched.chain} of {watched.state} at {watched.began:.3f}-{watched.ended:.3f}"
+
+
+def _told(watched: Watched, seen: Seen) -> str:
+    what = "the row" if seen.snapshot else "the change"
+    return f"{_by(watched)} was told {what} {seen.fields} of {seen.key} {seen.map_key or ''} as of epoch {seen.epoch}"
+
+
+WATCHED_RULES = (
+    a_watch_tells_the_rows_of_their_epochs,
+    a_watch_tells_each_change_once_and_in_order,
+    a_watch_misses_nothing,
+)

@@ -1,0 +1,101 @@
+"""Readers that watch: each keeps what one state holds by its changes, leaves now and then, and goes on by its token."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from keyhole import AsyncClient, StateChange
+from keyhole.client.state_watches import AsyncWatch
+from keyhole.errors import KeyholeError, ResumeGone, StaleDescriptor
+from tests.fault.history import Asked, FailedRead, Seen, Watched
+from tests.fault.recount import SHAPES
+from tests.fault.workload import BY_CLOCK, OPERATORS
+
+WATCHING = "watching"
+# For how long nobody may be there who answers; and for how long nothing may come before it looks again.
+_TIMEOUT_SECONDS, _SILENT_SECONDS = 5.0, 15.0
+_MOST_AT_ONCE = 25
+
+Note = Callable[[Watched | FailedRead], None]
+
+
+def watched_states(states: Sequence[str]) -> list[str]:
+    """Those whose changes epochs tell: an entry that expires comes as a deletion later than a recount has it."""
+    return [of for of in states if of not in BY_CLOCK and of not in OPERATORS and not SHAPES[of].ttl_ms]
+
+
+class WatchingReader:
+    """Of one state. On the event loop of its client.
+
+    Args:
+        note: Is told of what has come, and of what has failed.
+        closed: When it ends.
+        pause_seconds: It stays away for up to ten times as long, each time that it leaves.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        application: str,
+        state: str,
+        seed: int,
+        note: Note,
+        closed: threading.Event,
+        pause_seconds: float,
+    ) -> None:
+        self._client = client
+        self._name = (application, state)
+        self._draw = random.Random(f"{seed} {WATCHING} {state}")
+        self._note = note
+        self._closed = closed
+        self._pause_seconds = pause_seconds
+        self._token: str | None = None
+        self._chain = 0
+
+    async def follow(self) -> None:
+        """Until it is closed."""
+        while not self._closed.is_set():
+            began = time.monotonic()
+            self._chain += self._token is None
+            try:
+                async with self._client.watch(*self._name, after=self._token, timeout=_TIMEOUT_SECONDS) as changes:
+                    await self._take(changes, self._draw.randint(1, _MOST_AT_ONCE))
+            except (KeyholeError, TimeoutError) as error:
+                reason = error.reason if isinstance(error, KeyholeError) else "SILENT"
+                if isinstance(error, (ResumeGone, StaleDescriptor)):
+                    self._token = None
+                failed = (WATCHING, began, time.monotonic(), self._name[1], Asked(0), reason, str(error)[:200])
+                self._note(FailedRead(*failed))
+            await asyncio.sleep(self._draw.uniform(0.0, 10 * self._pause_seconds))
+
+    async def _take(self, changes: AsyncWatch, most: int) -> None:
+        while not self._closed.is_set():
+            began = time.monotonic()
+            async with asyncio.timeout(_SILENT_SECONDS):
+                if not await changes.more():
+                    return
+            seen, left = [], most
+            for change in changes.given():
+                seen.append(_seen(change))
+                left -= 1
+                if not left:
+                    # In the middle of a message, mostly.
+                    break
+            most = left
+            self._token = changes.token
+            complete = changes.epoch if most else 0
+            state = self._name[1]
+            self._note(Watched(WATCHING, self._chain, began, time.monotonic(), state, tuple(seen), complete))
+            if not most:
+                return
+
+
+def _seen(change: StateChange) -> Seen:
+    # The entries of a broadcast state are its keys.
+    key, map_key = (change.key, change.map_key) if change.key != () else (change.map_key, None)
+    fields = None if change.value is None else tuple(dict(change.value).values())
+    return Seen(key, map_key, fields, change.epoch, change.snapshot)
