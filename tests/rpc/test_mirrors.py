@@ -436,7 +436,7 @@ async def test_where_changes_are_gone_or_came_too_fast_another_copy_takes_the_pl
             assert mirror.get("sensor-1").value.celsius == 7.0
             # What has changed is not in memory, and may be compacted by now.
             with monkeypatch.context() as gone:
-                gone.setattr("services.state_server.read.watching.RESUMABLE_MS", -1)
+                gone.setattr("services.state_server.read.watch_times.RESUMABLE_MS", -1)
                 gone.setattr(Changes, "_keep", lambda of, epoch: of._gap(epoch.key_group, epoch.after))
                 await server.commit({"sensor-2": row(8.0), "sensor-3": None})
                 await eventually(lambda: mirror.copies_taken == 3)

@@ -18,6 +18,7 @@ from keyhole.testing.changelog import MemoryChangelog
 from services.state_server.read.watch_messages import Message
 from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
+from services.state_server.read.watch_times import RESUMABLE_MS
 from services.state_server.read.watcher import GroupEpoch
 from services.state_server.read.watching import Watching, WatchLimits
 from services.state_server.servicers.changelog_history import ChangelogHistory
@@ -124,6 +125,97 @@ async def test_how_far_key_groups_are_is_read_once_for_all_watches_of_what_is_pu
             assert await until_rows_are_done(messages) == len(rows(1.0))
     assert len(reads) == 1
     await hosted.host.close()
+
+
+async def test_rows_may_take_longer_than_a_token_lives_and_what_changes_of_them_meanwhile_comes() -> None:
+    hosted = Hosted()
+    await hosted.own()
+    await hosted.apply(1, rows(1.0))
+    there, epoch, token, count = dict(rows(1.0)), 1, "", 0
+    given: dict[bytes, bytes | None] = {}
+    snapshots = WatchSnapshots(1, LONG_SECONDS)
+    oldest_ms = 0
+    async with asyncio.timeout(LONG_SECONDS):
+        done = False
+        while not done:  # left now and then
+            place = watch_place(token, hosted.of, 0) if token else None
+            async with aclosing(watching(hosted, snapshots, place).messages()) as messages:
+                async for message in messages:
+                    token = message.token or token
+                    if message.sent is not None:
+                        given |= zip(message.sent.keys, message.sent.rows, strict=True)
+                        # Its reader takes a minute, and now and then the first row changes.
+                        hosted.clock.advance(60.0)
+                        hosted.host.lease.confirm()
+                        count += 1
+                        if count % 3 == 0:
+                            epoch += 1
+                            there[next(iter(given))] = row(float(epoch))
+                            await hosted.apply(epoch, {next(iter(given)): row(float(epoch))})
+                        oldest_ms = max(oldest_ms, hosted.clock.now_ms() - message.as_of_ms)
+                        if count % 5 == 0:
+                            break
+                    done |= message.snapshot_done
+                    if done and given == there:
+                        break
+    assert given == there
+    assert epoch > 3
+    assert 60_000 * count > RESUMABLE_MS > oldest_ms
+    await hosted.host.close()
+
+
+async def test_who_waits_for_a_snapshot_or_for_the_changelog_says_so() -> None:
+    hosted = Hosted()
+    await hosted.own()
+    await hosted.apply(1, rows(1.0))
+    snapshots = WatchSnapshots(1, LONG_SECONDS)
+    async with aclosing(watching(hosted, snapshots).messages()) as waits:
+        async with aclosing(watching(hosted, snapshots).messages()) as holds:
+            while (await anext(holds)).sent is None:
+                pass
+            async with asyncio.timeout(LONG_SECONDS):
+                for _ in range(3):
+                    assert (await anext(waits)).sent is None
+        assert await until_rows_are_done(waits) == len(rows(1.0))
+    assert not snapshots._turn.locked()
+    # One that gives its place up takes nobody's turn.
+    async with snapshots.queued() as holds_it:
+        assert await holds_it.has_turn(0)
+        async with snapshots.queued() as gone:
+            assert not await gone.has_turn(0)
+        async with snapshots.queued() as comes_late:
+            assert not await comes_late.has_turn(0)
+            await holds_it.leave()
+            await asyncio.sleep(0)
+    assert not snapshots._turn.locked()
+    await hosted.apply(2, rows(2.0))
+    hosted.table.changes._rest()
+    given = WatchPlace({group: WatchMark(0, 0) for group in GROUPS}, hosted.clock.now_ms())
+    stuck = Stuck(lambda of: MemoryChangelog(hosted.kafka, of))
+    async with (
+        aclosing(watching(hosted, snapshots, given, stuck).messages()) as messages,
+        asyncio.timeout(LONG_SECONDS),
+    ):
+        for _ in range(3):
+            assert (await anext(messages)).sent is None
+        stuck.free.set()
+        while (await anext(messages)).sent is None:
+            pass
+    await hosted.host.close()
+
+
+class Stuck(ChangelogHistory):
+    """Gives nothing until it is free."""
+
+    free = asyncio.Event()
+
+    async def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        await self.free.wait()
+        async with aclosing(super().epochs(descriptor, marks, ends)) as epochs:
+            async for epoch in epochs:
+                yield epoch
 
 
 class Nothing(ChangelogHistory):

@@ -62,17 +62,61 @@ class WatchSnapshots:
         self._seconds = seconds
 
     @asynccontextmanager
-    async def held(self, hold: Callable[[], HeldSnapshot]) -> AsyncIterator[WatchSnapshot]:
-        """A snapshot, closed at the end of the block, or before, once its time is over. Raises as `hold`."""
-        await self._turn.acquire()
+    async def queued(self) -> AsyncIterator[Queued]:
+        """A place in the queue of those who want a snapshot. At the end of the block it is given up, and so is the
+        snapshot.
+        """
+        queued = Queued(self._turn, self._seconds)
         try:
-            held = WatchSnapshot(hold(), self._turn.release)
-        except BaseException:
-            self._turn.release()
-            raise
-        late = asyncio.get_running_loop().call_later(self._seconds, held.close)
-        try:
-            yield held
+            yield queued
         finally:
-            late.cancel()
-            held.close()
+            await queued.leave()
+
+
+class Queued:
+    """One that wants a snapshot. Event loop."""
+
+    def __init__(self, turn: asyncio.Semaphore, seconds: float) -> None:
+        self._turn = turn
+        self._seconds = seconds
+        # Keeps its place while others only look.
+        self._waiting: asyncio.Task[bool] | None = None
+        self._has_turn = False
+        self._held: WatchSnapshot | None = None
+        self._late: asyncio.TimerHandle | None = None
+
+    async def has_turn(self, seconds: float) -> bool:
+        """Whether its turn has come, at most so many seconds from now."""
+        if not self._has_turn:
+            if self._waiting is None and not self._turn.locked():
+                await self._turn.acquire()
+                self._has_turn = True
+                return True
+            self._waiting = self._waiting or asyncio.ensure_future(self._turn.acquire())
+            await asyncio.wait({self._waiting}, timeout=max(0.0, seconds))
+            self._has_turn = self._waiting.done()
+        return self._has_turn
+
+    def held(self, hold: Callable[[], HeldSnapshot]) -> WatchSnapshot:
+        """A snapshot, once it has its turn, closed when its time is over. Raises as `hold`."""
+        self._held = WatchSnapshot(hold(), self._free)
+        self._late = asyncio.get_running_loop().call_later(self._seconds, self._held.close)
+        return self._held
+
+    def _free(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turn.release()
+
+    async def leave(self) -> None:
+        """Gives up its place, its turn and its snapshot."""
+        if self._late is not None:
+            self._late.cancel()
+        if self._held is not None:
+            self._held.close()
+        if self._waiting is not None:
+            self._waiting.cancel()
+            await asyncio.wait({self._waiting})
+            # Its turn may have come, though nobody has asked.
+            self._has_turn |= not self._waiting.cancelled() and self._held is None
+        self._free()

@@ -8,12 +8,13 @@ import contextlib
 import functools
 from array import array
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from keyhole.errors import TooSlow
 from keyhole.model.epoch import Position
+from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import Watched, WatchedRange
 
 MOST_BYTES = 16 << 20
@@ -106,6 +107,19 @@ class GroupEpoch:
             for at in range(skip, len(self.changes)):
                 if keys.has(self.changes[at][0]):
                     yield self.at(at)
+
+
+class History(Protocol):
+    """Reads back from the changelog what was committed."""
+
+    def epochs(
+        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
+    ) -> AsyncGenerator[GroupEpoch]:
+        """Whole epochs of these key groups between the offsets, each group's in their order. Close it.
+
+        Raises:
+            KafkaUnreachable, ChangelogRecreated: It can't be read.
+        """
 
 
 def size_of(changes: Iterable[tuple[bytes, bytes | None]]) -> int:

@@ -10,44 +10,27 @@ A watch that goes on from a token begins with whichever of these its marks ask f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
 from keyhole.clock import Clock
 from keyhole.encoding.envelope import expiry_ms
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
-from keyhole.errors import KeyholeError, NotReady, ResumeGone
+from keyhole.errors import KeyholeError, NotReady
 from keyhole.model.epoch import NO_EPOCH, START, EpochStamp, Position
-from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_progress import or_none
 from services.state_server.read.watch_rows import entries_of, shown_rows, turns
 from services.state_server.read.watch_selection import WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshot, WatchSnapshots
-from services.state_server.read.watcher import GroupEpoch, Pending, Watcher
-
-_SLACK_MS = 60_000
-RESUMABLE_MS = MIN_COMPACTION_LAG_MS - _SLACK_MS
-"""For so long after all was given that there was, the changelog is sure to have all that came then."""
+from services.state_server.read.watch_times import REFRESH_MS, GivenTimes
+from services.state_server.read.watcher import History, Pending, Watcher
 
 _PAUSE_SECONDS = 0.05
-
-
-class History(Protocol):
-    """Reads back from the changelog what was committed."""
-
-    def epochs(
-        self, descriptor: StateDescriptor, marks: Mapping[int, int], ends: Mapping[int, int]
-    ) -> AsyncGenerator[GroupEpoch]:
-        """Whole epochs of these key groups between the offsets, each group's in their order. Close it.
-
-        Raises:
-            KafkaUnreachable, ChangelogRecreated: It can't be read.
-        """
 
 
 @dataclass(frozen=True)
@@ -98,7 +81,8 @@ class Watching:
         self._descriptor = table.descriptor
         self._expires = table.descriptor.ttl_ms > 0
         self._marks: dict[int, WatchMark] = {}
-        self._as_of_ms = 0
+        self._times = GivenTimes()
+        self._refreshed_ms = 0
         # Of the last epoch of which all was given.
         self._stamp = NO_EPOCH
         self._told_at = clock.monotonic()
@@ -147,15 +131,16 @@ class Watching:
 
     def _begin(self) -> None:
         asked = self._asked
-        self._as_of_ms = self._table.complete_ms
+        self._times.given_all(self._table.complete_ms)
         if asked.place is not None:
             self._marks = {group: asked.place.marks[group] for group in asked.key_groups}
             if any(mark.begun for mark in self._marks.values()):
-                self._as_of_ms = asked.place.as_of_ms
+                self._times.all_ms = asked.place.as_of_ms
         elif asked.snapshot:
             self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
         else:
             self._marks = {group: WatchMark.at(self._changes.positions[group]) for group in asked.key_groups}
+        self._refreshed_ms = self._times.all_ms
 
     def _check_here(self) -> None:
         if (ended := self._ended()) is not None:
@@ -175,21 +160,11 @@ class Watching:
                 server=self._table.server,
             )
 
-    def _check_age(self) -> None:
-        age_ms = self._clock.now_ms() - self._as_of_ms
-        if age_ms > RESUMABLE_MS:
-            raise ResumeGone(
-                f"a watch of state {self._table.name} can't go on from its token, which is {age_ms // 1000:,} s old: "
-                f"what has changed since may be compacted after {RESUMABLE_MS // 1000:,} s. Begin without a token",
-                age_seconds=age_ms // 1000,
-                limit_seconds=RESUMABLE_MS // 1000,
-            )
-
     def _message(self, sent: Sent | None, *, whole: bool = True, snapshot_done: bool = False) -> Message:
         self._told_at = self._clock.monotonic()
-        place = WatchPlace(self._marks, self._as_of_ms)
-        token = place.token(self._descriptor, self._asked.digest) if whole else ""
-        return Message(sent, token, self._as_of_ms, self._stamp, snapshot_done)
+        as_of_ms = self._times.least(group for group, mark in self._marks.items() if mark.begun)
+        token = WatchPlace(self._marks, as_of_ms).token(self._descriptor, self._asked.digest) if whole else ""
+        return Message(sent, token, as_of_ms, self._stamp, snapshot_done)
 
     @property
     def _progress_left(self) -> float:
@@ -202,35 +177,71 @@ class Watching:
         for group in sorted(self._marks):
             while self._marks[group].below is not None:
                 self._check_here()
-                if self._marks[group].begun:
-                    # While no snapshot is held: then there is little to read back for the one that is.
-                    async with aclosing(self._since_given(group, self._shown(group))) as messages:
-                        async for message in messages:
-                            yield message
-                async with self._snapshots.held(self._table.hold_committed) as held:
-                    self._check_here()
-                    position = held.positions.get(group, START)
-                    async with aclosing(self._since_given(group, position)) as messages:
-                        async for message in messages:
-                            yield message
-                    mark = self._marks[group]
-                    # Behind what was given already, and before what others, too, have yet to be given.
-                    reached = not mark.begun or mark.offset >= position.offset
-                    reached &= position.offset <= self._changes.positions[group].offset
-                    if reached and not held.closed:
-                        self._marks[group] = WatchMark(position.offset, position.epoch, 0, mark.below)
-                        async with aclosing(self._pages(held, group, position)) as messages:
-                            async for message in messages:
-                                yield message
-                if not reached:
-                    await self._clock.pause(_PAUSE_SECONDS)
+                # While no snapshot is held: then there is little to read back for the one that is.
+                async with aclosing(self._refresh()) as messages:
+                    async for message in messages:
+                        yield message
+                async with aclosing(self._since_given(group, self._changes.positions[group])) as messages:
+                    async for message in messages:
+                        yield message
+                async with aclosing(self._rows_of(group)) as messages:
+                    async for message in messages:
+                        yield message
 
-    def _shown(self, group: int) -> Position:
-        held = self._table.hold_committed()
-        try:
-            return held.positions.get(group, START)
-        finally:
-            held.release()
+    async def _rows_of(self, group: int) -> AsyncGenerator[Message]:
+        """Rows of one snapshot, as many as its time allows; none where it can't be read from yet."""
+        async with self._snapshots.queued() as queued:
+            while not await queued.has_turn(self._progress_left):
+                self._check_here()
+                yield self._message(None)
+                # It keeps its place meanwhile.
+                async with aclosing(self._refresh()) as messages:
+                    async for message in messages:
+                        yield message
+            complete_ms = self._table.complete_ms
+            held = queued.held(self._table.hold_committed)
+            self._check_here()
+            position, told = held.positions.get(group, START), self._changes.positions[group]
+            # What others have yet to be given, all get together.
+            early = position.offset > told.offset
+            if not early:
+                async with aclosing(self._since_given(group, position)) as messages:
+                    async for message in messages:
+                        yield message
+                mark = self._marks[group]
+                early = mark.begun and mark.offset < position.offset
+            if not early and not held.closed:
+                self._marks[group] = WatchMark(position.offset, position.epoch, 0, mark.below)
+                self._times.given(group, complete_ms)
+                async with aclosing(self._pages(held, group, position)) as messages:
+                    async for message in messages:
+                        yield message
+        if early:
+            await self._clock.pause(_PAUSE_SECONDS)
+
+    async def _refresh(self) -> AsyncGenerator[Message]:
+        """What has changed of rows that were given, once in a while: all rows may take longer than a token lives."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._refreshed_ms <= REFRESH_MS:
+            return
+        self._refreshed_ms = now_ms
+        complete_ms, positions = self._table.complete_ms, dict(self._changes.positions)
+        begun = [group for group, mark in self._marks.items() if mark.begun]
+        whole = {
+            group: positions[group].offset
+            for group in begun
+            if self._marks[group].below is None and self._marks[group].offset < positions[group].offset
+        }
+        if whole:
+            async with aclosing(self._behind(whole)) as messages:
+                async for message in messages:
+                    yield message
+        for group in begun:
+            async with aclosing(self._since_given(group, positions[group])) as messages:
+                async for message in messages:
+                    yield message
+            if self._marks[group].offset >= positions[group].offset:
+                self._times.given(group, complete_ms)
 
     async def _since_given(self, group: int, position: Position) -> AsyncGenerator[Message]:
         """Of the rows that were given already, what has changed up to a snapshot."""
@@ -294,7 +305,10 @@ class Watching:
         if any(self._marks[group].offset < end for group, end in ends.items()):
             await self._clock.pause(_PAUSE_SECONDS)
         else:
-            self._as_of_ms = max(self._as_of_ms, complete_ms)
+            self._times.given_all(complete_ms)
+
+    def _check_age(self, key_groups: Iterable[int]) -> None:
+        self._times.check(key_groups, self._clock.now_ms(), self._table.name)
 
     async def _behind(self, ends: Mapping[int, int], below: bytes | None = None) -> AsyncGenerator[Message]:
         """What was committed between the marks and these ends.
@@ -302,12 +316,15 @@ class Watching:
         Args:
             below: Only of keys up to this one; None: of all.
         """
-        self._check_age()
+        self._check_age(ends)
         offsets = {group: self._marks[group].offset for group in ends}
         async with aclosing(self._history.epochs(self._descriptor, offsets, ends)) as epochs:
-            async for epoch in epochs:
-                self._check_age()
+            async for epoch in or_none(epochs, lambda: self._progress_left):
+                self._check_age(ends)
                 self._check_here()
+                if epoch is None:
+                    yield self._message(None)
+                    continue
                 mark = self._marks[epoch.key_group]
                 changes = epoch.changed(self._watcher.keys_in(epoch.key_group), mark.skip)
                 if below is not None:
@@ -353,7 +370,7 @@ class Watching:
         for group, mark in self._marks.items():
             if mark.offset < positions[group].offset:
                 self._marks[group] = WatchMark.at(positions[group])
-        self._as_of_ms = max(self._as_of_ms, self._table.complete_ms)
+        self._times.given_all(self._table.complete_ms)
         self._stamp = NO_EPOCH if self._table.feed is not None else self._table.standing.stamp
 
     # --- messages -----------------------------------------------------------------------------------------------------

@@ -70,10 +70,18 @@ WATCHES = (
     Breakage(
         "a token that is too old goes on, and misses what was compacted",
         "watch",
-        _WATCHING,
+        "services/state_server/read/watch_times.py",
         "        if age_ms > RESUMABLE_MS:\n",
         "        if age_ms < 0:\n",
         ("test_watching.py",),
+    ),
+    Breakage(
+        "a watch whose rows take longer than a token lives never has them all",
+        "watch",
+        _WATCHING,
+        "                self._times.given(group, complete_ms)\n\n",
+        "                pass\n\n",
+        ("test_watch_rows.py",),
     ),
     Breakage(
         "who is slow is waited for, without a bound",
