@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_codec import KeyCodec, end_of_prefix
+from keyhole.encoding.key_reading import key_length
 from keyhole.encoding.row_codec import encode_row
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -73,6 +74,7 @@ def test_an_entrys_storage_key_is_its_keys_and_then_the_map_key(drawn: Entry) ->
     assert prefix == alone.storage_key(one_or_tuple) == codec.prefix(key)
     assert storage_key == prefix + codec.entries.encode(map_key)
     assert codec.prefix_length(storage_key) == codec.prefix_length(prefix) == len(prefix)
+    assert key_length(columns[0])(storage_key[2:]) == len(prefix) - 2
     assert (codec.entry(storage_key), codec.key(storage_key)) == ((key, map_key), key)
     begun = codec.entries.encode_first(map_key[:first])
     assert storage_key.startswith(prefix + begun)

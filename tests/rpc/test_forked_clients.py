@@ -31,6 +31,12 @@ async def test_a_client_that_was_used_before_the_fork_says_so_at_once_in_the_chi
     assert "spawn" in child
 
 
+async def test_a_mirror_that_has_begun_before_the_fork_says_so_at_once_in_the_child() -> None:
+    first, child, closing, last = await told_by("mirrored_before")
+    assert (first, closing, last) == ("parent: 1.0", "child that closes: closed", "parent: 1.0")
+    assert child.startswith(f"child: {_REFUSED}")
+
+
 async def test_another_client_in_the_child_says_the_same_while_the_parents_is_open() -> None:
     parent, child = await told_by("another_in_the_child")
     assert parent == "parent: 1.0"

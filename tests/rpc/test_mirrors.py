@@ -103,6 +103,8 @@ async def test_a_mirror_answers_as_lookups_do_and_asks_a_server_where_that_is_wa
         assert [(of.found, of.role, of.epoch) for of in both] == [(True, Role.OWNER, 1)] * 2
         with pytest.raises(errors.EpochNotReached):
             await mirror.fetch("sensor-2", min_epoch=3, timeout=0.2)
+        with pytest.raises(errors.MalformedRequest, match="epochs are whole numbers"):
+            await mirror.wait_for("3")  # type: ignore[arg-type]
         with pytest.raises(errors.EpochNotReached, match="has not reached epoch 3"):
             await mirror.wait_for(3, timeout=0.05)
         with pytest.raises(TypeError, match="unexpected keyword argument 'limit'"):

@@ -86,6 +86,23 @@ def used_before(address: str) -> None:
         _tell("parent", lambda: _read(client))
 
 
+def mirrored_before(address: str) -> None:
+    """A client with a mirror, which goes on in the parent alone."""
+    with Client(address) as client, client.mirror(f"{APPLICATION}/{STATE}") as mirror:
+
+        def read() -> str:
+            return str(mirror.get("sensor-1").value.celsius)
+
+        def close() -> str:
+            mirror.close()
+            return "closed"
+
+        _tell("parent", read)
+        _fork(read)
+        _fork(close, "child that closes")
+        _tell("parent", read)
+
+
 def another_in_the_child(address: str) -> None:
     """The parent's client has a connection, the child makes its own."""
 

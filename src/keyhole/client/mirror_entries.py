@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from keyhole.encoding.codec import EntryRange, StateCodec
+from keyhole.encoding.key_reading import key_length
 from keyhole.encoding.storage_key import GROUP_BYTES
 
 
@@ -16,22 +17,20 @@ class EntriesByKey:
     """
 
     def __init__(self, codec: StateCodec, encoded: Iterable[bytes]) -> None:
-        self._decode_first = codec.keys.decode_first
+        self._length = key_length(codec.descriptor.scan_key)
         self._of: dict[bytes, set[bytes]] = {}
-        for entry in encoded:
-            self.add(entry)
+        self.change(encoded, ())
 
-    def add(self, encoded: bytes) -> None:
-        """There is one more. Idempotent."""
-        self._of.setdefault(self._key_of(encoded), set()).add(encoded)
-
-    def remove(self, encoded: bytes) -> None:
-        """One that there was is gone."""
-        key = self._key_of(encoded)
-        entries = self._of[key]
-        entries.discard(encoded)
-        if not entries:
-            del self._of[key]
+    def change(self, come: Iterable[bytes], gone: Iterable[bytes]) -> None:
+        """Those have come, and these, of which each was there, are gone."""
+        for entry in come:
+            self._of.setdefault(self._key_of(entry), set()).add(entry)
+        for entry in gone:
+            key = self._key_of(entry)
+            entries = self._of[key]
+            entries.discard(entry)
+            if not entries:
+                del self._of[key]
 
     def within(self, of: EntryRange, *, descending: bool) -> Sequence[bytes]:
         """Those of a range, in the order of their map keys, or from the last one down."""
@@ -41,5 +40,4 @@ class EntriesByKey:
         return sorted(found, reverse=descending)
 
     def _key_of(self, encoded: bytes) -> bytes:
-        _, rest = self._decode_first(encoded)
-        return encoded[: len(encoded) - len(rest)]
+        return encoded[: self._length(encoded)]

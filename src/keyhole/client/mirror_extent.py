@@ -48,7 +48,10 @@ class MirrorExtent:
 
     def has_all_of(self, key: bytes) -> bool:
         """Whether all entries of an encoded key are of it."""
-        return key in self._prefixes if self._asked.keys else self.has(key)
+        if self._asked.keys:
+            return key in self._prefixes
+        # The key of all entries of a broadcast state is empty: a range has some of them.
+        return not (self._start or self._stop) or (key != b"" and self.has(key))
 
     def refusal(self) -> MalformedRequest:
         """The error for a key that it is not of."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from keyhole.client.mirror_entries import EntriesByKey
@@ -173,25 +173,20 @@ class MirrorIntake:
             self._sources.clear()
 
     def _apply(self, group: int, staged: _Staged) -> None:
-        rows, delta = self._rows, 0
+        # Nobody else writes: what can be known before is, and readers wait for the rest alone.
+        rows, changes = self._rows, staged.changes
+        before = {key: kept for key, kept in zip(changes, map(rows.get, changes), strict=True) if kept is not None}
+        puts = {key: kept for key, kept in changes.items() if kept is not None}
+        gone = [key for key in before if key not in puts] if len(puts) < len(changes) else []
         with self._lock:
-            by_key = self._by_key
-            for key, kept in staged.changes.items():
-                before = rows.get(key)
-                if before is not None:
-                    delta -= len(key) + len(before) + ENTRY_BYTES
-                if kept is not None:
-                    delta += len(key) + len(kept) + ENTRY_BYTES
-                    rows[key] = kept
-                    if before is None and by_key is not None:
-                        by_key.add(key)
-                elif before is not None:
-                    del rows[key]
-                    if by_key is not None:
-                        by_key.remove(key)
+            rows.update(puts)
+            for key in gone:
+                del rows[key]
+            if (by_key := self._by_key) is not None:
+                by_key.change(puts.keys() - before.keys(), gone)
             self._epochs[group] = max(self._epochs.get(group, NO_STAMP), staged.of)
             self._sources.pop(group, None)
-            self._bytes += delta
+            self._bytes += _size(puts) - _size(before)
 
     def _check_limits(self) -> None:
         staged = self._staged.values()
@@ -201,3 +196,8 @@ class MirrorIntake:
 
     def _nothing_yet(self, asked: Any) -> Any:
         raise InternalError(f"the mirror of {self._name} is read before it has anything, by a bug of Keyhole's")
+
+
+def _size(entries: Mapping[bytes, bytes]) -> int:
+    """About what these entries take in memory, in bytes."""
+    return sum(map(len, entries)) + sum(map(len, entries.values())) + len(entries) * ENTRY_BYTES

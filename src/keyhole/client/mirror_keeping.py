@@ -129,6 +129,13 @@ class MirrorKeeper:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def abandon(self) -> None:
+        """The event loop is closed: what keeps the copy has ended with it, and may have said nothing."""
+        self._end(self._loop_ended())
+
+    def _loop_ended(self) -> ClientClosed:
+        return ClientClosed(f"the event loop of the mirror of {self._name} has ended", state=self._name)
+
     async def _run(self) -> None:
         try:
             await self._keep()
@@ -136,7 +143,7 @@ class MirrorKeeper:
             self._end(error)
         except asyncio.CancelledError:
             # By `end`, or by an event loop that ends.
-            self._end(ClientClosed(f"the event loop of the mirror of {self._name} has ended", state=self._name))
+            self._end(self._loop_ended())
             raise
         except Exception:  # noqa: BLE001 - the top of a task: nobody else would tell those who read
             _log.exception("the mirror of %s has ended", self._name)

@@ -236,8 +236,11 @@ class AsyncMirror(_MirrorReads[A_co]):
     async def close(self) -> None:
         """Ends it, and lets go of the copy. Idempotent. Raises Unsupported: on another event loop than its own."""
         loop = self._loop
-        if forked.process.cut_off or (loop is not None and loop.is_closed()):
-            # Its task is the parent's, or has ended with its event loop.
+        if forked.process.cut_off:
+            # Its task is the parent's.
+            return
+        if loop is not None and loop.is_closed():
+            self._kept.abandon()
             return
         if loop is not None and loop is not running_loop():
             raise Unsupported(
@@ -255,22 +258,22 @@ class AsyncMirror(_MirrorReads[A_co]):
         Raises:
             KeyholeError: As `get`, and as AsyncClient.get.
         """
-        answer = self._held(key, options)
+        answer = self._held_of(key, options)
         if answer is None:
             (answer,) = await self._of.ask([key], options)
         typed = self._answer
         return answer if typed is None else typed(answer)  # type: ignore[return-value]
 
-    def _held(self, key: Key, options: ReadOptions) -> Answer | None:
-        """What the copy has of one key, as `held`."""
+    def _held_of(self, key: Key, options: ReadOptions) -> Answer | None:
+        """What the copy has of one key, as `_held`."""
         return self._copy().good_enough(key, _bounds(options))
 
     async def fetch_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[A_co]:
         """The values of many keys, in their order, each as `fetch` has it. One request asks for all that need it."""
-        found, lacking = self.held(keys, options)
-        return self.filled(found, lacking, await self._of.ask(list(lacking.values()), options) if lacking else [])
+        found, lacking = self._held(keys, options)
+        return self._filled(found, lacking, await self._of.ask(list(lacking.values()), options) if lacking else [])
 
-    def held(self, keys: Iterable[Key], options: ReadOptions) -> tuple[list[Answer | None], dict[int, Key]]:
+    def _held(self, keys: Iterable[Key], options: ReadOptions) -> tuple[list[Answer | None], dict[int, Key]]:
         """What the copy has of these keys that meets the bounds, and the keys that a server is to be asked for, by
         their index. Asks nobody. Raises as `get`.
         """
@@ -279,7 +282,9 @@ class AsyncMirror(_MirrorReads[A_co]):
         found = [copy.good_enough(key, bounds) for key in wanted]
         return found, {index: wanted[index] for index, answer in enumerate(found) if answer is None}
 
-    def filled(self, found: Sequence[Answer | None], lacking: Mapping[int, Key], asked: Sequence[Answer]) -> list[A_co]:
+    def _filled(
+        self, found: Sequence[Answer | None], lacking: Mapping[int, Key], asked: Sequence[Answer]
+    ) -> list[A_co]:
         """The answers of the copy, and those of a server in their places."""
         of_server = dict(zip(lacking, asked, strict=True))
         answers = [of_server[index] if answer is None else answer for index, answer in enumerate(found)]
@@ -290,9 +295,11 @@ class AsyncMirror(_MirrorReads[A_co]):
 
         Raises:
             EpochNotReached: It has not within the timeout.
+            MalformedRequest: There is no such epoch, or key group.
             KeyholeError: Why the mirror has ended.
         """
         self._copy()
+        _bounds({"min_epoch": epoch})
         await self._kept.reached(epoch, seconds_of("timeout", timeout))
 
     def of_type(self, typed: TypedValues[T]) -> AsyncMirror[TypedAnswer[T]]:
@@ -335,7 +342,7 @@ class Mirror(_MirrorReads[A_co]):
 
     def fetch(self, key: Key, **options: Unpack[ReadOptions]) -> A_co:
         """The value of one key, by the copy where that is good enough. Blocks where it is not. As AsyncMirror.fetch."""
-        answer = self._async._held(key, options)
+        answer = self._async._held_of(key, options)
         if answer is None:
             (answer,) = self._run(lambda: self._asked([key], options))
         typed = self._answer
@@ -343,9 +350,9 @@ class Mirror(_MirrorReads[A_co]):
 
     def fetch_many(self, keys: Iterable[Key], **options: Unpack[ReadOptions]) -> list[A_co]:
         """The values of many keys, in their order. Blocks where a server is asked. As AsyncMirror.fetch_many."""
-        found, lacking = self._async.held(keys, options)
+        found, lacking = self._async._held(keys, options)
         asked = self._run(lambda: self._asked(list(lacking.values()), options)) if lacking else []
-        return self._async.filled(found, lacking, asked)
+        return self._async._filled(found, lacking, asked)
 
     async def _asked(self, keys: Sequence[Key], options: ReadOptions) -> Sequence[Answer]:
         return await self._async._of.ask(keys, options)

@@ -16,6 +16,8 @@ ReadKey = Callable[[bytes], Sequence[Any]]
 
 _MADE: Mapping[KeyType, Callable[[int], Any]] = {KeyType.DATE: date_of_days, KeyType.TIMESTAMP: time_of_micros}
 
+_WIDTHS: Mapping[KeyType, int] = {KeyType.BOOLEAN: 1, **BYTES}
+
 _Take = Callable[[bytes, int], tuple[Any, int]]
 
 
@@ -40,6 +42,23 @@ def key_reader(columns: Sequence[KeyColumn], count: int | None = None) -> ReadKe
         return found
 
     return read
+
+
+def key_length(columns: Sequence[KeyColumn]) -> Callable[[bytes], int]:
+    """Makes what says how many bytes of an encoded key these columns take, the first ones of it.
+
+    Of what is no such key it says anything, or raises ValueError.
+    """
+    widths = [None if column.type in (KeyType.STRING, KeyType.BINARY) else _WIDTHS[column.type] for column in columns]
+
+    def length(encoded: bytes) -> int:
+        at = 0
+        for width in widths:
+            # As `_binary`: the first two zeros are the end.
+            at = encoded.index(b"\0\0", at) + 2 if width is None else at + width
+        return at
+
+    return length
 
 
 def entry_reader(codec: StateCodec) -> Callable[[bytes], tuple[Any, Any]]:
