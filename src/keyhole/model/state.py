@@ -101,6 +101,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
             there is none, or an earlier release has recorded the state, to which all were of version 1.
         updates_topic_id: Kafka's id of the updates topic that feeds the state, in the real-time lane; empty: epochs do.
         keep_epochs: How many epochs readers may ask for by their number, the last one included; 0: KEPT_EPOCHS.
+        index: Names of fields of the value, of each of which servers keep an index.
     """
 
     application: str
@@ -122,6 +123,7 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     class_version: int = 0
     updates_topic_id: str = ""
     keep_epochs: int = 0
+    index: tuple[str, ...] = ()
 
     @property
     def entry_key(self) -> tuple[KeyColumn, ...]:

@@ -181,6 +181,10 @@ class OverlaySnapshot:
         """What is in the store, without what stands over it; closed with this."""
         return self._base
 
+    def keys_over(self, key_group: int, first: bytes, end: bytes | None, *, descending: bool) -> Iterator[bytes]:
+        """The keys, between two storage keys (None: to the last), whose rows stand over the store, or are deleted."""
+        return (key for key, _ in self._overlay.items(key_group, first, end, descending=descending))
+
     def get(self, storage_key: bytes) -> bytes | None:
         (row,) = self.get_many([storage_key])
         return row

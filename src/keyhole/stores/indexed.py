@@ -1,0 +1,394 @@
+"""A store that keeps the indexes of its state, in the same atomic step as the rows. Over any engine.
+
+    apply   customer of order 7: a -> b
+      rows      put     7: {customer: b}
+      index     delete  a, 7         read before: the row that is replaced
+                put     b, 7
+      position of the key group, and of its index entries
+
+An index entry stands in a key group of its own (keyhole.stores.index_entries), beside the rows in the engine's store.
+So a batch of the engine holds both, each of its snapshots has both as of one moment, and every engine can have indexes.
+
+An index is used in a key group only where that key group says that it has all rows. A key group that begins empty says
+so at once, and from then on each write keeps it true: that is how a restore rebuilds it. What was there before the
+index was declared is added by `build`, some thousand rows at a time, while rows are written and read as ever.
+
+    the index of a key group      kept by writes          asked by scans
+    none                          no                      no
+    being built, up to a key      up to that key          no
+    whole                         yes                     yes
+
+A key group gives its indexes up where a row is of a newer schema than the descriptor's, or where a key has no room
+beside a value. Scans read its rows then, until the state is declared anew or opened again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+
+from keyhole.encoding.indexed_fields import (
+    INDEX_GROUPS,
+    IndexedField,
+    IndexedRows,
+    UnreadableRowError,
+    Values,
+    indexed_fields,
+)
+from keyhole.encoding.key_codec import end_of_prefix
+from keyhole.encoding.storage_key import GROUP_BYTES, group_of
+from keyhole.model.epoch import START, Position
+from keyhole.model.state import StateDescriptor
+from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreSize
+from keyhole.stores.index_entries import (
+    IndexedSnapshot,
+    NoRoomError,
+    counted,
+    entries_of,
+    index_group,
+    indexes_in,
+    place_of,
+    rows_behind,
+    rows_counted,
+)
+from keyhole.stores.index_steps import IndexedGroup, IndexStep
+
+_log = logging.getLogger(__name__)
+
+BUILD_ENTRIES = 4_000
+"""Added or removed in one step of `build`: some tens of milliseconds."""
+
+
+class IndexedStore:
+    """See the module's text, and base.Store. `declare` and `build` are the writer thread's, too.
+
+    Args:
+        store: Closed with this one. All that changes it goes through here.
+        descriptor: The state's.
+        build_entries: See BUILD_ENTRIES.
+
+    Raises:
+        ValueMismatch: See indexed_fields.
+        KeyholeError: The store fails.
+    """
+
+    def __init__(self, store: Store, descriptor: StateDescriptor, build_entries: int = BUILD_ENTRIES) -> None:
+        self._store = store
+        self._build_entries = build_entries
+        self._name = f"{descriptor.application}/{descriptor.state}"
+        self._may_have = descriptor.key_groups <= INDEX_GROUPS
+        self._fields: tuple[IndexedField, ...] = ()
+        self._values: Callable[[list[bytes | None]], list[Values]] = lambda _: []
+        self._groups: dict[int, IndexedGroup] = {}
+        self._positions: dict[int, Position] = {}
+        # Key groups that `build` has not looked at.
+        self._todo: set[int] = set()
+        # What is above is what the store has.
+        self._known = False
+        # Whether there may be index entries. Read by other threads.
+        self._has_entries = True
+        self.declare(descriptor)
+
+    @property
+    def max_key_bytes(self) -> int:
+        return self._store.max_key_bytes
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether it keeps indexes, or has what is left of some. Any thread."""
+        return self._has_entries
+
+    def snapshot(self) -> Snapshot:
+        return IndexedSnapshot(self._store.snapshot()) if self._has_entries else self._store.snapshot()
+
+    def size(self) -> StoreSize:
+        """As base.Store has it. While an index is removed, `entries` counts what is left of it."""
+        size = self._store.size()
+        if not self._has_entries:
+            return size
+        return StoreSize(max(0, size.entries - sum(of.entries for of in list(self._groups.values()))), size.bytes)
+
+    def close(self) -> None:
+        self._store.close()
+
+    # --- what is declared -----------------------------------------------------------------------------------------
+
+    def declare(self, descriptor: StateDescriptor) -> None:
+        """The state has the descriptor's indexes from now on, and no others.
+
+        Those that are new are asked once they are built; those that are gone, never again.
+
+        Raises:
+            ValueMismatch: See indexed_fields. Nothing has changed.
+            KeyholeError: The store fails, and must be opened again.
+        """
+        fields = indexed_fields(descriptor)
+        if not self._may_have:
+            self._has_entries = False
+            return
+        # First, for snapshots of other threads.
+        self._has_entries = True
+        if not self._known:
+            self._look()
+        if fields:
+            self._values = IndexedRows(descriptor, fields).values
+        self._fields = fields
+        step = IndexStep()
+        for number, before in self._groups.items():
+            of = before.copy()
+            gone = of.rows.keys() - self._declared
+            # At once: from here on writes don't keep them.
+            step.deletes += [place_of(number, index) for index in gone]
+            of.left |= gone | of.building.keys()
+            of.rows = {index: rows for index, rows in of.rows.items() if index not in gone}
+            of.building, of.cursor, of.given_up = {}, b"", False
+            step.groups[number] = of
+        if step.deletes:
+            self._write(Batch(), step)
+        self._groups.update(step.groups)
+        self._todo = set(self._positions) | set(self._groups)
+        self._has_entries = bool(fields or self._groups)
+
+    @property
+    def _declared(self) -> frozenset[bytes]:
+        return frozenset(of.id for of in self._fields)
+
+    def _look(self) -> None:
+        """What the store has: its key groups, and the indexes in them."""
+        untrue: list[bytes] = []
+        snapshot = self._store.snapshot()
+        try:
+            stored = snapshot.positions()
+            self._positions = {group: at for group, at in stored.items() if group < INDEX_GROUPS}
+            self._groups = {}
+            for group in stored.keys() - self._positions.keys():
+                number, position = group - INDEX_GROUPS, stored[group]
+                found = {index: rows_counted(snapshot, number, index) for index in indexes_in(snapshot, number)}
+                rows = {index: of for index, of in found.items() if of is not None}
+                if position != self._positions.get(number):
+                    # A release that knows no indexes has written rows: they have moved on alone.
+                    untrue += [place_of(number, index) for index in rows]
+                    rows = {}
+                self._groups[number] = IndexedGroup(position, rows, frozenset(found.keys() - rows.keys()))
+        finally:
+            snapshot.close()
+        if untrue:
+            at = {group: Advance(stored[group], stored[group]) for group in map(group_of, untrue)}
+            self._store.apply(Batch(deletes=sorted(untrue), advances=at))
+        self._todo = set(self._positions) | set(self._groups)
+        self._known = True
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+
+    def apply(self, batch: Batch) -> None:
+        """See base.Store: the indexes change in the same step. Of rows that have one, those that they replace are read.
+
+        Raises likewise.
+        """
+        if not self._known and self._has_entries:
+            self._look()
+        self._write(batch, self._step(batch) if self._has_entries else IndexStep())
+
+    def _write(self, batch: Batch, step: IndexStep) -> None:
+        """A batch of rows, and a step of index entries, all or nothing."""
+        advances: Mapping[int, Advance] = batch.advances
+        puts, deletes = batch.puts, batch.deletes
+        if step.groups:
+            advances = dict(advances)
+            for number, of in step.groups.items():
+                before = self._groups[number].position if number in self._groups else START
+                of.position = advances[number].after if number in advances else self._positions.get(number, START)
+                advances[index_group(number)] = Advance(before, of.position)
+            # Behind all rows, as their key groups are.
+            puts, deletes = [*puts, *sorted(step.puts)], [*deletes, *sorted(step.deletes)]
+            batch = Batch(puts, deletes, advances)
+        # Where it fails, it may have been done: then the store is asked.
+        self._known, known = False, self._known
+        self._store.apply(batch)
+        self._known = known
+        self._groups.update(step.groups)
+        self._positions.update(
+            {
+                number: advance.after
+                for number, advance in advances.items()
+                if not self._may_have or number < INDEX_GROUPS
+            }
+        )
+
+    def _step(self, batch: Batch) -> IndexStep:
+        step = IndexStep()
+        fresh = self._begun(batch)
+        for number in batch.advances:
+            of = self._groups.get(number)
+            if number in fresh:
+                step.groups[number] = IndexedGroup(rows=dict.fromkeys(self._declared, 0))
+            elif of is not None and of.is_kept:
+                step.groups[number] = of.copy()
+        if not step.groups:
+            return step
+        changes: dict[int, list[tuple[bytes, bytes | None]]] = {number: [] for number in step.groups}
+        for change in itertools.chain(batch.puts, ((key, None) for key in batch.deletes)):
+            if (of_group := changes.get(group_of(change[0]))) is not None:
+                of_group.append(change)
+        snapshot = self._store.snapshot()
+        try:
+            for number, of_group in changes.items():
+                self._change(step, number, of_group, None if number in fresh else snapshot)
+        finally:
+            snapshot.close()
+        return step
+
+    def _begun(self, batch: Batch) -> set[int]:
+        """The key groups that begin with the batch: what is to be in their indexes is in it."""
+        if not self._fields:
+            return set()
+        begun = {
+            number
+            for number, advance in batch.advances.items()
+            if advance.before == START and number not in self._positions
+        }
+        for number in begun & self._groups.keys():
+            # Of rows that are gone; a crash came between the two.
+            self._drop_indexes(number)
+        return begun
+
+    def _change(
+        self, step: IndexStep, number: int, changes: Sequence[tuple[bytes, bytes | None]], stored: Snapshot | None
+    ) -> None:
+        """Adds what changes of a key group's rows mean to its indexes.
+
+        Args:
+            stored: Before them; None: the key group was empty.
+        """
+        of = step.groups[number]
+        keys = [key for key, _ in changes]
+        puts, deletes = [], []
+        try:
+            afters = self._values([row for _, row in changes])
+            befores = None if stored is None else self._values(stored.get_many(keys))
+            for at, field in enumerate(self._fields):
+                if field.id not in of.rows and field.id not in of.building:
+                    continue
+                place = place_of(number, field.id)
+                before = repeat(None) if befores is None else befores[at]
+                changed: Iterable[tuple[bytes, bytes | None, bytes | None]]
+                changed = zip(keys, before, afters[at], strict=False)
+                if field.id in of.building:
+                    # What is behind the cursor is not in the index yet.
+                    changed = filter(lambda change: change[0] <= of.cursor, changed)
+                others = [(key[GROUP_BYTES:], old, new) for key, old, new in changed if old != new]
+                gone = [place + old + key for key, old, _ in others if old is not None]
+                come = entries_of(place, ((new, key) for key, _, new in others if new is not None), self.max_key_bytes)
+                more = len(come) - len(gone)
+                if field.id in of.building:
+                    of.building[field.id] += more
+                elif more or stored is None:
+                    of.rows[field.id] += more
+                    puts.append((place, counted(of.rows[field.id])))
+                puts += come
+                deletes += gone
+        except (UnreadableRowError, NoRoomError) as error:
+            self._give_up(step, number, error)
+        else:
+            step.puts += puts
+            step.deletes += deletes
+
+    def _give_up(self, step: IndexStep, number: int, error: Exception) -> None:
+        why = "a key is too long" if isinstance(error, NoRoomError) else "a row is of no schema that is known here"
+        _log.warning(
+            "the indexes of a key group are not kept; scans read all of its rows until the state is opened again",
+            extra={"state": self._name, "key_group": number, "why": why},
+        )
+        step.give_up(number, step.groups[number])
+
+    def drop_key_group(self, key_group: int) -> None:
+        """See base.Store. Its index entries go first: rows without these are right, not the other way round."""
+        if self._has_entries:
+            self._drop_indexes(key_group)
+        self._known, known = False, self._known
+        self._store.drop_key_group(key_group)
+        self._known = known
+        self._positions.pop(key_group, None)
+
+    def _drop_indexes(self, number: int) -> None:
+        self._known, known = False, self._known
+        self._store.drop_key_group(index_group(number))
+        self._known = known
+        self._groups.pop(number, None)
+
+    # --- what is built and removed --------------------------------------------------------------------------------
+
+    def build(self) -> bool:
+        """Takes one step of what is to be added to new indexes, and removed of those that are gone.
+
+        Returns:
+            Whether there may be more to do. False also where there is none.
+
+        Raises:
+            StoreFull: It can be tried again; scans read all rows until then.
+        """
+        if self._has_entries and not self._known:
+            self._look()
+        while self._todo:
+            number = next(iter(self._todo))
+            if self._built(number):
+                return True
+            self._todo.discard(number)
+        self._has_entries = bool(self._fields or self._groups)
+        return False
+
+    def _built(self, number: int) -> bool:
+        """Takes a step in a key group. Returns False where it has nothing left to do."""
+        of = self._groups.get(number)
+        if of is not None and of.left:
+            self._remove(number, of.copy(), min(of.left))
+            return True
+        if of is not None and not of.is_kept and not self._fields:
+            self._drop_indexes(number)
+            return False
+        if number not in self._positions or (of is not None and of.given_up):
+            return False
+        missing = [field for field in self._fields if of is None or field.id not in of.rows]
+        if missing:
+            self._add(number, IndexedGroup() if of is None else of.copy(), missing)
+        return bool(missing)
+
+    def _remove(self, number: int, of: IndexedGroup, index: bytes) -> None:
+        place = place_of(number, index)
+        snapshot = self._store.snapshot()
+        try:
+            items = snapshot.items(index_group(number), place, end_of_prefix(place))
+            keys = [key for key, _ in itertools.islice(items, self._build_entries)]
+        finally:
+            snapshot.close()
+        if len(keys) < self._build_entries:
+            of.left -= {index}
+        self._write(Batch(), IndexStep(deletes=keys, groups={number: of}))
+
+    def _add(self, number: int, of: IndexedGroup, missing: Sequence[IndexedField]) -> None:
+        if not of.building:
+            of.building, of.cursor = {field.id: 0 for field in missing}, b""
+        snapshot = self._store.snapshot()
+        try:
+            entries, more = rows_behind(snapshot, number, of.cursor, self._build_entries)
+        finally:
+            snapshot.close()
+        step = IndexStep(groups={number: of})
+        try:
+            for values, field in zip(self._values([row for _, row in entries]), self._fields, strict=True):
+                if field.id in of.building:
+                    pairs = ((new, key[GROUP_BYTES:]) for (key, _), new in zip(entries, values, strict=True) if new)
+                    come = entries_of(place_of(number, field.id), pairs, self.max_key_bytes)
+                    of.building[field.id] += len(come)
+                    step.puts += come
+        except (UnreadableRowError, NoRoomError) as error:
+            step.puts.clear()
+            self._give_up(step, number, error)
+        else:
+            of.cursor = entries[-1][0] if entries else of.cursor
+            if not more:
+                step.puts += [(place_of(number, index), counted(rows)) for index, rows in of.building.items()]
+                of.rows, of.building, of.cursor = of.rows | of.building, {}, b""
+        self._write(Batch(), step)
