@@ -17,6 +17,7 @@ from keyhole.v1 import state_pb2
 from services.state_server.read.bounds_check import BoundsCheck
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.held_snapshot import HeldSnapshot
+from services.state_server.read.indexed_scans import FoundEntries, IndexedScan
 from services.state_server.read.kept_epochs import KeptEpoch, KeptEpochs
 from services.state_server.read.map_ranges import entries_of_map_keys
 from services.state_server.read.standing import Standing, as_of_its_epoch
@@ -224,12 +225,14 @@ class Copy:
         key_length: Callable[[bytes], int] = len,
         *,
         descending: bool,
+        indexed: IndexedScan | None = None,
     ) -> Scanned:
         """The entries of a range, whose key group must be covered, as of now however long they are read.
 
         Args:
             show: None: readers get what is stored.
             key_length: How many bytes of a storage key come before the map key.
+            indexed: What may be left out; the range is a whole key group, or a part of it. None: nothing.
 
         Raises:
             Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
@@ -245,8 +248,10 @@ class Copy:
         held = shared.hold()
         group = group_of(within.prefix)
         items = functools.partial(held.snapshot.items, group, descending=descending)
-        entries: Iterator[tuple[bytes, bytes | None]]
-        if within.is_of_map_keys:
+        entries: FoundEntries
+        if indexed is not None:
+            entries = indexed.entries(held.snapshot, within, descending=descending)
+        elif within.is_of_map_keys:
             entries = entries_of_map_keys(items, within, key_length, descending=descending)
         else:
             entries = items(within.start, within.stop)

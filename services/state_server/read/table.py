@@ -10,11 +10,15 @@ import msgspec
 
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.envelope import Visible
+from keyhole.encoding.index_ranges import indexed_values
+from keyhole.encoding.indexed_fields import indexed_fields
+from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady, Unsupported
 from keyhole.metrics.counters import ReadCounts
 from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.evolution import succeeds
+from keyhole.model.predicates import Predicate
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc.frames import FRAME_BYTES
@@ -27,6 +31,7 @@ from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
 from services.state_server.read.held_snapshot import HeldSnapshot
+from services.state_server.read.indexed_scans import IndexedScan, IndexRule
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
@@ -53,6 +58,7 @@ class Table:
         given: What this server was given of the state, to own and to follow.
         changes: What changes, for those who watch.
         feed: How far updates are applied; None: the state is not fed by updates.
+        index_rule: When its scans use an index.
     """
 
     def __init__(self, server: str, descriptor: StateDescriptor, store: Store, lease: Lease) -> None:
@@ -60,6 +66,8 @@ class Table:
         self.store = store
         self.codec = StateCodec(descriptor)
         self.descriptor = descriptor
+        self.index_rule = IndexRule()
+        self._indexed = indexed_fields(descriptor)
         self.progress = RestoreProgress()
         self.feed: FeedProgress | None = None
         self.changes = Changes()
@@ -79,8 +87,8 @@ class Table:
         if descriptor == self.descriptor or not succeeds(descriptor, self.descriptor):
             return False
         # First: where it can't be made, nothing has changed.
-        self.codec = StateCodec(descriptor)
-        self.descriptor = descriptor
+        codec, indexed = StateCodec(descriptor), indexed_fields(descriptor)
+        self.codec, self.descriptor, self._indexed = codec, descriptor, indexed
         self._visibility.describe(descriptor)
         self.owned.kept.keep_at_most(_kept_epochs(descriptor))
         return True
@@ -199,8 +207,20 @@ class Table:
         ]
         return merged(parts[0], parts[1], mine)
 
-    def scan(self, within: EntryRange, bounds: ReadBounds = _ANY, *, descending: bool = False) -> Scanned:
+    def scan(
+        self,
+        within: EntryRange,
+        bounds: ReadBounds = _ANY,
+        *,
+        descending: bool = False,
+        where: Predicate | None = None,
+        limit: int = 0,
+    ) -> Scanned:
         """Entries of one key, or of a key group, of one epoch, which later ones don't change. Close it.
+
+        Args:
+            where: By which the caller selects what it is given; what it can't be true of may be left out.
+            limit: How many of those the caller takes at most; 0: all.
 
         Raises:
             KeyTooLong: A key longer than the store takes: no entry of it can be there.
@@ -216,8 +236,12 @@ class Table:
             copy = self.standby
         else:
             raise self.refusal()
-        show = self._visibility.show()
-        return copy.scan(within, bounds, show, self.codec.prefix_length, descending=descending)
+        show, length, indexed = self._visibility.show(), self.codec.prefix_length, None
+        # The entries of one key, or of some map keys under each, are fewer than what an index would find.
+        if where is not None and self._indexed and len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
+            asked = indexed_values(bound(where, self.descriptor), self._indexed)
+            indexed = IndexedScan(asked, limit, self.index_rule) if asked else None
+        return copy.scan(within, bounds, show, length, descending=descending, indexed=indexed)
 
     def _check_as_of(self, bounds: ReadBounds) -> None:
         if bounds.as_of and self.descriptor.updates_topic_id:

@@ -15,6 +15,7 @@ from keyhole.model.epoch import START, Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import Batch, Snapshot, Store
+from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.pieces import apply_pieces
 from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
@@ -56,6 +57,7 @@ class StateReplica:
         sweeper: None: nothing expires, and no deletion is remembered.
         applied: None: the state is not fed by updates.
         changed: What was written, and is to be told to those who watch.
+        indexes: The store, where it keeps indexes; None: it is one of a test's own.
     """
 
     descriptor: StateDescriptor
@@ -66,6 +68,7 @@ class StateReplica:
     sweeper: Sweeper | None = None
     applied: Applied | None = None
     changed: list[GroupEpoch] = field(default_factory=list)
+    indexes: IndexedStore | None = None
     _positions: dict[int, Position] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -85,6 +88,8 @@ class StateReplica:
         """
         if succeeds(descriptor, self.descriptor):
             check_usable(descriptor)
+            if self.indexes is not None:
+                self.indexes.declare(descriptor)
             self.descriptor, self.merge = descriptor, merge_of(descriptor)
             if self.sweeper is not None and (lives := lifetime(descriptor)) is not None:
                 self.sweeper.lives = lives
@@ -110,6 +115,14 @@ class StateReplica:
         """
         self.store.apply(batch)
         self._positions.update({group: advance.after for group, advance in batch.advances.items()})
+
+    def build_indexes(self) -> bool:
+        """Takes a step of what is to be added to new indexes, and removed of old ones. Returns whether there is more.
+
+        Raises:
+            StoreFull: It can be tried again.
+        """
+        return self.indexes is not None and self.indexes.build()
 
     def take_changed(self) -> list[GroupEpoch]:
         """What was written since this was asked last, as far as it was kept."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.row_codec import check_usable
 from keyhole.model.state import StateDescriptor
+from keyhole.stores.indexed import IndexedStore
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
@@ -23,12 +25,15 @@ def open_state(application: str, descriptor: StateDescriptor, settings: HostSett
         KeyholeError: The store can't be opened, or fails right then. It is closed: it can be tried again.
     """
     check_usable(descriptor)
+    indexed_fields(descriptor)
     store = settings.engine.open(application, descriptor.state, descriptor.topic_id)
     try:
-        state = StateReplica.open(descriptor, store, Table(settings.server, descriptor, store, lease))
+        indexes = IndexedStore(store, descriptor)
+        state = StateReplica.open(descriptor, indexes, Table(settings.server, descriptor, indexes, lease))
     except BaseException:
         store.close()  # or whoever tries it again would find it open
         raise
+    state.indexes = indexes
     if descriptor.updates_topic_id:
         state.applied = FedState(state, settings.clock)
     return state

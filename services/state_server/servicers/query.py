@@ -128,7 +128,11 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         asked = RequestedAggregates(table.descriptor, request, select) if request.aggregates else None
         known, sent = len(within.prefix), False
         with (
-            self._scans.open(lambda: table.scan(within, bounds, descending=is_descending(request))) as scanned,
+            self._scans.open(
+                lambda: table.scan(
+                    within, bounds, descending=is_descending(request), where=select.where, limit=request.limit
+                )
+            ) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as found,
             closing(mine.timed(found)) as pages,
         ):

@@ -23,6 +23,7 @@ from services.state_server.read.watcher import GroupEpoch
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.open_state import open_state
 from services.state_server.write.host_thread import HostThread
+from services.state_server.write.index_building import IndexBuilding
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class QueryStates:
         self.lease = lease
         self._thread = thread
         self._settings = settings
+        self._indexes = IndexBuilding(thread, settings.clock)
         # Those that are in the log already.
         self._unusable: dict[str, StateDescriptor] = {}
         self._views_taken = 0
@@ -141,11 +143,13 @@ class QueryStates:
                 self._tables.pop((self._application, descriptor.state)).close()
                 del self.hosted[descriptor.state]
                 forget(descriptor.state)
+                self._indexes.forget(descriptor.state)
                 await self._thread.call(current.store.close)
             self._check_feeder(descriptor)
             state = await self._thread.call(open_state, self._application, descriptor, self._settings, self.lease)
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
+            self._indexes.look(state)
 
     def _check_feeder(self, descriptor: StateDescriptor) -> None:
         other = self._tables.get((self._application, descriptor.state))
@@ -160,6 +164,7 @@ class QueryStates:
         """
         if descriptor != state.descriptor:
             await self._thread.call(state.evolve, descriptor)
+            self._indexes.look(state)
         if state.table.evolve(descriptor):
             self._settings.changed()
 
@@ -271,6 +276,7 @@ class QueryStates:
 
     def withdraw(self) -> None:
         """Nothing of them is read any more. Event loop. Idempotent."""
+        self._indexes.close()
         for name, state in self.hosted.items():
             state.table.close()
             if self._tables.get((self._application, name)) is state.table:

@@ -103,6 +103,7 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         options.key_groups or DEFAULT_KEY_GROUPS,
         RecordFormat(options.format),
         source_columns(options.reduce),
+        tuple(options.index),
     )
 
 

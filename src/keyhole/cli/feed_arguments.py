@@ -56,6 +56,7 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     kind.add_argument("--max-length", type=count, metavar="N", help="a list of the last N rows of each key")
     kind.add_argument("--order-by", metavar="COLUMN", help="the row of its highest value counts, not the last one")
     kind.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long after its last row an entry is kept")
+    _add_columns(kind, "--index", "FIELD", "of the value, by which scans find rows; may be repeated")
     kind.add_argument(
         "--key-groups", type=count, metavar="N", help="the parts in which servers share it (64); they stay for good"
     )

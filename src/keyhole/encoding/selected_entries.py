@@ -27,11 +27,13 @@ class SelectedEntries:
 
     Attributes:
         tests: Not all entries are selected.
+        where: By what they are; None: all are.
         cost: About how many times longer an entry takes than one that is tested by few comparisons.
     """
 
     def __init__(self, descriptor: StateDescriptor, selection: Selection, *, as_json: bool = False) -> None:
         where, fields = selection.where, selection.fields
+        self.where = where
         self.tests = where is not None
         self.cost = 1 if where is None else max(1, part_count(where) // _FEW_PARTS)
         self._filter = None if where is None else EntryFilter(descriptor, where)

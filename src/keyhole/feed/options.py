@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.reducers import parse, problems, reduced
 from keyhole.encoding.value_types import value_type
 from keyhole.errors import InvalidConfiguration, ValueMismatch
@@ -67,6 +68,7 @@ class FeedOptions:
         max_length: The state is a list of the last so many rows of a key; 0: it is none.
         ttl_ms: See StateDescriptor.
         columns: The column of the records that each of `value` is made of; empty: they are called alike.
+        index: See StateDescriptor.
     """
 
     application: str
@@ -81,6 +83,7 @@ class FeedOptions:
     key_groups: int = DEFAULT_KEY_GROUPS
     format: RecordFormat = RecordFormat.JSON
     columns: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
 
     @property
     def kind(self) -> StateKind:
@@ -133,7 +136,7 @@ def describe(options: FeedOptions) -> StateDescriptor:
 
     Raises:
         InvalidConfiguration: The options contradict each other, or themselves.
-        ValueMismatch: A column is of a type that can't be stored or reduced.
+        ValueMismatch: A column is of a type that can't be stored or reduced, or that there can be no index of.
     """
     checked_name("the application's name", options.application, "choose another one")
     checked_name("the state's name", options.state, "choose another one")
@@ -157,7 +160,9 @@ def describe(options: FeedOptions) -> StateDescriptor:
         map_key=options.map_key,
         ttl_ms=options.ttl_ms,
         max_length=options.max_length,
+        index=options.index,
     )
+    indexed_fields(descriptor)
     StateCodec(descriptor)  # refuses what no reader could read
     return descriptor
 

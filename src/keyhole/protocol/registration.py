@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import StateChanged, StateConflict
 from keyhole.model.evolution import evolved
@@ -19,17 +20,20 @@ _ENCODED = ("value", "binary")
 def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDescriptor:
     """The state as it is to be, from what the control topic knows of it (None: nothing) and what the job declares.
 
-    Its value may have evolved (keyhole.model.evolution); `ttl_ms`, `max_length` and `keep_deleted_ms` are as declared.
+    Its value may have evolved (keyhole.model.evolution); `ttl_ms`, `max_length`, `keep_deleted_ms` and `index` are as
+    declared.
 
     Raises:
         StateConflict: Another query of the application feeds it.
         StateChanged: It can't become that; the message says what differs and what to do.
-        ValueMismatch: No server or reader could use it: once it is on record, it could not be taken back.
+        ValueMismatch: No server or reader could use it: once it is on record, it could not be taken back. Or it has an
+            index that can't be.
     """
     if stored is not None:
         _check_unchanged(stored, wanted)
         wanted = evolved(stored, wanted)
     check_usable(wanted)
+    indexed_fields(wanted)
     return wanted
 
 

@@ -56,6 +56,7 @@ def descriptor_to_proto(descriptor: StateDescriptor) -> state_pb2.StateDescripto
         class_version=descriptor.class_version,
         updates_topic_id=descriptor.updates_topic_id,
         keep_epochs=descriptor.keep_epochs,
+        index=descriptor.index,
     )
 
 
@@ -120,6 +121,7 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
         class_version=message.class_version,
         updates_topic_id=message.updates_topic_id,
         keep_epochs=message.keep_epochs,
+        index=tuple(message.index),
     )
 
 

@@ -16,8 +16,8 @@ What all states take:
         multiple of `spark.sql.shuffle.partitions`, and a stream grouped by the key needs no second shuffle.
     standbys: On how many other state servers each key group has a copy, if there are as many: it answers when the owner
         is away, and takes over when the owner is lost. Default: 0.
-    keep_epochs: How many epochs readers can ask for by their number, the last one included (default 3, at most 100). A
-        server keeps the pages of its store that have changed since.
+    keep_epochs: How many epochs readers can ask for, with the last one (default 3, at most 100). Each keeps old pages.
+    index: The field of the value, or fields, by which scans find rows in an index. Not of `exposed`.
     ttl: How long an entry lives after it was last written (timedelta); default: until it is deleted.
     ttl_clock: The time by which it lives: "processing_time" (default), or "event_time", the query's watermark.
     op: The column that says what a row does: "put" (also where it is null), "delete", and in maps and lists "clear"; in

@@ -222,6 +222,7 @@ class StateDescriptor(_message.Message):
     CLASS_VERSION_FIELD_NUMBER: _builtins.int
     UPDATES_TOPIC_ID_FIELD_NUMBER: _builtins.int
     KEEP_EPOCHS_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     state: _builtins.str
     query: _builtins.str
@@ -262,6 +263,10 @@ class StateDescriptor(_message.Message):
     def earlier(self) -> _containers.RepeatedCompositeFieldContainer[Global___ValueSchema]:
         """The schemas that `value` evolved from: stored rows may be of any of them, and say of which by their version."""
 
+    @_builtins.property
+    def index(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of fields of the value: of each of them servers keep an index, by which scans find rows."""
+
     def __init__(
         self,
         *,
@@ -284,10 +289,11 @@ class StateDescriptor(_message.Message):
         class_version: _builtins.int = ...,
         updates_topic_id: _builtins.str = ...,
         keep_epochs: _builtins.int = ...,
+        index: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "class_version", b"class_version", "earlier", b"earlier", "keep_deleted_ms", b"keep_deleted_ms", "keep_epochs", b"keep_epochs", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "updates_topic_id", b"updates_topic_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "class_version", b"class_version", "earlier", b"earlier", "index", b"index", "keep_deleted_ms", b"keep_deleted_ms", "keep_epochs", b"keep_epochs", "key", b"key", "key_groups", b"key_groups", "kind", b"kind", "map_key", b"map_key", "max_length", b"max_length", "order_by", b"order_by", "query", b"query", "reducers", b"reducers", "state", b"state", "topic_id", b"topic_id", "ttl_clock", b"ttl_clock", "ttl_ms", b"ttl_ms", "updates_topic_id", b"updates_topic_id", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

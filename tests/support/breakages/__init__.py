@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.breakages.breakage import Breakage
 from tests.support.breakages.client import CLIENT
 from tests.support.breakages.feeding import FEEDING
+from tests.support.breakages.indexes import INDEXES
 from tests.support.breakages.kinds import KINDS
 from tests.support.breakages.protocol import PROTOCOL
 from tests.support.breakages.realtime import REALTIME
@@ -33,4 +34,5 @@ BREAKAGES: tuple[Breakage, ...] = (
     *FEEDING,
     *UP,
     *WATCHES,
+    *INDEXES,
 )

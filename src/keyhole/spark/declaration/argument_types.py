@@ -35,7 +35,7 @@ def wrong_names(argument: str, names: Sequence[object]) -> Iterator[str]:
 
 def wrong_types(of: Declaration) -> Iterator[str]:
     """What is wrong with the types of a declaration's arguments."""
-    for argument, names in (("key", of.key), ("map_key", of.map_key), ("value", of.value or ())):
+    for argument, names in (("key", of.key), ("map_key", of.map_key), ("value", of.value or ()), ("index", of.index)):
         yield from wrong_names(argument, names)
     for argument, column in (("order_by", of.order_by), ("op", of.op)):
         if column is not None and not (isinstance(column, str) and column):

@@ -34,7 +34,7 @@ class Declaration:
         versioned: The codec, if there is one, has a version, which readers get with each value.
         class_version: See StateDescriptor.
         keep_deleted_ms: See StateDescriptor.
-        keep_epochs: See StateDescriptor.
+        keep_epochs, index: See StateDescriptor.
         defaults: By field of the value, what rows have in it that were written before there was the field.
     """
 
@@ -61,6 +61,7 @@ class Declaration:
     versioned: bool = False
     class_version: int = 0
     keep_epochs: int = 0
+    index: tuple[str, ...] = ()
 
     def column(self, field: str) -> str:
         """The column that a field of the value is made of."""

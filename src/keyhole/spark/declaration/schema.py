@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import types as spark
 
+from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.spark.declaration.batch_columns import check_told_apart, column_of, read_names, value_names
@@ -31,7 +32,7 @@ def describe(
     Raises:
         KeyMismatch: A key column is missing, or of a type that can't be a key, or has a name that can't be.
         ValueMismatch: There is no value column. Or one is missing, has a name that can't be, or is of a type that can't
-            be stored or reduced. Or a default does not fit its field.
+            be stored or reduced. Or a default does not fit its field, or an index can't be kept.
     """
     check_told_apart(declaration, schema, by_case)
     key = tuple(key_column(declaration, "key", name, schema) for name in declaration.key)
@@ -58,7 +59,7 @@ def describe(
         pairs = zip(fields, declaration.reducers, strict=True)
         fields = tuple(reduced_field(declaration, field, reducer) for field, reducer in pairs)
     fields = with_defaults(declaration, fields)
-    return StateDescriptor(
+    descriptor = StateDescriptor(
         application=application,
         state=declaration.state,
         query=query,
@@ -76,7 +77,10 @@ def describe(
         keep_deleted_ms=declaration.keep_deleted_ms,
         class_version=declaration.class_version,
         keep_epochs=declaration.keep_epochs,
+        index=declaration.index,
     )
+    indexed_fields(descriptor)
+    return descriptor
 
 
 def _check_result(declaration: Declaration, schema: spark.StructType) -> None:

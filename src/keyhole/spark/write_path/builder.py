@@ -28,7 +28,7 @@ from keyhole.model.names import checked_name
 from keyhole.model.state import StateKind, TtlClock
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.failpoints import StepObserver
-from keyhole.spark.declaration.argument_types import wrong_types
+from keyhole.spark.declaration.argument_types import Columns, columns, wrong_types
 from keyhole.spark.declaration.class_version import version_of, version_problems
 from keyhole.spark.declaration.declared import RANKED_KINDS, Declaration
 from keyhole.spark.declaration.deletions import Deletes, keep_deleted_ms
@@ -72,6 +72,7 @@ class StateOptions(QueryOptions, total=False):
     key_groups: int
     standbys: int
     keep_epochs: int
+    index: Columns
     ttl: timedelta | None
     ttl_clock: Literal["processing_time", "event_time"]
     op: str | None
@@ -110,6 +111,7 @@ def build(
     known = (RankedOptions if ranked else StateOptions).__annotations__
     refuse_unknown("operator" if subtasks is not None else kind, options, declared.keys(), known=known)
     codec: ValueCodec | None = given.pop("codec", None)
+    given["index"] = columns(given.pop("index", ()))
     declared |= {"encoded": codec is not None, "versioned": hasattr(codec, "version")}
     told = given.pop("ttl", None), given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
     lives = ttl or ttl_of(state, *told)
@@ -290,6 +292,10 @@ def _problems(of: Declaration) -> Iterator[str]:
     others = {*(value or ()), *((of.order_by,) if of.order_by is not None else ())}
     # What orders a batch's elements needn't be part of them.
     told = set(value or ()) if of.kind is StateKind.LIST else others
+    if len(set(of.index)) < len(of.index):
+        yield f"index names a field twice ({', '.join(of.index)})"
+    if in_key := sorted({*key, *map_key} & set(of.index)):
+        yield f"index names {', '.join(in_key)}, which is part of the key; an index is of fields of the value"
     if twice := sorted({*key, *map_key} & told):
         those = ", ".join(twice)
         if of.kind is StateKind.REDUCING:

@@ -29,6 +29,8 @@ def processor_sink(
         )
     if own := sorted({"op", "delete_when", "codec", "defaults"} & options.keys()):
         raise InvalidConfiguration(f"{', '.join(own)} can't be given: the processor says what is done to its states")
+    if "index" in options:
+        raise InvalidConfiguration("index can't be given: states that a processor exposes have none")
     of_query, of_states = parted(options)
     parts: list[SinkState] = []
     for state in processor.states:

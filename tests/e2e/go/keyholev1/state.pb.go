@@ -462,7 +462,9 @@ type StateDescriptor struct {
 	// Kafka's id of the topic of updates by which the state is fed, in place of epochs; empty: it is fed by epochs.
 	UpdatesTopicId string `protobuf:"bytes,18,opt,name=updates_topic_id,json=updatesTopicId,proto3" json:"updates_topic_id,omitempty"`
 	// How many epochs readers may ask for by their number, the last one included; 0: three.
-	KeepEpochs    uint32 `protobuf:"varint,19,opt,name=keep_epochs,json=keepEpochs,proto3" json:"keep_epochs,omitempty"`
+	KeepEpochs uint32 `protobuf:"varint,19,opt,name=keep_epochs,json=keepEpochs,proto3" json:"keep_epochs,omitempty"`
+	// Names of fields of the value: of each of them servers keep an index, by which scans find rows.
+	Index         []string `protobuf:"bytes,20,rep,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -630,6 +632,13 @@ func (x *StateDescriptor) GetKeepEpochs() uint32 {
 	return 0
 }
 
+func (x *StateDescriptor) GetIndex() []string {
+	if x != nil {
+		return x.Index
+	}
+	return nil
+}
+
 // Who answered, and as of when. Every answer has one.
 type Source struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -771,7 +780,7 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\adefault\x18\x04 \x01(\fR\adefault\"W\n" +
 	"\vValueSchema\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12.\n" +
-	"\x06fields\x18\x02 \x03(\v2\x16.keyhole.v1.ValueFieldR\x06fields\"\xb4\x05\n" +
+	"\x06fields\x18\x02 \x03(\v2\x16.keyhole.v1.ValueFieldR\x06fields\"\xca\x05\n" +
 	"\x0fStateDescriptor\x12 \n" +
 	"\vapplication\x18\x01 \x01(\tR\vapplication\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -795,7 +804,8 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\rclass_version\x18\x11 \x01(\rR\fclassVersion\x12(\n" +
 	"\x10updates_topic_id\x18\x12 \x01(\tR\x0eupdatesTopicId\x12\x1f\n" +
 	"\vkeep_epochs\x18\x13 \x01(\rR\n" +
-	"keepEpochs\"\xcf\x02\n" +
+	"keepEpochs\x12\x14\n" +
+	"\x05index\x18\x14 \x03(\tR\x05index\"\xcf\x02\n" +
 	"\x06Source\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.keyhole.v1.RoleR\x04role\x12\x14\n" +

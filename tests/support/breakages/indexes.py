@@ -1,0 +1,50 @@
+"""Of indexes: what they miss, keep too long, or are asked before they have it."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_STORE = "src/keyhole/stores/indexed.py"
+
+INDEXES = (
+    Breakage(
+        "a row that gets another value keeps its entry of the value before",
+        "stores",
+        _STORE,
+        "            step.deletes += deletes\n",
+        "",
+        ("test_indexed_store.py",),
+    ),
+    Breakage(
+        "an index that is removed is still asked while nobody keeps it",
+        "stores",
+        _STORE,
+        "            step.deletes += [place_of(number, index) for index in gone]\n",
+        "",
+        ("test_indexed_store.py",),
+    ),
+    Breakage(
+        "an index is trusted though an earlier release has written rows without it",
+        "stores",
+        _STORE,
+        "                if position != self._positions.get(number):\n",
+        "                if position is None:\n",
+        ("test_indexed_store.py",),
+    ),
+    Breakage(
+        "what stands over a store is not found by an index of the store",
+        "stores",
+        "services/state_server/read/indexed_scans.py",
+        "                keys = _each_once(heapq.merge(keys, over, reverse=descending))\n",
+        "                keys = (key for key in keys if over)\n",
+        ("test_index_use.py",),
+    ),
+    Breakage(
+        "rows that equal a bound that has no value of its own are left out",
+        "stores",
+        "src/keyhole/encoding/index_ranges.py",
+        "operator is ComparedBy.LESS and to.exact else",
+        "operator is ComparedBy.LESS else",
+        ("test_index_use.py",),
+    ),
+)
