@@ -49,7 +49,7 @@ async def until_rows_are_done(messages: AsyncGenerator[Message]) -> int:
     count = 0
     async with asyncio.timeout(LONG_SECONDS):
         async for message in messages:
-            count += 0 if message.sent is None else len(message.sent.keys)
+            count += sum(len(sent.keys) for sent in message.sent)
             if message.snapshot_done:
                 break
     return count
@@ -64,7 +64,7 @@ async def test_who_does_not_read_its_rows_keeps_no_snapshot_and_nobody_waiting()
         given = 0
         while not given:
             message = await anext(idle)
-            given += 0 if message.sent is None else len(message.sent.keys)
+            given += sum(len(sent.keys) for sent in message.sent)
         async with aclosing(watching(hosted, snapshots).messages()) as reading:
             assert await until_rows_are_done(reading) == len(rows(1.0))
         await eventually(lambda: not snapshots._turn.locked())
@@ -142,8 +142,8 @@ async def test_rows_may_take_longer_than_a_token_lives_and_what_changes_of_them_
             async with aclosing(watching(hosted, snapshots, place).messages()) as messages:
                 async for message in messages:
                     token = message.token or token
-                    if message.sent is not None:
-                        given |= zip(message.sent.keys, message.sent.rows, strict=True)
+                    if message.sent:
+                        given |= [row for sent in message.sent for row in zip(sent.keys, sent.rows, strict=True)]
                         # Its reader takes a minute, and now and then the first row changes.
                         hosted.clock.advance(60.0)
                         hosted.host.lease.confirm()
@@ -171,11 +171,11 @@ async def test_who_waits_for_a_snapshot_or_for_the_changelog_says_so() -> None:
     snapshots = WatchSnapshots(1, LONG_SECONDS)
     async with aclosing(watching(hosted, snapshots).messages()) as waits:
         async with aclosing(watching(hosted, snapshots).messages()) as holds:
-            while (await anext(holds)).sent is None:
+            while not (await anext(holds)).sent:
                 pass
             async with asyncio.timeout(LONG_SECONDS):
                 for _ in range(3):
-                    assert (await anext(waits)).sent is None
+                    assert not (await anext(waits)).sent
         assert await until_rows_are_done(waits) == len(rows(1.0))
     assert not snapshots._turn.locked()
     # One that gives its place up takes nobody's turn.
@@ -197,9 +197,9 @@ async def test_who_waits_for_a_snapshot_or_for_the_changelog_says_so() -> None:
         asyncio.timeout(LONG_SECONDS),
     ):
         for _ in range(3):
-            assert (await anext(messages)).sent is None
+            assert not (await anext(messages)).sent
         stuck.free.set()
-        while (await anext(messages)).sent is None:
+        while not (await anext(messages)).sent:
             pass
     await hosted.host.close()
 
@@ -239,7 +239,7 @@ async def test_the_rows_of_a_quiet_state_that_is_fed_by_updates_are_all_that_is_
         assert await until_rows_are_done(messages) == len(NAMES)
         # Nor does any of it come as a change.
         message = await anext(messages)
-        assert message.sent is None
+        assert not message.sent
         place = watch_place(message.token, fed.of, 0)
     # Who was given some of the rows goes on with the others.
     first = fed.table.positions()[0]
@@ -284,6 +284,6 @@ async def test_a_watch_does_not_say_that_it_has_a_commit_which_is_under_way() ->
         await hosted.apply(2, rows(2.0))
         assert between.told == [(before_ms, before_ms + 10_000)]
         while (message := await anext(messages)).as_of_ms == before_ms:
-            assert message.sent is not None
+            assert message.sent
         assert message.as_of_ms == before_ms + 10_000
     await hosted.host.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,16 +43,48 @@ class Sent:
             self.expires.append(0 if row is None else expires_ms)
 
 
+class Part(NamedTuple):
+    """Of what one epoch has changed in a key group: what can be sent now.
+
+    Attributes:
+        sent: None: only that it goes on.
+        whole: One can go on behind it.
+    """
+
+    sent: Sequence[Sent]
+    whole: bool = True
+
+
+class Gathered:
+    """What the next message has. Key groups of an epoch share one: each costs as much as many changes."""
+
+    def __init__(self, most_bytes: int, most_changes: int) -> None:
+        self._most_bytes, self._most_changes = most_bytes, most_changes
+        self._sent: list[Sent] = []
+
+    def add(self, *sent: Sent) -> bool:
+        """Returns whether it is a message's worth now."""
+        self._sent += sent
+        size, changes = sum(of.size for of in self._sent), sum(len(of.keys) for of in self._sent)
+        return size >= self._most_bytes or changes >= self._most_changes
+
+    def taken(self) -> Sequence[Sent]:
+        """All of it, which is not here any more."""
+        taken, self._sent = self._sent, []
+        return taken
+
+
 class Message(NamedTuple):
     """One message of a watch.
 
     Attributes:
+        sent: In the order in which they are to be taken in.
         token: Empty: what it has is a part of something, after which one can't go on.
         as_of_ms: All that was committed by then was sent.
         stamp: Of the last epoch that is sent to its end.
     """
 
-    sent: Sent | None
+    sent: Sequence[Sent]
     token: str
     as_of_ms: int
     stamp: EpochStamp

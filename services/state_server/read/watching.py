@@ -22,7 +22,7 @@ from keyhole.errors import KeyholeError, NotReady
 from keyhole.model.epoch import NO_EPOCH, START, EpochStamp, Position
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
-from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_messages import Gathered, Message, Part, Sent
 from services.state_server.read.watch_progress import or_none
 from services.state_server.read.watch_rows import entries_of, shown_rows, turns
 from services.state_server.read.watch_selection import WatchSelection
@@ -107,7 +107,7 @@ class Watching:
             beginning = self._asked.place is None or any(mark.below is not None for mark in self._marks.values())
             self._check_reached()
             # So that the caller knows that it is here.
-            yield self._message(None)
+            yield self._message()
             async with aclosing(self._rows()) as rows:
                 async for message in rows:
                     yield message
@@ -120,7 +120,7 @@ class Watching:
                     if attached:
                         # So that its reader knows from the first rows on of which epoch they are.
                         self._up_to_date()
-                    yield self._message(None, snapshot_done=True)
+                    yield self._message(snapshot_done=True)
                 async with aclosing(self._live() if attached else self._catch_up()) as messages:
                     async for message in messages:
                         yield message
@@ -160,7 +160,7 @@ class Watching:
                 server=self._table.server,
             )
 
-    def _message(self, sent: Sent | None, *, whole: bool = True, snapshot_done: bool = False) -> Message:
+    def _message(self, *sent: Sent, whole: bool = True, snapshot_done: bool = False) -> Message:
         self._told_at = self._clock.monotonic()
         as_of_ms = self._times.least(group for group, mark in self._marks.items() if mark.begun)
         token = WatchPlace(self._marks, as_of_ms).token(self._descriptor, self._asked.digest) if whole else ""
@@ -193,7 +193,7 @@ class Watching:
         async with self._snapshots.queued() as queued:
             while not await queued.has_turn(self._progress_left):
                 self._check_here()
-                yield self._message(None)
+                yield self._message()
                 # It keeps its place meanwhile.
                 async with aclosing(self._refresh()) as messages:
                     async for message in messages:
@@ -262,7 +262,7 @@ class Watching:
             if last:
                 self._marks[group] = WatchMark(position.offset, position.epoch, 0, last)
                 if sent.keys or self._progress_left < 0:
-                    yield self._message(sent if sent.keys else None)
+                    yield self._message(*([sent] if sent.keys else []))
                     sent = self._begun(group, position.stamp)
                 if await self._interrupted(held):
                     return
@@ -323,15 +323,15 @@ class Watching:
                 self._check_age(ends)
                 self._check_here()
                 if epoch is None:
-                    yield self._message(None)
+                    yield self._message()
                     continue
                 mark = self._marks[epoch.key_group]
                 changes = epoch.changed(self._watcher.keys_in(epoch.key_group), mark.skip)
                 if below is not None:
                     changes = (change for change in changes if change.key <= below)
                 pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
-                async for message in self._sent(pending, below):
-                    yield message
+                async for part in self._parts(pending, below):
+                    yield self._message(*part.sent, whole=part.whole)
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
@@ -342,12 +342,17 @@ class Watching:
             # At once, where nobody was told yet up to which epoch all was given.
             self._told_at = float("-inf")
         while True:
+            gathered = Gathered(self._limits.page_bytes, self._limits.page_changes)
             while (pending := watcher.take()) is not None:
-                async for message in self._sent(pending, live=True):
-                    yield message
+                async for part in self._parts(pending):
+                    if gathered.add(*part.sent) or not part.whole:
+                        yield self._message(*gathered.taken(), whole=part.whole)
                 if self._progress_left < 0:
-                    # Much has come, and nothing of it was selected.
-                    yield self._message(None)
+                    # Much has come, and little of it was selected.
+                    yield self._message(*gathered.taken())
+            if sent := gathered.taken():
+                self._up_to_date()
+                yield self._message(*sent)
             self._check_here()
             if watcher.error is not None:
                 raise watcher.error
@@ -355,7 +360,7 @@ class Watching:
                 return
             self._up_to_date()
             if (left := self._progress_left) <= 0:
-                yield self._message(None)
+                yield self._message()
             else:
                 await watcher.woken(left)
 
@@ -375,9 +380,7 @@ class Watching:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    async def _sent(
-        self, pending: Pending, below: bytes | None = None, *, live: bool = False
-    ) -> AsyncIterator[Message]:
+    async def _parts(self, pending: Pending, below: bytes | None = None) -> AsyncIterator[Part]:
         limits, group, stamp = self._limits, pending.key_group, pending.after.stamp
         befores = pending.known and self._asked.before
 
@@ -392,10 +395,10 @@ class Watching:
                 await asyncio.sleep(0)
                 if self._progress_left < 0:
                     # What is in `sent` has yet to come.
-                    yield self._message(None, whole=False)
+                    yield Part((), whole=False)
             for change in portion:
                 if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
-                    yield self._message(sent, whole=not pending.partial)
+                    yield Part((sent,), whole=not pending.partial)
                     sent, any_sent = begun(), True
                 sent.add(change.key, change.row, change.before, change.expires_ms)
                 if not pending.partial:
@@ -403,7 +406,5 @@ class Watching:
                     self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
         after = pending.after
         self._marks[group] = WatchMark(after.offset, after.epoch, 0, below)
-        if live:
-            self._up_to_date()
         if sent.keys or any_sent:
-            yield self._message(sent)
+            yield Part((sent,))

@@ -80,9 +80,8 @@ class Watches:
 
 
 def _response(table: Table, message: Message, select: WatchSelection, *, selected: bool) -> pb.WatchResponse:
-    sent = message.sent
     return pb.WatchResponse(
-        changes=[] if sent is None else [_changes(table, sent, select)],
+        changes=[_changes(table, sent, select) for sent in message.sent],
         token=message.token,
         snapshot_done=message.snapshot_done,
         as_of_ms=message.as_of_ms,
