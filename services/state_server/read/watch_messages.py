@@ -43,7 +43,7 @@ class Sent:
             self.expires.append(0 if row is None else expires_ms)
 
 
-class Part(NamedTuple):
+class ChangesPart(NamedTuple):
     """Of what one epoch has changed in a key group: what can be sent now.
 
     Attributes:
@@ -55,7 +55,7 @@ class Part(NamedTuple):
     whole: bool = True
 
 
-class Gathered:
+class GatheredChanges:
     """What the next message has. Key groups of an epoch share one: each costs as much as many changes."""
 
     def __init__(self, most_bytes: int, most_changes: int) -> None:

@@ -22,7 +22,7 @@ from keyhole.errors import KeyholeError, NotReady
 from keyhole.model.epoch import NO_EPOCH, START, EpochStamp, Position
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
-from services.state_server.read.watch_messages import Gathered, Message, Part, Sent
+from services.state_server.read.watch_messages import ChangesPart, GatheredChanges, Message, Sent
 from services.state_server.read.watch_progress import or_none
 from services.state_server.read.watch_rows import entries_of, shown_rows, turns
 from services.state_server.read.watch_selection import WatchSelection
@@ -342,7 +342,7 @@ class Watching:
             # At once, where nobody was told yet up to which epoch all was given.
             self._told_at = float("-inf")
         while True:
-            gathered = Gathered(self._limits.page_bytes, self._limits.page_changes)
+            gathered = GatheredChanges(self._limits.page_bytes, self._limits.page_changes)
             while (pending := watcher.take()) is not None:
                 async for part in self._parts(pending):
                     if gathered.add(*part.sent) or not part.whole:
@@ -380,7 +380,7 @@ class Watching:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    async def _parts(self, pending: Pending, below: bytes | None = None) -> AsyncIterator[Part]:
+    async def _parts(self, pending: Pending, below: bytes | None = None) -> AsyncIterator[ChangesPart]:
         limits, group, stamp = self._limits, pending.key_group, pending.after.stamp
         befores = pending.known and self._asked.before
 
@@ -395,10 +395,10 @@ class Watching:
                 await asyncio.sleep(0)
                 if self._progress_left < 0:
                     # What is in `sent` has yet to come.
-                    yield Part((), whole=False)
+                    yield ChangesPart((), whole=False)
             for change in portion:
                 if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
-                    yield Part((sent,), whole=not pending.partial)
+                    yield ChangesPart((sent,), whole=not pending.partial)
                     sent, any_sent = begun(), True
                 sent.add(change.key, change.row, change.before, change.expires_ms)
                 if not pending.partial:
@@ -407,4 +407,4 @@ class Watching:
         after = pending.after
         self._marks[group] = WatchMark(after.offset, after.epoch, 0, below)
         if sent.keys or any_sent:
-            yield Part((sent,))
+            yield ChangesPart((sent,))
