@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from keyhole.clock import SystemClock
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import WatchMark, WatchPlace, watch_place
-from keyhole.errors import Draining, KeyholeError, NoServer, NotOwner, Overloaded, Unsupported
+from keyhole.errors import Draining, KeyholeError, NoServer, NotOwner, Overloaded, ServerLost, Unsupported
 from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import Holding, ServerView
@@ -21,7 +21,7 @@ from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.watch import FannedWatch
 from services.client_proxy.grpc.query_servicer import ProxyServicer
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 SNAPSHOT_BEGUN = WatchMark(0, 0, 0, b"")
 ALL_GIVEN = WatchMark(7, 1)
@@ -95,7 +95,11 @@ class _Watch:
     """What a reader gets of it."""
 
     def __init__(
-        self, directory: _Directory, token: str = "", patience: float = PATIENCE_SECONDS, **fields: Any
+        self,
+        directory: _Directory,
+        token: str = "",
+        patience: float = PATIENCE_SECONDS,
+        **fields: Any,
     ) -> None:
         request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE), token=token, **fields)
         self.fanned = FannedWatch(directory, request, patience)  # type: ignore[arg-type]
@@ -145,6 +149,61 @@ async def test_servers_that_know_of_no_selection_are_refused_and_what_is_said_of
         second.say(as_of_ms=6)
         with pytest.raises(Unsupported, match="where, fields"):
             await watch.task
+
+
+def held_up(fanned: FannedWatch) -> bool:
+    return any(part.held_up for part in fanned._parts)
+
+
+def let_time_pass(fanned: FannedWatch, address: str) -> None:
+    """So much that whoever is there, and has said nothing meanwhile, is silent."""
+    for part in fanned._parts:
+        if part.address == address:
+            part.heard_at -= 2 * fanned._silent_seconds
+    fanned._listening.cancel()
+    fanned._listen()
+
+
+async def test_who_is_silent_is_asked_again_and_who_waits_for_its_reader_is_not() -> None:
+    directory = _Directory({"a": range(8), "b": range(8, KEY_GROUPS)})
+    first, second = directory.links.values()
+    async with watching(directory) as watch:
+        await asked(first, second)
+        first.say(as_of_ms=5)
+        second.say(as_of_ms=5)
+        first.say(as_of_ms=6)
+        await watch.until(lambda: watch.came and not held_up(watch.fanned))
+        let_time_pass(watch.fanned, "b")
+        # It is asked behind what it has said.
+        await asked(second)
+        place = watch_place(second.request.token, descriptor(), 0)
+        assert set(place.marks.values()) == {ALL_GIVEN}
+        assert first.asked.empty()
+        second.say(as_of_ms=7)
+        first.say(as_of_ms=7)
+        await watch.until(lambda: watch.came[-1].as_of_ms == 7 and not held_up(watch.fanned))
+        # Where nobody else is there, and it stays silent, that is the reason.
+        watch.fanned._patience = 0.1
+        let_time_pass(watch.fanned, "b")
+        with pytest.raises(ServerLost, match="server b has said nothing"):
+            await watch.task
+    # What waits for its reader is no silence.
+    directory = _Directory({"a": range(KEY_GROUPS)})
+    (link,) = directory.links.values()
+    request = pb.WatchRequest(state=pb.StateRef(application=APPLICATION, state=STATE))
+    fanned = FannedWatch(directory, request, PATIENCE_SECONDS)  # type: ignore[arg-type]
+    async with aclosing(fanned.responses()) as responses, asyncio.timeout(PATIENCE_SECONDS):
+        reading = asyncio.ensure_future(anext(responses))
+        await asked(link)
+        for _ in range(8):
+            link.say()
+        await reading
+        await eventually(lambda: held_up(fanned))
+        let_time_pass(fanned, "a")
+        assert not any(part.silent for part in fanned._parts)
+        for _ in range(7):
+            await anext(responses)
+        assert link.asked.empty()
 
 
 async def test_nothing_is_said_before_all_parts_have_begun_and_nobody_is_looked_for_for_ever() -> None:

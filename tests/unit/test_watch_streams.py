@@ -25,14 +25,19 @@ def said(below: bytes | None = None, *, as_of_ms: int = 0, **fields: Any) -> pb.
     return pb.WatchResponse(token=place.token(descriptor(), 0), as_of_ms=as_of_ms, **fields)
 
 
+SILENT = "silent"
+
+
 class _Call:
-    def __init__(self, says: Sequence[pb.WatchResponse | KeyholeError]) -> None:
+    def __init__(self, says: Sequence[Any]) -> None:
         self._says = says
 
     async def __aiter__(self) -> AsyncIterator[pb.WatchResponse]:
         for one in self._says:
             if isinstance(one, KeyholeError):
                 raise one
+            if one is SILENT:
+                await asyncio.sleep(PATIENCE_SECONDS)
             yield one
 
     def cancel(self) -> None:
@@ -49,7 +54,7 @@ class _Proxy:
     cause = None
     target = "proxy"
 
-    def __init__(self, *calls: Sequence[pb.WatchResponse | KeyholeError]) -> None:
+    def __init__(self, *calls: Sequence[Any]) -> None:
         self._calls = calls
         self.stub = self
         self.requests: list[pb.WatchRequest] = []
@@ -87,6 +92,19 @@ async def test_a_watch_that_only_ever_begins_ends_once_its_time_is_over() -> Non
             async for _ in messages:
                 pass
     assert len(proxy.requests) > 1
+
+
+async def test_a_proxy_that_is_silent_is_left_and_the_watch_goes_on_behind_what_it_has_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("keyhole.client.wire.watch_stream._SILENT_SECONDS", 0.2)
+    last = said(as_of_ms=7)
+    proxy = _Proxy([said(b"x", as_of_ms=5), SILENT], [last])
+    async with aclosing(proxy.watch()("")) as messages, asyncio.timeout(PATIENCE_SECONDS):
+        first = await anext(messages)
+        second = await anext(messages)
+    assert [request.token for request in proxy.requests] == ["", first.whole]
+    assert second.whole == last.token
 
 
 async def test_that_all_rows_were_given_is_known_where_the_break_comes_behind_the_last_one() -> None:

@@ -32,8 +32,13 @@ from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
 from services.client_proxy.forwarding.routes import no_server
 
+SILENT_SECONDS = 30.0
+"""Servers say something at each progress interval. One that has been silent for so long, and for several of these, is
+taken for lost."""
+
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
 _QUEUED = 2
+_INTERVALS = 5
 
 _MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, Unauthenticated, UnknownState, UnknownApplication)
 """What another owner, or the same one in a moment, can mend. A state that is gone, the directory doesn't know."""
@@ -45,6 +50,9 @@ class _Part:
 
     Attributes:
         begun: It has said something.
+        heard_at: When it has done so last, by the event loop's clock; or was asked.
+        held_up: What it has said waits for the reader.
+        silent: It has said nothing for too long.
         token: As it said last, where that was not taken in yet.
         as_of_ms, epoch: As it said last; and of the epoch, `times`: its commit time and its watermark.
     """
@@ -53,6 +61,9 @@ class _Part:
     key_groups: frozenset[int]
     task: asyncio.Task[None] | None = None
     begun: bool = False
+    heard_at: float = 0.0
+    held_up: bool = False
+    silent: bool = False
     token: str = ""
     as_of_ms: int = 0
     epoch: int = 0
@@ -72,15 +83,23 @@ class FannedWatch:
 
     Args:
         patience_seconds: For so long it looks for whoever has a key group, before it ends.
+        silent_seconds: See SILENT_SECONDS.
     """
 
-    def __init__(self, directory: Directory, request: pb.WatchRequest, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        request: pb.WatchRequest,
+        patience_seconds: float,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         self._directory = directory
         self._request = request
         self._name = (request.state.application, request.state.state)
         self._patience = patience_seconds
         self._loop = asyncio.get_running_loop()
         self._asked = watch_asked(directory.codec(self._name), request)
+        self._silent_seconds = max(silent_seconds, _INTERVALS * self._asked.progress_seconds)
         self._descriptor = directory.table(self._name).descriptor
         self._parts: set[_Part] = set()
         self._came: asyncio.Queue[_Came | None] = asyncio.Queue(_QUEUED)
@@ -126,6 +145,7 @@ class FannedWatch:
             KeyholeError: What a server refuses it with, or ends it with.
         """
         noticing = self._loop.create_task(self._notice(self._directory.next_change()))
+        self._listen()
         try:
             while True:
                 if self._ended:
@@ -138,6 +158,7 @@ class FannedWatch:
                 if came is not None and not self._ended and (response := self._taken(came)) is not None:
                     yield response
         finally:
+            self._listening.cancel()
             await self._end([noticing, *(part.task for part in self._parts if part.task is not None)])
 
     async def _next(self) -> _Came | None:
@@ -160,6 +181,16 @@ class FannedWatch:
             self._changed = True
             self._wake()
 
+    def _listen(self) -> None:
+        """One timer for all parts, as there may be thousands of watches."""
+        now = self._loop.time()
+        for part in self._parts:
+            if not part.held_up and now - part.heard_at > self._silent_seconds:
+                part.silent = self._changed = True
+        if self._changed:
+            self._wake()
+        self._listening = self._loop.call_later(self._silent_seconds / 3, self._listen)
+
     def _wake(self) -> None:
         # Else there is something to get, and behind that it looks.
         if self._came.empty():
@@ -168,9 +199,18 @@ class FannedWatch:
     # --- who is asked -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Something is different: what has another owner by now is asked of that one."""
+        """Something is different: what has another owner by now, or has grown silent, is asked for again."""
         table = self._table()
         for part in list(self._parts):
+            if part.silent:
+                self._leave(part)
+                self._place_at = 0.0
+                self._cause = ServerLost(
+                    f"server {part.address} has said nothing of a watch for {self._silent_seconds:g} s, though its "
+                    "connection is there",
+                    address=part.address,
+                )
+                continue
             owners = {table.owners.addresses[group] for group in part.key_groups} - {""}
             if owners - {part.address}:
                 self._leave(part)
@@ -216,7 +256,7 @@ class FannedWatch:
             if any(self._marks[group].begun for group in key_groups):
                 place = WatchPlace({group: self._marks[group] for group in key_groups}, self._as_of_ms)
                 request.token = place.token(self._descriptor, self._asked.digest)
-        part = _Part(address, key_groups, as_of_ms=self._as_of_ms)
+        part = _Part(address, key_groups, as_of_ms=self._as_of_ms, heard_at=self._loop.time())
         part.task = self._loop.create_task(self._read(part, request))
         self._parts.add(part)
         self._homeless -= key_groups
@@ -228,10 +268,12 @@ class FannedWatch:
                 raise NoServer(f"server {part.address} is no longer among the discovered ones")
             async with aclosing(link.watch(request)) as responses:
                 async for response in responses:
+                    part.held_up = True
                     await self._came.put(_Came(part, response))
                     if not self._all_begun.is_set():
                         # Its changes could have no token before all have begun.
                         await self._all_begun.wait()
+                    part.held_up, part.heard_at = False, self._loop.time()
             error: KeyholeError = ServerLost(f"server {part.address} ended a watch; it is probably shutting down")
         except KeyholeError as why:
             error = why

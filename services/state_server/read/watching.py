@@ -18,7 +18,7 @@ from typing import Any
 from keyhole.clock import Clock
 from keyhole.encoding.envelope import expiry_ms
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
-from keyhole.errors import KeyholeError, NotReady
+from keyhole.errors import KeyholeError, MalformedRequest, NotReady
 from keyhole.model.epoch import NO_EPOCH, START, EpochStamp, Position
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
@@ -95,6 +95,7 @@ class Watching:
 
         Raises:
             NotOwner, NotReady: Its key groups are not, or no longer, this server's.
+            MalformedRequest: Its token names what no watch can have given.
             ResumeGone: What has changed since its token may not be in the changelog any more.
             TooSlow: Its reader takes changes more slowly than they come.
             KafkaUnreachable: The changelog, which is needed, can't be read.
@@ -135,12 +136,22 @@ class Watching:
         if asked.place is not None:
             self._marks = {group: asked.place.marks[group] for group in asked.key_groups}
             if any(mark.begun for mark in self._marks.values()):
-                self._times.all_ms = asked.place.as_of_ms
+                # By a clock that was ahead of this one, or made up: nothing was committed later than now.
+                self._times.all_ms = min(asked.place.as_of_ms, self._clock.now_ms())
+                self._check_place(asked.place)
         elif asked.snapshot:
             self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
         else:
             self._marks = {group: WatchMark.at(self._changes.positions[group]) for group in asked.key_groups}
         self._refreshed_ms = self._times.all_ms
+
+    def _check_place(self, place: WatchPlace) -> None:
+        most = self._table.store.max_key_bytes
+        if any(len(mark.below or b"") > most for mark in place.marks.values()):
+            raise MalformedRequest(
+                f"the token names no place of state {self._table.name}: a key of it takes {most} bytes at most. Begin "
+                "its watch without it"
+            )
 
     def _check_here(self) -> None:
         if (ended := self._ended()) is not None:

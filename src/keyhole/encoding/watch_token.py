@@ -11,12 +11,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.errors import MalformedRequest, StaleDescriptor
 from keyhole.hints import ready
 from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
 
 _VERSION = 1
+# What Kafka and the wire have room for.
+_MOST_NUMBER = (1 << 63) - 1
 
 
 @ready
@@ -127,9 +130,19 @@ def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlac
             f"the token is of a watch of other keys of state {name}; go on with the same keys, or begin without it"
         )
     marks = spelled.marks
-    if not all(0 <= of < descriptor.key_groups and min(m.offset, m.epoch, m.skip) >= 0 for of, m in marks.items()):
+    possible = all(0 <= of < descriptor.key_groups and _is_possible(of, mark) for of, mark in marks.items())
+    if not possible or not 0 <= spelled.as_of_ms <= _MOST_NUMBER:
         raise MalformedRequest(f"the token names no place of state {name}; begin its watch without it")
     return WatchPlace(marks, spelled.as_of_ms)
+
+
+def _is_possible(key_group: int, mark: WatchMark) -> bool:
+    """Whether some watch can have been there: whoever has a token may have made it up."""
+    numbers = (mark.offset, mark.epoch, mark.skip)
+    if not all(0 <= number <= _MOST_NUMBER for number in numbers):
+        return False
+    # Else the rows of another key group would be read.
+    return not mark.below or (mark.below.startswith(prefix_of(key_group)) and len(mark.below) > GROUP_BYTES)
 
 
 def token_within(token: str, key_group: int, mark: WatchMark) -> str:

@@ -38,6 +38,8 @@ from keyhole.rpc.watch_requests import check_watch_heeded
 from keyhole.v1 import query_pb2 as pb
 
 _PROGRESS_MS = 2_000
+# A proxy says something each two seconds, and gives up a server that is silent after thirty.
+_SILENT_SECONDS = 45.0
 # Of a row of less than 16 fields, whose schema's version is below 128: how many fields, and the version.
 _SCHEMA_BYTES, _ARRAY, _ONE_BYTE = 2, 0xA0, 0x80
 
@@ -211,10 +213,20 @@ class WatchStream:
 
     async def _call(self, link: Link, request: pb.WatchRequest) -> AsyncGenerator[pb.WatchResponse]:
         call = link.stub.Watch(request)
+        responses = aiter(call)
         try:
-            async for response in call:
+            while True:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    response = await anext(responses, None)
+                if response is None:
+                    break
                 link.heard()
                 yield response
+        except TimeoutError:
+            raise ServerLost(
+                f"{link.target} has said nothing of a watch for {_SILENT_SECONDS:g} s, though its connection is there",
+                address=link.target,
+            ) from None
         except grpc.RpcError as error:
             raise link.failed(error) from error
         finally:
