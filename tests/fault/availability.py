@@ -12,6 +12,7 @@ import msgspec
 
 from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
+from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.watching_readers import WATCHING
 
 # A fault's end is not the end of its effects: those last until an epoch is complete again, for which every key group
@@ -62,12 +63,16 @@ def availability(history: History) -> dict[str, Availability]:
     "all" has everything, "none" what was without a fault, "harmless" what was during one fault that left a copy of
     every key group within reach.
 
-    Reads that want the owner alone are left out, and watches: they can't go to another copy.
+    Reads that want the owner alone are left out, and watches: they can't go to another copy. So are reads of mirrors,
+    which ask nobody.
     """
     reads = [
         event
         for event in history.events
-        if isinstance(event, (Read, FailedRead)) and event.asked.stale != "never" and event.reader != WATCHING
+        if isinstance(event, (Read, FailedRead))
+        and event.asked.stale != "never"
+        and event.reader != WATCHING
+        and not event.reader.startswith(MIRRORING)
     ]
     faults = list(_effects(history))
     found = {"all": _of(reads)}

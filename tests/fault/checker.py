@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tests.fault.context import Context
 from tests.fault.history import CHANGELOG, OWNER, Contradiction, Ended, Held, History, Injected, Read
+from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.recount import Question, Told, key_of, whole
 from tests.fault.watched_rules import WATCHED_RULES
 from tests.fault.workload import BY_CLOCK, NOTICES, names
@@ -192,6 +193,19 @@ def _taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
                     break
 
 
+def _no_mirror_goes_backwards(context: Context) -> Iterator[str]:
+    """Of one mirror the answers of a key are of ever later epochs."""
+    last: dict[tuple[str, str, str], int] = {}
+    for read in sorted(context.reads, key=lambda read: read.began):
+        if not read.reader.startswith(MIRRORING):
+            continue
+        for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
+            of_key = (read.reader, read.state, key_of(key))
+            if claim.epoch < last.setdefault(of_key, claim.epoch):
+                yield f"{_told(read, key, row)} by {claim}, after one of epoch {last[of_key]}"
+            last[of_key] = claim.epoch
+
+
 def _epochs_complete_one_after_the_other(context: Context) -> Iterator[str]:
     """Over all drivers: each epoch is the last one again, or the next; who was superseded completes nothing."""
     for state, epochs in context.epochs.items():
@@ -305,6 +319,7 @@ RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _max_staleness_is_kept,
     _as_of_is_true,
     _no_owner_takes_back_what_was_told,
+    _no_mirror_goes_backwards,
     _epochs_complete_one_after_the_other,
     _a_batch_that_is_run_again_reads_what_it_read_before,
     _a_batch_that_is_run_again_has_the_subtasks_that_it_had_before,

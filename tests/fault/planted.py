@@ -248,6 +248,22 @@ def repeat_at_resume() -> None:
     Watching._begin = repeating  # type: ignore[method-assign]
 
 
+def end_early() -> None:
+    """The token of a watch of spans says within an epoch that the epoch is whole."""
+    message = Watching._message
+
+    def early(self: Watching, *args: Any, **options: Any) -> Any:
+        marks = self._marks
+        if self._descriptor.state == SPANS:
+            self._marks = {of: msgspec.structs.replace(mark, skip=0) for of, mark in marks.items()}
+        try:
+            return message(self, *args, **options)
+        finally:
+            self._marks = marks
+
+    Watching._message = early  # type: ignore[method-assign]
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
@@ -264,6 +280,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "forgotten subtask": forget_subtasks,
     "watch skips": skip_at_resume,
     "watch repeats": repeat_at_resume,
+    "mirror of a part": end_early,
 }
 
 

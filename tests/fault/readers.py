@@ -18,6 +18,7 @@ from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
 from tests.fault.history import Asked, Claim, FailedRead, Read, Watched
+from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.recount import Question, ScanOf, Told
 from tests.fault.watching_readers import WatchingReader, watched_states
@@ -68,8 +69,8 @@ _Told = tuple[tuple[Told, ...], tuple[Claim, ...]]
 
 
 class Readers:
-    """One of each temper, and one that watches each state. They are on an event loop in a thread of its own, from
-    `__init__` to `close`.
+    """One of each temper; and for each state one that watches it and one that mirrors it. They are on an event loop in
+    a thread of its own, from `__init__` to `close`.
 
     Args:
         note: Called on that thread.
@@ -103,8 +104,16 @@ class Readers:
                 )
                 for state in watched_states(self._states)
             ]
+            mirroring = [
+                MirroringReader(
+                    client, self._application, state, self._seed, self._note, self._closed, self._pause_seconds
+                )
+                for state in mirrored_states(self._states)
+            ]
             await asyncio.gather(
-                *(self._read(stub, temper) for temper in TEMPERS), *(reader.follow() for reader in watching)
+                *(self._read(stub, temper) for temper in TEMPERS),
+                *(reader.follow() for reader in watching),
+                *(reader.follow() for reader in mirroring),
             )
 
     async def _read(self, stub: Any, temper: Temper) -> None:

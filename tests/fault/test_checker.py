@@ -32,6 +32,7 @@ from tests.fault.history import (
     Watched,
     load,
 )
+from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.recount import Recount, ScanOf, Told, whole
 from tests.fault.workload import DRAWN, LEDGERS, NOTICES, ROSTERS, SPANS, SUMS, VALUES, Workload, names
 
@@ -82,6 +83,12 @@ def read(
     question = whole(state, KEY)
     row = RECOUNT.answer(state, question, epoch)
     return Read("r", began, began + 0.01, state, asked or Asked(0), (question,), (row,), (claim,))
+
+
+def mirrored(epoch: int, began: float, mirror: int = 1) -> Read:
+    """A right answer of a mirror."""
+    own = msgspec.structs.replace(OWNED, server="", role="mirror", generation=0, version=0)
+    return msgspec.structs.replace(read(epoch, began, own), reader=f"{MIRRORING} {mirror}")
 
 
 def held(state: str, epoch: int) -> dict[str, Told]:
@@ -248,6 +255,10 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
         "no_owner_takes_back_what_was_told",
         lambda: [read(19, at(20) + 0.5, claimed(server="b", generation=2))],
     ),
+    "a mirror that goes backwards": (
+        "no_mirror_goes_backwards",
+        lambda: [mirrored(20, at(20) + 0.1), mirrored(19, at(20) + 0.3)],
+    ),
     "an epoch left out": (
         "epochs_complete_one_after_the_other",
         lambda: [EpochStep(at(EPOCHS) + 1, 0, Step.DRIVER_COMPLETE, EPOCHS + 2, 77, (SUMS,))],
@@ -319,6 +330,12 @@ def test_a_history_is_wrong_that_has(rule: str, more: Callable[[], list[object]]
     doctored = history()
     doctored.events += more()  # type: ignore[arg-type]
     assert rule in check(doctored).violated
+
+
+def test_another_mirror_may_begin_with_an_earlier_epoch() -> None:
+    two = history()
+    two.events += [mirrored(20, at(20) + 0.1), mirrored(19, at(20) + 0.3, mirror=2)]
+    assert check(two).right
 
 
 def test_a_batch_that_is_run_again_may_read_what_it_read_before() -> None:

@@ -15,6 +15,7 @@ from tests.fault.checker import Verdict, check
 from tests.fault.cluster import KILL_EPOCH, Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.history import Held, History, Read, Watched
+from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.planted import PLANTS
 from tests.fault.schedule import Fault, Kind
 from tests.fault.workload import (
@@ -73,6 +74,8 @@ OF_KINDS = {
 }
 # Each breaks a rule, in watches of a state.
 OF_WATCHES = {"watch skips": (MISSES, VALUES), "watch repeats": (ONCE, SUMS)}
+# In mirrors of a state.
+OF_MIRRORS = {"mirror of a part": (ROWS, SPANS)}
 ALL = (*DRAWN, *BY_CLOCK)
 
 # Each of them writes every key of STREAKS, as did an earlier one. At any other pace, what expires by the clock is
@@ -99,12 +102,14 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
-    plants = ",".join((*OF_KINDS, "epoch passed over", *OF_WATCHES))
+    plants = ",".join((*OF_KINDS, "epoch passed over", *OF_WATCHES, *OF_MIRRORS))
     history = run_episode(plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
     assert {state for state in ALL if wrong_rows(history, state)} == set().union(*OF_KINDS.values()), check(history)
     assert check(history, {EPOCHS}).violated[EPOCHS]
     for rule, state in OF_WATCHES.values():
         assert of_state(history, state, {rule}).violated[rule], rule
+    for rule, state in OF_MIRRORS.values():
+        assert of_state(by_mirrors(history), state, {rule}).violated[rule], rule
 
 
 @pytest.mark.timeout(1500)
@@ -137,8 +142,18 @@ def test_the_driver_with_spark_comes_back_with_more_than_one_subtask() -> None:
 
 def wrong_rows(history: History, state: str) -> int:
     """How many answers and copies of one state are wrong."""
-    violated = of_state(history, state, {ROWS, END}).violated
+    violated = of_state(by_mirrors(history, others=True), state, {ROWS, END}).violated
     return violated[ROWS] + violated[END]
+
+
+def by_mirrors(history: History, *, others: bool = False) -> History:
+    """With the reads of mirrors alone; or without them."""
+    kept = [
+        event
+        for event in history.events
+        if not isinstance(event, Read) or event.reader.startswith(MIRRORING) is not others
+    ]
+    return msgspec.structs.replace(history, events=kept)
 
 
 def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
@@ -150,7 +165,8 @@ def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
 @pytest.mark.core
 def test_every_plant_is_tried_here_or_by_its_name() -> None:
     """`python -m tests.fault --plant "dropped marker"`: of all states, and seen by the same rule as those of each."""
-    assert set(PLANTS) == {"dropped marker", "epoch passed over", "forgotten subtask", *OF_KINDS, *OF_WATCHES}
+    apart = {"dropped marker", "epoch passed over", "forgotten subtask"}
+    assert set(PLANTS) == {*apart, *OF_KINDS, *OF_WATCHES, *OF_MIRRORS}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

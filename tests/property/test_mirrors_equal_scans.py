@@ -94,6 +94,8 @@ class World:
         async with contextlib.aclosing(responses):
             while True:
                 coming = asyncio.ensure_future(anext(responses))
+                # Whether or not anybody waits for it by then.
+                coming.add_done_callback(lambda of: of.cancelled() or of.exception())
                 try:
                     await asyncio.wait([coming, ended], return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -101,8 +103,6 @@ class World:
                         coming.cancel()
                         await asyncio.wait([coming])
                 if ended.done():
-                    if not coming.cancelled():
-                        coming.exception()
                     raise ended.result()
                 try:
                     message = coming.result()

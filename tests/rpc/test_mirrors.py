@@ -17,7 +17,7 @@ from keyhole.client.mirror_copy import MirrorCopy
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
 from keyhole.model.read import Role
-from keyhole.model.state import StateDescriptor, TtlClock, ValueField, ValueSchema
+from keyhole.model.state import StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.rpc import forked
 from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read.watched_changes import Changes
@@ -327,6 +327,23 @@ async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:
             for wrong in ({"limit": 0}, {"start": "x"}):
                 with pytest.raises((errors.MalformedRequest, errors.KeyMismatch)):
                     whole.scan("s2", **wrong)
+
+
+@pytest.mark.parametrize("kind", [StateKind.BROADCAST, StateKind.LIST])
+async def test_a_mirror_scans_what_has_one_key_or_positions(kind: StateKind) -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(state_server("a"))
+        await owning(server, hourly(kind=kind, key_groups=1 if kind is StateKind.BROADCAST else 16))
+        places: list[Any] = ["a", "b", "c"] if kind is StateKind.BROADCAST else [("s", at) for at in range(3)]
+        await server.commit({place: row(float(at)) for at, place in enumerate(places)})
+        client = await stack.enter_async_context(AsyncClient(server.address, timeout=LONG_SECONDS))
+        key, bound = ((), "b") if kind is StateKind.BROADCAST else ("s", 1)
+        async with client.mirror("weather/hourly") as mirror:
+            for within in ({}, {"start": bound}, {"stop": bound}, {"descending": True, "limit": 2}):
+                scanned = await client.scan("weather", "hourly", key, **within)  # type: ignore[arg-type]
+                assert list(mirror.scan(key, **within)) == list(scanned)  # type: ignore[arg-type]
+                assert len(scanned) > 0
+            assert len(mirror) == 3
 
 
 async def test_threads_read_whole_epochs_of_a_key_group_while_it_changes() -> None:

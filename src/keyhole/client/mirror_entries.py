@@ -34,7 +34,10 @@ class EntriesByKey:
 
     def within(self, of: EntryRange, *, descending: bool) -> Sequence[bytes]:
         """Those of a range, in the order of their map keys, or from the last one down."""
-        start, stop = of.start[GROUP_BYTES:], None if of.stop is None else of.stop[GROUP_BYTES:]
+        start, stop = of.start[GROUP_BYTES:], None
+        if of.stop is not None and of.stop[:GROUP_BYTES] == of.prefix[:GROUP_BYTES]:
+            # Else it is where the next key group begins.
+            stop = of.stop[GROUP_BYTES:]
         entries = self._of.get(of.prefix[GROUP_BYTES:], ())
         found = [entry for entry in entries if start <= entry and (stop is None or entry < stop)]
         return sorted(found, reverse=descending)

@@ -1,0 +1,110 @@
+"""Readers that mirror: each has a copy of one state in this process, and reads it as others read servers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keyhole import AsyncClient, Entries, Source
+from keyhole.client import AsyncMirror
+from keyhole.errors import KeyholeError
+from tests.fault.history import Asked, Claim, FailedRead, Read
+from tests.fault.questions import drawn
+from tests.fault.recount import EntryOf, Question, ScanOf, Told
+from tests.fault.workload import BY_CLOCK, OPERATORS
+
+MIRRORING = "mirroring"
+_TIMEOUT_SECONDS = 5.0
+_ANY = Asked(0)
+
+Note = Callable[[Read | FailedRead], None]
+
+
+def mirrored_states(states: Sequence[str]) -> list[str]:
+    """Those whose entries don't expire by clocks, which the harness sets."""
+    return [of for of in states if of not in BY_CLOCK and of not in OPERATORS]
+
+
+class MirroringReader:
+    """Of one state. On the event loop of its client.
+
+    Args:
+        note: Is told of what was read, and of what has failed.
+        closed: When it ends.
+        pause_seconds: It waits up to so long between two reads.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        application: str,
+        state: str,
+        seed: int,
+        note: Note,
+        closed: threading.Event,
+        pause_seconds: float,
+    ) -> None:
+        self._client = client
+        self._path, self._state = f"{application}/{state}", state
+        self._draw = random.Random(f"{seed} {MIRRORING} {state}")
+        self._note = note
+        self._closed = closed
+        self._pause_seconds = pause_seconds
+        self._begun = 0
+
+    async def follow(self) -> None:
+        """Until it is closed. A mirror that can't begin, or has ended, is followed by another one."""
+        while not self._closed.is_set():
+            began = time.monotonic()
+            self._begun += 1
+            try:
+                async with self._client.mirror(self._path, timeout=_TIMEOUT_SECONDS) as mirror:
+                    while not self._closed.is_set():
+                        began = time.monotonic()
+                        self._note(self._read(mirror, began, drawn(self._draw, self._state)))
+                        await self._pause()
+            except KeyholeError as error:
+                failed = (began, time.monotonic(), self._state, _ANY, error.reason, str(error)[:200])
+                self._note(FailedRead(self._name, *failed))
+                await self._pause()
+
+    @property
+    def _name(self) -> str:
+        """Of one mirror, and so of one that never goes backwards."""
+        return f"{MIRRORING} {self._begun}"
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._draw.uniform(0.0, self._pause_seconds))
+
+    def _read(self, mirror: AsyncMirror[Any], began: float, questions: tuple[Question, ...]) -> Read:
+        rows: tuple[Told, ...]
+        if isinstance(questions[0], ScanOf):
+            entries = _scanned(mirror, questions[0])
+            rows, claims = (_entries(entries),), (_claim(entries.source),)
+        else:
+            keys = [(of.key, of.map_key) if isinstance(of, EntryOf) else of for of in questions]
+            answers = mirror.get_many(keys)  # type: ignore[arg-type]  # no scan is among them
+            rows = tuple(_fields(answer.value) if answer.found else None for answer in answers)
+            claims = tuple(_claim(answer.source) for answer in answers)
+        return Read(self._name, began, time.monotonic(), self._state, _ANY, questions, rows, claims)
+
+
+def _scanned(mirror: AsyncMirror[Any], of: ScanOf) -> Entries:
+    return mirror.scan(of.key or (), start=of.start, stop=of.stop, descending=of.descending, limit=of.limit or None)
+
+
+def _entries(entries: Entries) -> Told:
+    return tuple((map_key, *_fields(value)) for map_key, value in entries)
+
+
+def _fields(value: Any) -> tuple[int, ...]:
+    return tuple(dict(value).values())
+
+
+def _claim(source: Source) -> Claim:
+    as_of_ms = 0 if source.as_of is None else round(source.as_of.timestamp() * 1000)
+    return Claim(source.server, source.role, source.epoch, 0, 0, source.unconfirmed, as_of_ms, source.lag_epochs)
