@@ -259,7 +259,7 @@ async def test_of_a_map_state_keys_predicates_on_map_keys_and_fields_go_together
 
 async def test_a_watch_goes_on_behind_any_change_and_has_each_once(served: Served) -> None:
     await served.host(
-        hourly(key_groups=2), {(f"s{sensor}", hour): row(1.0) for sensor in range(3) for hour in range(4)}
+        hourly(key_groups=4), {(f"s{sensor}", hour): row(1.0) for sensor in range(8) for hour in range(4)}
     )
     token, seen = None, list[tuple[Any, ...]]()
 
@@ -274,10 +274,11 @@ async def test_a_watch_goes_on_behind_any_change_and_has_each_once(served: Serve
             token = changes.token
 
     await some(1)
-    for number in (2, 1, 4):
-        await served.commit({(f"s{sensor}", hour): row(10.0 * number) for sensor in range(3) for hour in range(number)})
+    await some(23)
+    for number in (3, 2, 4):
+        await served.commit({(f"s{sensor}", hour): row(10.0 * number) for sensor in range(8) for hour in range(number)})
         await some(1)
-        await some(2)
+        await some(5)
     await served.commit({("s0", 1): None})
     async with served.watch(after=token, where=field("m0") > 0) as changes:
         for change in await served.all_of(changes):
@@ -287,7 +288,7 @@ async def test_a_watch_goes_on_behind_any_change_and_has_each_once(served: Serve
     rows: dict[Any, Any] = {}
     for key, map_key, celsius, _ in seen:
         rows[key, map_key] = celsius
-    expected = {(f"s{sensor}", hour): 40.0 for sensor in range(3) for hour in range(1, 4)}
+    expected = {(f"s{sensor}", hour): 40.0 for sensor in range(8) for hour in range(1, 4)}
     assert rows == expected | {("s0", 1): None}
 
 

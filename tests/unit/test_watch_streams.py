@@ -12,7 +12,7 @@ import pytest
 from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.watch_token import WatchMark, WatchPlace
+from keyhole.encoding.watch_token import WatchMark, WatchPlace, watch_place
 from keyhole.errors import KeyholeError, NoServer, ServerLost, Unauthenticated, ValueMismatch
 from keyhole.model.change import ChangeKind, StateChange
 from keyhole.v1 import query_pb2 as pb
@@ -133,6 +133,41 @@ async def test_a_watch_whose_token_has_expired_goes_on_with_what_is_shown_next_a
     with pytest.raises(Unauthenticated):
         await anext(proxy.watch()(""))
     assert len(proxy.requests) == 1
+
+
+def test_the_token_between_two_changes_has_what_was_given_of_each_key_group() -> None:
+    before, whole = (WatchPlace(dict.fromkeys(range(3), WatchMark(of, 1)), 5).token(descriptor(), 0) for of in (7, 30))
+    parts = [
+        pb.WatchedChanges(key_group=0, epoch=2, keys=[b"1", b"2"], numbers=[0, 3], begins=7),
+        pb.WatchedChanges(key_group=1, epoch=2, keys=[b"3"], numbers=[1], begins=8),
+        pb.WatchedChanges(key_group=0, epoch=3, keys=[b"4", b"5"], numbers=[0, 1], begins=20),
+    ]
+    none, all_of = WatchMark(7, 1), WatchMark(30, 1)
+    expected = [
+        (none, none),
+        (WatchMark(7, 1, 1), none),
+        (WatchMark(7, 1, 4), none),
+        (WatchMark(7, 1, 4), all_of),
+        (WatchMark(20, 2, 1), all_of),
+        (all_of, all_of),
+    ]
+
+    def marks(message: WatchMessage) -> list[tuple[WatchMark, WatchMark]]:
+        found = [watch_place(message.token(given), descriptor(), 0).marks for given in range(6)]
+        assert {of[2] for of in found[:-1]} == {none}
+        return [(of[0], of[1]) for of in found]
+
+    changes = [StateChange(ChangeKind.PUT, n, None, n, None, False, 2, None, False) for n in range(5)]
+    came = pb.WatchResponse(changes=parts, token=whole)
+    assert marks(WatchMessage(changes, whole, (before, came), False, None, 2)) == expected
+    # One without a token of its own is a part of something: what was given of it isn't given again either.
+    came = pb.WatchResponse(changes=parts)
+    second = WatchMark(8, 1, 2)
+    found = marks(WatchMessage(changes, before, (before, came), False, None, 2).of_parts())
+    assert found == [*expected[:3], (WatchMark(7, 1, 4), second), *((WatchMark(20, 2, of), second) for of in (1, 2))]
+    del parts[0].numbers[:]
+    found = marks(WatchMessage(changes, before, (before, pb.WatchResponse(changes=parts)), False, None, 2).of_parts())
+    assert found[:3] == [(none, none)] * 3
 
 
 async def test_a_page_of_which_one_value_does_not_fit_is_not_given_and_its_token_is_the_one_before() -> None:

@@ -61,16 +61,19 @@ class GatheredChanges:
     def __init__(self, most_bytes: int, most_changes: int) -> None:
         self._most_bytes, self._most_changes = most_bytes, most_changes
         self._sent: list[Sent] = []
+        self._bytes = self._changes = 0
 
     def add(self, *sent: Sent) -> bool:
         """Returns whether it is a message's worth now."""
         self._sent += sent
-        size, changes = sum(of.size for of in self._sent), sum(len(of.keys) for of in self._sent)
-        return size >= self._most_bytes or changes >= self._most_changes
+        for of in sent:
+            self._bytes += of.size
+            self._changes += len(of.keys)
+        return self._bytes >= self._most_bytes or self._changes >= self._most_changes
 
     def taken(self) -> Sequence[Sent]:
         """All of it, which is not here any more."""
-        taken, self._sent = self._sent, []
+        taken, self._sent, self._bytes, self._changes = self._sent, [], 0, 0
         return taken
 
 

@@ -145,19 +145,14 @@ def _is_possible(key_group: int, mark: WatchMark) -> bool:
     return not mark.below or (mark.below.startswith(prefix_of(key_group)) and len(mark.below) > GROUP_BYTES)
 
 
-def token_within(token: str, key_group: int, mark: WatchMark) -> str:
-    """Where a watch goes on that has given what this token says, and of one key group what the mark says.
+def token_within(token: str, marks: Mapping[int, WatchMark]) -> str:
+    """Where a watch goes on that has given what this token says, and of some key groups what their marks say.
 
     Args:
-        token: Of a watch of that key group.
+        token: Of a watch of these key groups.
     """
     spelled = _spelled(token)
-    return _encoded(msgspec.structs.replace(spelled, marks={**spelled.marks, key_group: mark}))
-
-
-def mark_of(token: str, key_group: int) -> WatchMark:
-    """How far a watch is with a key group, by its token."""
-    return _spelled(token).marks[key_group]
+    return _encoded(msgspec.structs.replace(spelled, marks={**spelled.marks, **marks}))
 
 
 def marks_of(token: str) -> Mapping[int, WatchMark]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -19,7 +20,7 @@ from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import prefix_of
-from keyhole.encoding.watch_token import WatchMark, mark_of, token_within
+from keyhole.encoding.watch_token import WatchMark, marks_of, token_within
 from keyhole.errors import (
     KeyholeError,
     Overloaded,
@@ -78,20 +79,46 @@ class WatchMessage(NamedTuple):
 
     def token(self, given: int) -> str:
         """Where a watch goes on once so many of the changes were given."""
-        before, message = self.came
         if given >= len(self.changes):
             return self.whole
-        if not given or len(message.changes) != 1:
-            return before
-        (part,) = message.changes
-        group, last = part.key_group, given - 1
-        if part.snapshot:
-            at = mark_of(self.whole, group)
-            return token_within(before, group, WatchMark(at.offset, at.epoch, 0, prefix_of(group) + part.keys[last]))
-        if not part.numbers:
-            return before
-        at = mark_of(before, group)
-        return token_within(before, group, WatchMark(part.begins, at.epoch, part.numbers[last] + 1, at.below))
+        before, _ = self.came
+        return token_within(before, self._marks(given)) if given and before else before
+
+    def of_parts(self) -> WatchMessage:
+        """The same where it came without a token: behind what was given of each key group one can go on all the same,
+        unless its changes have no numbers.
+        """
+        before, message = self.came
+        if message.token or not self.changes or not before:
+            return self
+        return self._replace(whole=token_within(before, self._marks(len(self.changes))))
+
+    def _marks(self, given: int) -> Mapping[int, WatchMark]:
+        """How far it is with the key groups of which something was given, and not all that has come."""
+        before, message = self.came
+        marks: dict[int, WatchMark] = {}
+        whole, known = marks_of(self.whole), marks_of(before)
+        left = Counter[int]()
+        for part in message.changes:
+            left[part.key_group] += len(part.keys)
+        last: dict[int, pb.WatchedChanges] = {}
+        for part in message.changes:
+            if given <= 0:
+                break
+            group, count = part.key_group, min(given, len(part.keys))
+            given -= count
+            left[group] -= count
+            if not left[group] and message.token:
+                marks[group] = whole[group]
+            elif part.snapshot:
+                at = whole[group]
+                marks[group] = WatchMark(at.offset, at.epoch, 0, prefix_of(group) + part.keys[count - 1])
+            elif part.numbers:
+                at, earlier = known[group], last.get(group)
+                epoch = at.epoch if earlier is None or earlier.begins == part.begins else earlier.epoch
+                marks[group] = WatchMark(part.begins, epoch, part.numbers[count - 1] + 1, at.below)
+            last[group] = part
+        return marks
 
 
 class StoredMessage(NamedTuple):
@@ -247,9 +274,10 @@ class WatchStream:
         _, changes = await self._read(
             lambda codec: [change for part in message.changes for change in _changes(codec, self._rows_of(codec), part)]
         )
-        before, self._token = self._token, message.token or self._token
-        as_of = time_from_ms(message.as_of_ms)
-        return WatchMessage(changes, self._token, (before, message), message.snapshot_done, as_of, message.epoch)
+        before, whole, as_of = self._token, message.token or self._token, time_from_ms(message.as_of_ms)
+        came = WatchMessage(changes, whole, (before, message), message.snapshot_done, as_of, message.epoch).of_parts()
+        self._token = came.whole
+        return came
 
     async def _as_it_came(self, message: pb.WatchResponse) -> StoredMessage:
         codec, _ = await self._read(
