@@ -41,7 +41,7 @@ SECOND = ValueSchema(
 OF = StateDescriptor(
     "app", "state", "main", StateKind.VALUE, 8, (KeyColumn("k", KeyType.STRING),), FIRST, topic_id="topic"
 )
-ANY = (ValueRange(b"\0", b"\2"),)
+ANY = ValueRange(b"\0", b"\2")
 SETTINGS = settings(
     max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

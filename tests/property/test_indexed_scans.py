@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import msgspec
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.clock import ManualClock
+from services.state_server.read import indexed_scans
 from services.state_server.read.indexed_scans import IndexRule
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.standing import Lease, Standing
@@ -187,7 +189,8 @@ def readers(of: StateDescriptor, kind: str) -> Iterator[tuple[Reader, Reader, In
 
 
 def check(of: Drawn, kind: str) -> None:
-    with readers(of.of, kind) as (without, indexed, store):
+    few = mock.patch.object(indexed_scans, "_RUN_KEYS", 2)
+    with few, readers(of.of, kind) as (without, indexed, store):
         indexed.table.index_rule = of.rule
         if not of.late:
             store.declare(of.of)

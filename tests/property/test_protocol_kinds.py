@@ -15,21 +15,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from keyhole import field
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.encoding.codec import EntryRange
+from keyhole.encoding.entry_filter import EntryFilter
 from keyhole.encoding.envelope import Moment, deletion
 from keyhole.encoding.key_codec import encode_integer, end_of_prefix
 from keyhole.errors import EpochGone, EpochNotReached, NotOwner, NotReady
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, Source
+from services.state_server.read.indexed_scans import IndexRule
+from services.state_server.read.table import Table
 from tests.property.test_protocol import NAMES, Protocol
 from tests.support.models import Model, Rows, Shown, State, aggregated
 from tests.support.states import KEY_GROUPS, descriptor, row
 
+BY_N = ("n",)
 MAP_KEY = (KeyColumn("m", KeyType.INT),)
 TTL_MS = 3000
+AT_LEAST_TWO = field("n") >= 2.0
 numbers = st.sampled_from([1.0, 2.0, 3.0])
 
 
@@ -52,6 +58,7 @@ class KindsProtocol(Protocol):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model(self.state)
+        self.looks_up = EntryFilter(self.state, AT_LEAST_TWO)
         # By key group: after each epoch that it was written in.
         self.written: dict[int, list[Written]] = {group: [] for group in range(KEY_GROUPS)}
         # When it was looked last, and up to which epoch by key group.
@@ -164,7 +171,20 @@ class KindsProtocol(Protocol):
                         found[key] = tuple((name[len(key) :], row) for name, row in scanned.entries if row is not None)
                         source = scanned.source
                         scanned.close()
+                    if not as_of:
+                        self.an_index_finds_what_is_there(table, group)
                     yield source, {key: entries for key, entries in found.items() if entries}
+
+    def an_index_finds_what_is_there(self, table: Table, group: int) -> None:
+        """Whatever was written, replayed, restored or followed: a scan finds by it what it finds without."""
+        table.index_rule = IndexRule(1, 1000)
+        within, found = table.codec.group_range(group), []
+        for where in (None, AT_LEAST_TWO):
+            scanned = table.scan(within, where=where)
+            entries = list(scanned.entries)
+            found.append(self.looks_up.kept([(key, stored) for key, stored in entries if stored is not None]))
+            scanned.close()
+        assert found[0] == found[1]
 
     def without_positions(self, shown: Shown) -> Shown:
         if self.state.kind is not StateKind.LIST:
@@ -186,7 +206,7 @@ class KindsProtocol(Protocol):
 class MapProtocol(KindsProtocol):
     """Entries are put and deleted, and keys cleared."""
 
-    state: StateDescriptor = descriptor(kind=StateKind.MAP, map_key=MAP_KEY)
+    state: StateDescriptor = descriptor(kind=StateKind.MAP, map_key=MAP_KEY, index=BY_N)
     values = st.tuples(st.booleans(), st.dictionaries(st.integers(0, 2), st.none() | numbers, max_size=3))  # type: ignore[assignment]
 
     def rows(self, key: str, of: tuple[bool, dict[int, float | None]]) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]
@@ -201,7 +221,7 @@ class MapProtocol(KindsProtocol):
 class OrderedMapProtocol(KindsProtocol):
     """Entries, their deletions, and what clears keys have an order, and are remembered for a while."""
 
-    state = descriptor(kind=StateKind.MAP, map_key=MAP_KEY, order_by="n", keep_deleted_ms=TTL_MS)
+    state = descriptor(kind=StateKind.MAP, map_key=MAP_KEY, order_by="n", keep_deleted_ms=TTL_MS, index=BY_N)
     values = st.tuples(  # type: ignore[assignment]
         st.none() | numbers, st.dictionaries(st.integers(0, 2), st.tuples(st.booleans(), numbers), max_size=3)
     )
@@ -218,14 +238,14 @@ class OrderedMapProtocol(KindsProtocol):
 class ExpiringSumsProtocol(MapProtocol):
     """Sums by a map key, which begin anew where they have expired."""
 
-    state = descriptor(kind=StateKind.REDUCING, reducers=("sum",), map_key=MAP_KEY, ttl_ms=TTL_MS)
+    state = descriptor(kind=StateKind.REDUCING, reducers=("sum",), map_key=MAP_KEY, ttl_ms=TTL_MS, index=BY_N)
     servers = ("a", "b", "c")
 
 
 class ListProtocol(KindsProtocol):
     """Elements are appended to lists, and lists replaced and cleared."""
 
-    state = descriptor(kind=StateKind.LIST, max_length=3)
+    state = descriptor(kind=StateKind.LIST, max_length=3, index=BY_N)
     values = st.tuples(st.sampled_from([False, False, True]), st.lists(numbers, max_size=4))  # type: ignore[assignment]
 
     def rows(self, key: str, of: tuple[bool, list[float]]) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]
@@ -240,13 +260,13 @@ class ListProtocol(KindsProtocol):
 class ExpiringListProtocol(ListProtocol):
     """The same, and elements expire by the watermark."""
 
-    state = descriptor(kind=StateKind.LIST, max_length=3, ttl_ms=TTL_MS, ttl_clock=TtlClock.EVENT_TIME)
+    state = descriptor(kind=StateKind.LIST, max_length=3, ttl_ms=TTL_MS, ttl_clock=TtlClock.EVENT_TIME, index=BY_N)
 
 
 class ExpiringAggregatesProtocol(KindsProtocol):
     """Aggregates, by the clock."""
 
-    state = descriptor(kind=StateKind.AGGREGATING, ttl_ms=TTL_MS)
+    state = descriptor(kind=StateKind.AGGREGATING, ttl_ms=TTL_MS, index=BY_N)
     values = st.none() | numbers
 
     def rows(self, key: str, of: float | None) -> Iterator[tuple[bytes, bytes | None]]:  # type: ignore[override]

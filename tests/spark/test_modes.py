@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from keyhole import field
 from keyhole.errors import DuplicateKey, InvalidConfiguration, KeyholeError
 from keyhole.spark import queryable
 from tests.support.scenario import Scenario, Scenarios, only
@@ -53,7 +54,7 @@ def appended(scenarios: Scenarios) -> Ended:
     of: dict[str, Any] = {"key": "k", "key_groups": 4, "config": scenario.config}
     sink = queryable.together(
         queryable.value("last", **of).of(only("last")),
-        queryable.value("best", order_by="v", **of).of(only("best")),
+        queryable.value("best", order_by="v", index="v", **of).of(only("best")),
     )
     with pytest.raises(StreamingQueryException) as ended:
         scenario.run(scenario.stream(f"of string, {SCHEMA}", batches), "append", sink)
@@ -66,6 +67,13 @@ def test_append_mode_keeps_the_last_row_of_each_key(appended: Ended) -> None:
 
 def test_order_by_lets_the_highest_win_within_a_batch_and_against_the_stored_value(appended: Ended) -> None:
     assert values(appended.scenario, "best", "ab") == {"a": 7, "b": 3}
+
+
+def test_a_state_with_an_index_is_scanned_by_it(appended: Ended) -> None:
+    scenario = appended.scenario
+    assert scenario.client.describe_state(scenario.application, "best").index == ("v",)
+    found = scenario.client.scan_all(scenario.application, "best", where=field("v") == 7)
+    assert [(entry.key, entry.value.v) for entry in found] == [("a", 7)]
 
 
 def test_two_rows_of_one_key_without_order_by_end_the_query_and_nothing_is_lost(appended: Ended) -> None:

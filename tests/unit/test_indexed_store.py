@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
+from keyhole.encoding.envelope import Aggregate, Lifetime, Moment
 from keyhole.encoding.index_ranges import ValueRange
 from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import StoreFull
 from keyhole.model.epoch import START, Position
-from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.stores.base import Advance, Batch, Snapshot
 from keyhole.stores.index_entries import keys_in, rows_counted
 from keyhole.stores.indexed import IndexedStore
@@ -59,8 +60,8 @@ def found(snapshot: Snapshot, first: int, last: int | None = None, of: StateDesc
     (n,) = indexed_fields(of)
     if rows_counted(snapshot, GROUP, n.id) is None:
         return None
-    ranges = [ValueRange(n.encode(first), n.encode((first if last is None else last) + 1))]
-    return [of[2:].decode() for of in keys_in(snapshot, GROUP, n.id, ranges)]
+    values = ValueRange(n.encode(first), n.encode((first if last is None else last) + 1))
+    return [of[2:].decode() for of in keys_in(snapshot, GROUP, n.id, values)]
 
 
 def rows(snapshot: Snapshot) -> int | None:
@@ -88,6 +89,16 @@ def test_each_write_keeps_it_and_each_snapshot_has_the_one_of_its_moment() -> No
     store.drop_key_group(GROUP)
     assert writer.raw.size().entries == 0
     assert found(store.snapshot(), 1) is None
+
+
+def test_what_stands_around_a_row_is_passed_over() -> None:
+    of = msgspec.structs.replace(BY_N, kind=StateKind.AGGREGATING, ttl_ms=1000)
+    writer = Writer()
+    store = writer.opened(of)
+    expired = Lifetime(1000, TtlClock.PROCESSING_TIME).entries(Moment(1, 0))
+    entries = [(key(name), expired(Aggregate(1, encode_row(1, [n]), b"sum", None).encode())) for name, n in [("a", 7)]]
+    store.apply(Batch(entries, [], {GROUP: Advance(START, Position(1, 1, 1, 0, 1))}))
+    assert found(store.snapshot(), 7, of=of) == ["a"]
 
 
 def test_one_that_is_added_is_asked_once_it_is_whole_whatever_is_written_meanwhile() -> None:

@@ -29,6 +29,7 @@ FoundEntries = Iterator[tuple[bytes, bytes | None]]
 
 _FIRST_PIECE, _GROWTH, _MOST_PIECE = 16, 4, 256
 _PIECE_BYTES = 1 << 20
+_RUN_KEYS = 4_096
 _NOTHING: tuple[bytes, None] = (b"", None)
 
 
@@ -74,18 +75,20 @@ class IndexedScan(NamedTuple):
             rows, index = rows_counted(snapshot, group, asked.field.id), asked.field.id
             if rows is None:
                 continue
-            keys: Iterable[bytes]
             if asked.is_one_value:
                 value = asked.ranges[0].first
-                keys = keys_of_one_value(snapshot, group, index, value, first, end, descending=descending)
+                parts = [keys_of_one_value(snapshot, group, index, value, first, end, descending=descending)]
             else:
-                found = keys_in(snapshot, group, index, asked.ranges)
-                keys = (key for key in found if first <= key and (end is None or key < end))
-            if not (asked.is_one_value and self.limit):
-                collected = yield from _collected(keys, self.rule.most_keys(rows, self.limit))
-                if collected is None:
+                parts = [keys_in(snapshot, group, index, part) for part in asked.ranges]
+            keys: Iterable[bytes]
+            if asked.is_one_value and self.limit:
+                (keys,) = parts
+            else:
+                most = self.rule.most_keys(rows, self.limit)
+                found = yield from _sorted(parts, most, first, end, descending=descending)
+                if found is None:
                     continue
-                keys = collected if asked.is_one_value else sorted(collected, reverse=descending)
+                keys = found
             if isinstance(snapshot, OverlaySnapshot):
                 over = snapshot.keys_over(group, first, end, descending=descending)
                 keys = _each_once(heapq.merge(keys, over, reverse=descending))
@@ -94,15 +97,29 @@ class IndexedScan(NamedTuple):
         yield from snapshot.items(group, within.start, within.stop, descending=descending)
 
 
-def _collected(keys: Iterable[bytes], most: int) -> Generator[tuple[bytes, None], None, list[bytes] | None]:
-    """All keys; None: there are more than so many. Gives nothing for each, so that others have their turn."""
-    found: list[bytes] = []
-    for key in keys:
-        if len(found) >= most:
-            return None
-        found.append(key)
+def _sorted(
+    parts: Iterable[Iterable[bytes]], most: int, first: bytes, end: bytes | None, *, descending: bool
+) -> Generator[tuple[bytes, None], None, Iterable[bytes] | None]:
+    """The keys between two storage keys, in order. None: more than so many would have to be looked at.
+
+    Gives nothing for each that is looked at, and for each part, so that others have their turn. That is why they are
+    sorted a few thousand at a time, too, and merged as they are asked for.
+    """
+    looked, run, runs = 0, list[bytes](), list[list[bytes]]()
+    for part in parts:
         yield _NOTHING
-    return found
+        for key in part:
+            if looked >= most:
+                return None
+            looked += 1
+            if first <= key and (end is None or key < end):
+                run.append(key)
+                if len(run) >= _RUN_KEYS:
+                    runs.append(sorted(run, reverse=descending))
+                    run = []
+            yield _NOTHING
+    runs.append(sorted(run, reverse=descending))
+    return runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=descending)
 
 
 def _each_once(keys: Iterable[bytes]) -> Iterator[bytes]:

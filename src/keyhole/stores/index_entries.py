@@ -6,7 +6,7 @@ key group + 32,768, id, value, the key    ->  the value's length
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from keyhole.encoding.index_ranges import ValueRange
 from keyhole.encoding.indexed_fields import ID_BYTES, INDEX_GROUPS, MOST_VALUE_BYTES
@@ -92,12 +92,11 @@ def keys_of_one_value(
         yield prefix + entry[at:]
 
 
-def keys_in(snapshot: Snapshot, key_group: int, index: bytes, ranges: Sequence[ValueRange]) -> Iterator[bytes]:
-    """The storage keys of the rows whose values are in the ranges, in the order of the values."""
+def keys_in(snapshot: Snapshot, key_group: int, index: bytes, part: ValueRange) -> Iterator[bytes]:
+    """The storage keys of the rows whose values are in a range, in the order of the values."""
     place, prefix, group = place_of(key_group, index), prefix_of(key_group), index_group(key_group)
-    for part in ranges:
-        for entry, length in snapshot.items(group, place + part.first, place + part.end):
-            yield prefix + entry[VALUE_AT + length[0] :]
+    for entry, length in snapshot.items(group, place + part.first, place + part.end):
+        yield prefix + entry[VALUE_AT + length[0] :]
 
 
 def indexes_in(snapshot: Snapshot, key_group: int) -> list[bytes]:
