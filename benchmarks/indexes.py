@@ -206,7 +206,7 @@ async def pages(table: Table, where: Predicate) -> int:
     select = SelectedEntries(table.descriptor, Selection(where))
     for group in range(KEY_GROUPS):
         with scans.open(
-            lambda group=group: table.scan(table.codec.group_range(group), where=where)  # type: ignore[misc]
+            lambda group=group: table.scan(table.codec.group_range(group), indexed=select.indexed)  # type: ignore[misc]
         ) as scanned:
             for page in scans.pages(scanned, 0, select):
                 found += len(select.values(page.rows))

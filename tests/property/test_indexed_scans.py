@@ -156,7 +156,7 @@ class Reader:
                 within,
                 ReadBounds(as_of=asked.as_of),
                 descending=asked.descending,
-                where=asked.where,
+                indexed=select.indexed,
                 limit=asked.limit,
             )
             pages = list(scans.pages(scanned, asked.limit, select))

@@ -19,11 +19,12 @@ from keyhole import field
 from keyhole.changelog.base import Partition
 from keyhole.changelog.records import MARKER_KEY, decode_marker
 from keyhole.encoding.codec import EntryRange
-from keyhole.encoding.entry_filter import EntryFilter
 from keyhole.encoding.envelope import Moment, deletion
 from keyhole.encoding.key_codec import encode_integer, end_of_prefix
+from keyhole.encoding.selected_entries import SelectedEntries
 from keyhole.errors import EpochGone, EpochNotReached, NotOwner, NotReady
 from keyhole.model.read import ReadBounds
+from keyhole.model.selection import Selection
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock
 from keyhole.v1.state_pb2 import ROLE_OWNER, Source
 from services.state_server.read.indexed_scans import IndexRule
@@ -58,7 +59,7 @@ class KindsProtocol(Protocol):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model(self.state)
-        self.looks_up = EntryFilter(self.state, AT_LEAST_TWO)
+        self.looks_up = SelectedEntries(self.state, Selection(AT_LEAST_TWO))
         # By key group: after each epoch that it was written in.
         self.written: dict[int, list[Written]] = {group: [] for group in range(KEY_GROUPS)}
         # When it was looked last, and up to which epoch by key group.
@@ -179,8 +180,8 @@ class KindsProtocol(Protocol):
         """Whatever was written, replayed, restored or followed: a scan finds by it what it finds without."""
         table.index_rule = IndexRule(1, 1000)
         within, found = table.codec.group_range(group), []
-        for where in (None, AT_LEAST_TWO):
-            scanned = table.scan(within, where=where)
+        for indexed in ((), self.looks_up.indexed):
+            scanned = table.scan(within, indexed=indexed)
             entries = list(scanned.entries)
             found.append(self.looks_up.kept([(key, stored) for key, stored in entries if stored is not None]))
             scanned.close()

@@ -45,7 +45,8 @@ def table() -> Iterator[Table]:
 def looked_at(table: Table, where: Predicate, limit: int = 0) -> tuple[int, int, list[str]]:
     """How many index entries and how many rows were looked at; and the keys that were found."""
     steps, rows = 0, 0
-    scanned = table.scan(table.codec.group_range(0), where=where, limit=limit)
+    select = SelectedEntries(table.descriptor, Selection(where))
+    scanned = table.scan(table.codec.group_range(0), indexed=select.indexed, limit=limit)
     entries = scanned.entries
 
     def counted() -> Iterator[Any]:
@@ -56,7 +57,6 @@ def looked_at(table: Table, where: Predicate, limit: int = 0) -> tuple[int, int,
             yield key, entry
 
     scanned.entries = counted()
-    select = SelectedEntries(table.descriptor, Selection(where))
     pages = list(Scans(ScanLimits()).pages(scanned, limit, select))
     scanned.close()
     return steps, rows, [table.codec.entry(key)[0][0] for page in pages for key in page.keys]  # type: ignore[misc]
@@ -116,11 +116,12 @@ def test_the_entries_of_one_key_and_ranges_of_map_keys_are_read_without_it() -> 
     lease.confirm()
     table = Table("server-a", of, store, lease)
     Epochs(table).commit({("s", at): row(1.0, at) for at in range(20)})
-    scanned = table.scan(table.codec.entry_range("s", (), ()), ReadBounds(), where=field("count") == 7)
+    indexed = SelectedEntries(of, Selection(field("count") == 7)).indexed
+    scanned = table.scan(table.codec.entry_range("s", (), ()), ReadBounds(), indexed=indexed)
     assert len(list(scanned.entries)) == 20
     scanned.close()
     group = group_of(table.codec.storage_key(("s", 0)))
-    scanned = table.scan(table.codec.group_range(group), where=field("count") == 7)
+    scanned = table.scan(table.codec.group_range(group), indexed=indexed)
     assert [key for key, _ in scanned.entries if key] == [table.codec.storage_key(("s", 7))]
     scanned.close()
     engine.close()

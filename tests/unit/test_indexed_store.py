@@ -190,6 +190,25 @@ def test_a_key_group_that_can_not_keep_it_gives_it_up_until_the_state_is_declare
     assert found(store.snapshot(), 1, of=newer) == rows_left
 
 
+def test_an_index_that_could_not_be_removed_is_not_asked_once_a_row_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer()
+    store = writer.opened(BY_N)
+    writer.write({"a": 1})
+
+    def full(_: Batch) -> None:
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.raw, "apply", full)
+        with pytest.raises(StoreFull):
+            store.declare(PLAIN)
+    assert found(store.snapshot(), 1) == ["a"]
+    writer.write({"a": 2})
+    assert found(store.snapshot(), 1) is None
+    finished(store)
+    assert writer.raw.size().entries == 1
+
+
 def test_a_write_that_fails_leaves_it_as_it_was_and_the_next_one_goes_on() -> None:
     writer = Writer()
     store = writer.opened(BY_N)

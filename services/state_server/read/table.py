@@ -10,15 +10,12 @@ import msgspec
 
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.envelope import Visible
-from keyhole.encoding.index_ranges import indexed_values
-from keyhole.encoding.indexed_fields import indexed_fields
-from keyhole.encoding.predicate_binding import bound
+from keyhole.encoding.index_ranges import IndexedValues
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady, Unsupported
 from keyhole.metrics.counters import ReadCounts
 from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.evolution import succeeds
-from keyhole.model.predicates import Predicate
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc.frames import FRAME_BYTES
@@ -67,7 +64,6 @@ class Table:
         self.codec = StateCodec(descriptor)
         self.descriptor = descriptor
         self.index_rule = IndexRule()
-        self._indexed = indexed_fields(descriptor)
         self.progress = RestoreProgress()
         self.feed: FeedProgress | None = None
         self.changes = Changes()
@@ -87,8 +83,8 @@ class Table:
         if descriptor == self.descriptor or not succeeds(descriptor, self.descriptor):
             return False
         # First: where it can't be made, nothing has changed.
-        codec, indexed = StateCodec(descriptor), indexed_fields(descriptor)
-        self.codec, self.descriptor, self._indexed = codec, descriptor, indexed
+        self.codec = StateCodec(descriptor)
+        self.descriptor = descriptor
         self._visibility.describe(descriptor)
         self.owned.kept.keep_at_most(_kept_epochs(descriptor))
         return True
@@ -213,13 +209,13 @@ class Table:
         bounds: ReadBounds = _ANY,
         *,
         descending: bool = False,
-        where: Predicate | None = None,
+        indexed: Sequence[IndexedValues] = (),
         limit: int = 0,
     ) -> Scanned:
         """Entries of one key, or of a key group, of one epoch, which later ones don't change. Close it.
 
         Args:
-            where: By which the caller selects what it is given; what it can't be true of may be left out.
+            indexed: What the caller selects by; what has other values may be left out.
             limit: How many of those the caller takes at most; 0: all.
 
         Raises:
@@ -236,12 +232,11 @@ class Table:
             copy = self.standby
         else:
             raise self.refusal()
-        show, length, indexed = self._visibility.show(), self.codec.prefix_length, None
+        show, length, found = self._visibility.show(), self.codec.prefix_length, None
         # The entries of one key, or of some map keys under each, are fewer than what an index would find.
-        if where is not None and self._indexed and len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
-            asked = indexed_values(bound(where, self.descriptor), self._indexed)
-            indexed = IndexedScan(asked, limit, self.index_rule) if asked else None
-        return copy.scan(within, bounds, show, length, descending=descending, indexed=indexed)
+        if indexed and len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
+            found = IndexedScan(indexed, limit, self.index_rule)
+        return copy.scan(within, bounds, show, length, descending=descending, indexed=found)
 
     def _check_as_of(self, bounds: ReadBounds) -> None:
         if bounds.as_of and self.descriptor.updates_topic_id:

@@ -130,7 +130,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         with (
             self._scans.open(
                 lambda: table.scan(
-                    within, bounds, descending=is_descending(request), where=select.where, limit=request.limit
+                    within, bounds, descending=is_descending(request), indexed=select.indexed, limit=request.limit
                 )
             ) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as found,

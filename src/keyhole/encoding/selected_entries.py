@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyhole.encoding.entry_filter import EntryFilter, StoredEntry
+from keyhole.encoding.index_ranges import IndexedValues, indexed_values
+from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.row_projection import RowProjection, projected
@@ -27,13 +29,15 @@ class SelectedEntries:
 
     Attributes:
         tests: Not all entries are selected.
-        where: By what they are; None: all are.
+        indexed: By which indexes they can be looked up; none: all must be tested.
         cost: About how many times longer an entry takes than one that is tested by few comparisons.
     """
 
     def __init__(self, descriptor: StateDescriptor, selection: Selection, *, as_json: bool = False) -> None:
         where, fields = selection.where, selection.fields
-        self.where = where
+        self.indexed: Sequence[IndexedValues] = ()
+        if where is not None and descriptor.index:
+            self.indexed = indexed_values(bound(where, descriptor), indexed_fields(descriptor))
         self.tests = where is not None
         self.cost = 1 if where is None else max(1, part_count(where) // _FEW_PARTS)
         self._filter = None if where is None else EntryFilter(descriptor, where)

@@ -122,7 +122,7 @@ class IndexedStore:
 
         Raises:
             ValueMismatch: See indexed_fields. Nothing has changed.
-            KeyholeError: The store fails, and must be opened again.
+            KeyholeError: The store fails. What is not declared any more is not asked once anything is written.
         """
         fields = indexed_fields(descriptor)
         if not self._may_have:
@@ -130,11 +130,11 @@ class IndexedStore:
             return
         # First, for snapshots of other threads.
         self._has_entries = True
-        if not self._known:
-            self._look()
         if fields:
             self._values = IndexedRows(descriptor, fields).values
         self._fields = fields
+        if not self._known:
+            self._look()
         step = IndexStep()
         for number, before in self._groups.items():
             of = before.copy()
@@ -166,11 +166,12 @@ class IndexedStore:
             for group in stored.keys() - self._positions.keys():
                 number, position = group - INDEX_GROUPS, stored[group]
                 found = {index: rows_counted(snapshot, number, index) for index in indexes_in(snapshot, number)}
-                rows = {index: of for index, of in found.items() if of is not None}
+                whole = {index: of for index, of in found.items() if of is not None}
+                rows = {index: of for index, of in whole.items() if index in self._declared}
                 if position != self._positions.get(number):
                     # A release that knows no indexes has written rows: they have moved on alone.
-                    untrue += [place_of(number, index) for index in rows]
                     rows = {}
+                untrue += [place_of(number, index) for index in whole.keys() - rows.keys()]
                 self._groups[number] = IndexedGroup(position, rows, frozenset(found.keys() - rows.keys()))
         finally:
             snapshot.close()
