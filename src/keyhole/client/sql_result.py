@@ -25,6 +25,7 @@ class StateScanned:
         where: What the servers have tested; None: nothing.
         filter: What was tested of the rest here; empty: nothing.
         entries: That the servers have sent, so far.
+        indexes: The fields by whose index servers can find the rows, where that pays.
     """
 
     state: str
@@ -33,6 +34,7 @@ class StateScanned:
     where: Predicate | None
     filter: str
     entries: int = 0
+    indexes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 from keyhole.client.sql_result import StateScanned
 from keyhole.encoding.arrow_entries import entry_batch, entry_schema
 from keyhole.errors import DeadlineExceeded, KeyholeError
+from keyhole.model.predicates import Predicate
 from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
@@ -105,9 +106,14 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
             tuple(wanted),
             asked.where,
             "" if filter is None else str(filter),
+            indexes=self._indexes(asked.where),
         )
         self._reading.scans.append(told)
         return EntryScanner(self, wanted, filter, asked, told)
+
+    def _indexes(self, where: Predicate | None) -> tuple[str, ...]:
+        """The fields by whose index rows can be found."""
+        return ()
 
     def batches(self, columns: list[str], asked: Pushed, told: StateScanned) -> Iterator[pa.RecordBatch]:
         """Entries with these columns. Raises as `pages`."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from keyhole.client import Client
+from keyhole.encoding.index_ranges import indexed_values
+from keyhole.encoding.indexed_fields import indexed_fields
+from keyhole.encoding.predicate_binding import bound
+from keyhole.model.predicates import Predicate
 from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
@@ -50,6 +54,12 @@ class LiveDataset(EntryDataset):
     def __init__(self, client: Client, descriptor: StateDescriptor, epoch: int, reading: QueryReading) -> None:
         super().__init__(descriptor, epoch, reading)
         self._client = client
+
+    def _indexes(self, where: Predicate | None) -> tuple[str, ...]:
+        if where is None:
+            return ()
+        usable = indexed_values(bound(where, self._descriptor), indexed_fields(self._descriptor))
+        return tuple(of.field.name for of in usable)
 
     def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
         of, number = self._descriptor, scan_number()
