@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import pytest
+from confluent_kafka import Consumer
 
+from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.driver_group import KafkaDriverGroup
+from keyhole.errors import InvalidConfiguration
 from tests.support.waiting import LONG_SECONDS
 
 
@@ -42,3 +45,27 @@ def test_one_leads_until_it_leaves_and_the_one_that_waits_leads_then(member: Cal
         assert next(as_completed(waiting, LONG_SECONDS)).result()
         told.append("over")
         assert sorted(of.result(LONG_SECONDS) for of in waiting) == [False, True]
+
+
+def test_a_group_of_this_name_that_is_somebody_elses_is_refused_in_place_of_a_wait_without_end(kafka: str) -> None:
+    application = f"app-{uuid.uuid4().hex[:8]}"
+    ours = KafkaDriverGroup(kafka, application, "orders")
+    settings = {"bootstrap.servers": kafka, "group.id": f"keyhole.{application}.orders.drivers"}
+    other = Consumer({**settings, "partition.assignment.strategy": "range"})
+    try:
+        ours.join()
+        assert ours.await_lead(lambda: False, lambda: None)
+        ours.close()
+        other.subscribe([f"keyhole.{application}.control"])
+        deadline = Deadline(LONG_SECONDS)
+        while not other.assignment():
+            assert not deadline.passed
+            other.poll(0.1)
+        ours = KafkaDriverGroup(kafka, application, "orders")
+        ours.join()
+        with pytest.raises(InvalidConfiguration, match=rf"join group keyhole\.{application}\.orders\.drivers"):
+            ours.await_lead(lambda: deadline.passed, lambda: None)
+        assert ours.failed
+    finally:
+        ours.close()
+        other.close()

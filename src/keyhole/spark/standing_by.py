@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from keyhole.changelog.kafka.driver_group import KafkaDriverGroup
 from keyhole.config import JobConfig, job_config
 from keyhole.coordinator.stats import stats_of
+from keyhole.model.names import checked_name
 from keyhole.spark.driver.warming import warm_up
 
 _log = logging.getLogger(__name__)
@@ -52,27 +53,31 @@ def await_lead(
         False: it was given up.
 
     Raises:
-        InvalidConfiguration: As `job_config`.
+        InvalidConfiguration: As `job_config`; the group's name is not 1 to 100 letters, digits, '_' or '-'; or Kafka
+            refuses this driver as a member of the group `keyhole.APPLICATION.GROUP.drivers`.
+        PortTaken, InvalidConfiguration: As keyhole.coordinator.stats.stats_of.
         KafkaUnreachable: No broker answers.
-        PermissionDenied: The driver has no rights to the group `keyhole.APPLICATION.GROUP.drivers`.
     """
     if config is None and not os.environ.get(GROUP_VARIABLE):
         return True
     config = config or job_config()
     if not config.driver_group:
         return True
+    checked_name(GROUP_VARIABLE, config.driver_group, "give all drivers of the job another one")
+    checked_name("the application's name", config.application, "set KEYHOLE_JOB_APPLICATION to another one")
     # Who asks a driver for its figures finds one that stands by, too.
     stats_of(config)
     session = session or SparkSession.getActiveSession()
     if session is not None:
-        warm_up(session)
+        warm_up(session, given_up)
     return _joined(config).await_lead(given_up, lambda: _say(config))
 
 
 def _joined(config: JobConfig) -> KafkaDriverGroup:
     name = config.bootstrap_servers, config.application, config.driver_group
     with _LOCK:
-        if (group := _JOINED.get(name)) is None:
+        # One that was refused may be let in by now: whoever asks again joins again.
+        if (group := _JOINED.get(name)) is None or group.failed:
             group = KafkaDriverGroup(*name)
             group.join()
             # The next one need not wait until this one is missed.

@@ -36,6 +36,10 @@ _REFUSED = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    # Somebody else's group has this name, or the broker takes no session of six seconds: no wait would end.
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    KafkaError.INVALID_GROUP_ID,
+    KafkaError.INVALID_SESSION_TIMEOUT,
 )
 
 
@@ -53,6 +57,7 @@ class KafkaDriverGroup:
         self._leading = threading.Event()
         self._closed = threading.Event()
         self._failure: KeyholeError | None = None
+        self._told: int | None = None
         self._thread = threading.Thread(target=self._run, name=f"keyhole-drivers-{group}", daemon=True)
 
     def join(self) -> None:
@@ -60,7 +65,7 @@ class KafkaDriverGroup:
 
         Raises:
             KafkaUnreachable: No broker answers.
-            PermissionDenied: This driver may not make the control topic.
+            InvalidConfiguration: Kafka refuses this driver, or to make the control topic for it.
         """
         with contextlib.closing(Topics(self._bootstrap_servers)) as topics:
             topics.ensure(self._topic, 1, Deadline(_TOPIC_SECONDS))
@@ -74,7 +79,8 @@ class KafkaDriverGroup:
             told: Called once, where another driver leads.
 
         Raises:
-            PermissionDenied: This driver may not be a member of the group.
+            InvalidConfiguration: Kafka refuses this driver as a member of the group.
+            KafkaUnreachable: The group is left for another error; the message has it.
         """
         waited, tell = Deadline(SESSION_SECONDS), True
         while not self._leading.wait(_LOOK_SECONDS):
@@ -87,6 +93,11 @@ class KafkaDriverGroup:
                 tell = False
                 told()
         return True
+
+    @property
+    def failed(self) -> bool:
+        """It is left, by an error that another one, made later, need not meet."""
+        return self._failure is not None
 
     def close(self) -> None:
         """Leaves the group: another driver leads at once. Idempotent."""
@@ -111,10 +122,20 @@ class KafkaDriverGroup:
 
     def _heed(self, message: Message) -> None:
         error = message.error()
-        if error is not None and (error.fatal() or error.code() in _REFUSED):
+        if error is None:
+            return
+        if error.fatal() or error.code() in _REFUSED:
             self._fail(error)
+        elif error.code() != self._told:
+            # Once, and not each time that it is tried again.
+            self._told = error.code()
+            extra = {"group": self._name, "code": error.name(), "reason": error.str()}
+            _log.warning("the group of drivers can't be joined for now", extra=extra)
 
     def _fail(self, error: KafkaError) -> None:
+        if self._leading.is_set():
+            extra = {"group": self._name, "code": error.name(), "reason": error.str()}
+            _log.warning("another driver may lead: this one is no member any more", extra=extra)
         self._failure = as_ours(error, self._bootstrap_servers, f"join group {self._name}")
 
     def _assigned(self, consumer: Consumer, added: list[TopicPartition]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,20 +15,31 @@ from pyspark.sql import DataFrame, SparkSession
 _log = logging.getLogger(__name__)
 
 _ROWS = 8
+_LOOK_SECONDS = 1
 # The session's own may write to object stores alone.
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
-def warm_up(session: SparkSession) -> None:
-    """Blocks for some seconds. Where it fails, the log says so: the first batch finds out what is wrong, if it is."""
+def warm_up(session: SparkSession, given_up: Callable[[], bool] = lambda: False) -> None:
+    """Blocks for some seconds; without executors until they are there. Where it fails, the log says so: the first batch
+    finds out what is wrong, if it is.
+
+    Args:
+        given_up: Asked a few times a second; the batch is stopped then.
+    """
     own = session.newSession()
     own.conf.set(_CHECKPOINTS, _FILES)
     try:
         with tempfile.TemporaryDirectory(prefix="keyhole-warming-") as folder:
             rows = own.readStream.format("rate-micro-batch").option("rowsPerBatch", _ROWS).load()
             writer = rows.writeStream.foreachBatch(_take).trigger(availableNow=True)
-            writer.option("checkpointLocation", Path(folder).as_uri()).start().awaitTermination()
+            query = writer.option("checkpointLocation", Path(folder).as_uri()).start()
+            # A wait in the JVM would keep a signal from whoever set `given_up` by it.
+            while not query.awaitTermination(_LOOK_SECONDS):
+                if given_up():
+                    query.stop()
+                    return
     except (PySparkException, Py4JError, OSError):
         _log.warning("Spark could not be warmed", exc_info=True)
 
