@@ -21,7 +21,8 @@ from keyhole.errors import EpochGone, EpochNotReached, KeyholeError, NotOwner, N
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.v1 import state_pb2
-from tests.support.simulation import DriverDiedError, Fault, Rows, World
+from tests.support.simulated_watches import WatchedGroup
+from tests.support.simulation import DriverDiedError, Fault, Rows, SimulatedServer, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
 
 NAMES = {group: names_in(group, 2) for group in range(KEY_GROUPS)}
@@ -73,6 +74,7 @@ class Protocol(RuleBasedStateMachine):
         self.done = 0
         # By key group: the newest owner that a reader has met, and the last change that it was told of.
         self.seen = dict.fromkeys(range(KEY_GROUPS), ((0, 0), 0))
+        self.watched = [WatchedGroup(group) for group in range(KEY_GROUPS)]
 
     def batch(self, values: Mapping[str, float | None]) -> Rows:
         return {key(name): None if value is None else row(value) for name, value in values.items()}
@@ -183,6 +185,32 @@ class Protocol(RuleBasedStateMachine):
     def the_changelog_is_compacted(self) -> None:
         if self.batches and self.world.kafka.topic_id(self.state.topic) is not None:
             self.world.kafka.compact(self.state.topic)
+            # It is not before ten minutes; whoever has not read on for so long is refused by then.
+            for watched in self.watched:
+                watched.forget()
+
+    @rule(data=st.data(), most=st.integers(1, 3))
+    def who_watches_reads_on(self, data: st.DataObject, most: int) -> None:
+        """At any server that says it owns the key group: one that is cut off does, too."""
+        server = self.world.servers[data.draw(st.sampled_from(self.servers))]
+        for watched in self.watched:
+            self.read_on(watched, server, most)
+
+    def read_on(self, watched: WatchedGroup, server: SimulatedServer, most: int) -> None:
+        before = watched.complete
+        for told in watched.read(self.world, server, most):
+            assert told.epoch > watched.last.get(told.key, -1), f"told twice, or out of order: {told}"
+            assert told.row == self.of(told.epoch, watched.key_group).get(told.key), f"not of its epoch: {told}"
+            watched.take(told)
+        complete = watched.complete
+        if complete is None or complete == before:
+            return
+        assert watched.expected(self.of(complete, watched.key_group), complete), f"not all of epoch {complete}"
+        for epoch in range((complete if before is None else before) + 1, complete + 1):
+            earlier, later = (self.of(of, watched.key_group) for of in (epoch - 1, epoch))
+            for name in earlier.keys() | later.keys():
+                changed = earlier.get(name) != later.get(name)
+                assert not changed or (name, epoch) in watched.told, f"epoch {epoch} was passed over"
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
@@ -278,6 +306,10 @@ class Protocol(RuleBasedStateMachine):
             self.readers_see_whole_epochs_that_do_not_go_back()
             self.every_copy_answers_and_the_servers_share_evenly()
             self.what_a_key_group_may_do_follows_from_its_state()
+            for watched in self.watched:
+                for server in self.world.servers.values():
+                    self.read_on(watched, server, 1_000)
+                assert watched.kept == self.of(self.done, watched.key_group)
         finally:
             self.world.close()
 

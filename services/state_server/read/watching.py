@@ -349,9 +349,8 @@ class Watching:
     async def _live(self) -> AsyncGenerator[Message]:
         """Until something has come that is not in memory."""
         watcher = self._watcher
-        if not self._stamp.epoch:
-            # At once, where nobody was told yet up to which epoch all was given.
-            self._told_at = float("-inf")
+        # At once, where nobody was told yet up to which epoch all was given.
+        is_due = not self._stamp.epoch
         while True:
             gathered = GatheredChanges(self._limits.page_bytes, self._limits.page_changes)
             while (pending := watcher.take()) is not None:
@@ -363,6 +362,7 @@ class Watching:
                     yield self._message(*gathered.taken())
             if sent := gathered.taken():
                 self._up_to_date()
+                is_due &= not self._stamp.epoch
                 yield self._message(*sent)
             self._check_here()
             if watcher.error is not None:
@@ -370,7 +370,8 @@ class Watching:
             if watcher.lost:
                 return
             self._up_to_date()
-            if (left := self._progress_left) <= 0:
+            if (left := self._progress_left) <= 0 or is_due:
+                is_due = False
                 yield self._message()
             else:
                 await watcher.woken(left)
