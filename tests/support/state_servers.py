@@ -85,7 +85,14 @@ class Speaker:
             assignment = pb.StateAssignment(
                 descriptor=convert.descriptor_to_proto(descriptor), key_groups=owned, standby_key_groups=followed
             )
-            request = pb.AssignRequest(run=run, assignment_version=self.version, states=[assignment], wait_ms=5000)
+            request = pb.AssignRequest(
+                run=run,
+                assignment_version=self.version,
+                states=[assignment],
+                complete_epoch=self.epoch,
+                complete_commit_time_ms=1000 * self.epoch,
+                wait_ms=5000,
+            )
             async with asyncio.timeout(LONG_SECONDS):
                 while not (await stub.Assign(request)).ready:
                     pass

@@ -304,7 +304,8 @@ class Watching:
     # --- what is not in memory ----------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> AsyncGenerator[Message]:
-        positions, complete_ms = self._changes.positions, self._table.complete_ms
+        # Of one moment: whoever has all up to these positions has all of the epoch, and all that was complete.
+        positions, complete_ms, stamp = self._changes.positions, self._table.complete_ms, self._published
         ends = {
             group: positions[group].offset
             for group, mark in self._marks.items()
@@ -317,6 +318,7 @@ class Watching:
             await self._clock.pause(_PAUSE_SECONDS)
         else:
             self._times.given_all(complete_ms)
+            self._stamp = stamp
 
     def _check_age(self, key_groups: Iterable[int]) -> None:
         self._times.check(key_groups, self._clock.now_ms(), self._table.name)
@@ -388,7 +390,12 @@ class Watching:
             if mark.offset < positions[group].offset:
                 self._marks[group] = WatchMark.at(positions[group])
         self._times.given_all(self._table.complete_ms)
-        self._stamp = NO_EPOCH if self._table.feed is not None else self._table.standing.stamp
+        self._stamp = self._published
+
+    @property
+    def _published(self) -> EpochStamp:
+        """Of the last epoch that readers see; of a state that is fed by updates there is none."""
+        return NO_EPOCH if self._table.feed is not None else self._table.standing.stamp
 
     # --- messages -----------------------------------------------------------------------------------------------------
 

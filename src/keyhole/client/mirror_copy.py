@@ -18,6 +18,9 @@ from keyhole.model.read import Answer, Entry, KeyedEntry, ReadBounds, Role, Sour
 from keyhole.rpc.convert import time_from_ms
 from keyhole.rpc.scan_requests import check_has_entries
 
+# Longer than a watch says nothing where nothing changes.
+_UNTOLD_SECONDS = 2.5
+
 
 class MirrorCopy(MirrorIntake):
     """One copy; see the module's text. One thread takes messages in, any thread reads."""
@@ -26,8 +29,15 @@ class MirrorCopy(MirrorIntake):
 
     @property
     def whole(self) -> bool:
-        """All rows that were there have come, and it is known up to which epoch all has."""
-        return self._rows_done and (self._complete[0] > 0 or self._told)
+        """All rows that were there have come, and it is known up to which epoch all has, if there was one.
+
+        Of a state that is fed by updates each key group's mark says it. Where nobody says it for a while, the copy is
+        whole for all that.
+        """
+        if self._done_at is None or not self._told:
+            return False
+        none = not any(of[0] for of in self._epochs.values())
+        return self._complete[0] > 0 or self._fed or none or self._monotonic() - self._done_at > _UNTOLD_SECONDS
 
     @property
     def entries(self) -> int:

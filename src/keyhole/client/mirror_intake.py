@@ -107,7 +107,9 @@ class MirrorIntake:
         self._row_at = GROUP_BYTES
         self._by_watermark = False
         self._latest_ms = 0
-        self._rows_done = self._told = False
+        self._told = self._fed = False
+        # Since when all rows have come.
+        self._done_at: float | None = None
         self._sources: dict[int, Source] = {}
         # Made by the first scan.
         self._by_key: EntriesByKey | None = None
@@ -133,6 +135,7 @@ class MirrorIntake:
         descriptor = codec.descriptor
         # Whether there is a ttl, and by which clock, never changes.
         self._row_at = GROUP_BYTES + EXPIRES_BYTES if descriptor.ttl_ms else GROUP_BYTES
+        self._fed = bool(descriptor.updates_topic_id)
         self._by_watermark = descriptor.ttl_clock is TtlClock.EVENT_TIME
         self._extent.describe(codec)
         # Last, and before any row of it: a read of another thread never has a row that its codec can't read.
@@ -168,8 +171,9 @@ class MirrorIntake:
             self._complete = max(self._complete, (response.epoch, response.commit_time_ms, response.watermark_ms))
             if response.as_of_ms > self._as_of_ms:
                 self._as_of_ms, self._heard = response.as_of_ms, self._monotonic()
-            self._rows_done = rows_done
-            self._told = self._told or (rows_done and not response.changes)
+            if rows_done and self._done_at is None:
+                self._done_at = self._monotonic()
+            self._told = self._told or (rows_done and (response.epoch > 0 or not response.changes))
             self._sources.clear()
 
     def _apply(self, group: int, staged: _Staged) -> None:
