@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.chart import CHART, JOB, KAFKA, given, names, render, run_helm
+from tests.support.chart import CHART, JOB, KAFKA, given, names, pod, render, run_helm
 
 
 def notes(values: dict[str, Any]) -> str:
@@ -51,6 +51,20 @@ def test_what_reads_do_while_a_driver_restarts_depends_on_replicas() -> None:
     with_replicas = notes(KAFKA | {"jobs": [JOB], "replica": {"enabled": True, "replicas": 2}})
     assert "Replicas: 2, of temperature-monitor" in with_replicas
     assert "reads of its states fail" not in with_replicas
+
+
+def test_a_job_whose_states_are_not_beside_its_executors_is_told_so_and_both_drivers_logs_are_named() -> None:
+    apart = JOB | {"driver": {"standby": True}, "stateServer": {"sidecar": False}}
+    values = KAFKA | {"stateServers": {"enabled": True}, "jobs": [apart]}
+    said = notes(values)
+    assert "executors of each of two drivers, of which one stands by, its states on the release's own state" in said
+    assert "beside each" not in said
+    assert "reads of its states fail" not in said, "the servers stay"
+    [selector] = [line.split(" -l ")[1] for line in said.splitlines() if " -l " in line]
+    labels = pod(render(values), "Deployment/keyhole-temperature-monitor-driver").metadata["labels"]
+    assert dict(of.split("=") for of in selector.split(",")).items() <= labels.items()
+    both = notes(values | {"jobs": [apart, JOB | {"name": "other"}]})
+    assert "reads of its states fail (other)" in both
 
 
 def test_plaintext_is_told_and_whether_a_policy_bounds_it() -> None:
