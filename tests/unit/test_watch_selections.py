@@ -104,6 +104,18 @@ async def test_an_epoch_is_tested_once_for_all_who_have_the_same_predicate(teste
     await hosted.host.close()
 
 
+async def test_what_was_before_is_each_watch_s_own_where_keys_alone_decide() -> None:
+    hosted, selections = Hosted(), Selections()
+    await hosted.own()
+    epoch = GroupEpoch(0, 0, Position(10, 1, 1, 0, 1000), [(prefix_of(0) + b"a\0\0", row(1.0))], [row(2.0)], 1)
+    for before in (False, True):
+        request = pb.WatchRequest(selection=selection_to_proto(Selection(field("k") < "m")), before=before)
+        select = WatchSelection(hosted.table, watch_asked(hosted.table.codec, request), selections, 3)
+        ((change,),) = select.given(Pending.of(epoch, None))
+        assert change.before == (row(2.0) if before else None)
+    await hosted.host.close()
+
+
 async def test_what_has_expired_and_is_removed_or_replaced_is_a_deletion_of_what_the_reader_has() -> None:
     hosted = Hosted(of=descriptor(ttl_ms=1500))
     await hosted.own()

@@ -12,7 +12,7 @@ import pytest
 from keyhole.encoding.storage_key import prefix_of
 from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.epoch import START, Position
-from keyhole.rpc.watch_requests import WatchedKeys
+from keyhole.rpc.watch_requests import WatchedKeys, WatchedRange
 from services.state_server.read.watched_changes import Changes
 from services.state_server.read.watcher import GroupEpoch, Watcher, size_of
 from tests.support.waiting import LONG_SECONDS
@@ -181,6 +181,23 @@ class Asked(Watcher):
     @befores.setter
     def befores(self, _: bool) -> None:
         pass
+
+
+async def test_who_watches_a_range_gets_it_however_many_do() -> None:
+    changes = begun()
+    names = [f"k{number:02}" for number in range(20)]
+    ranges = [WatchedRange(name.encode(), b"k15") for name in names[:12]]
+    whole = Watcher(WatchedRange(b"", b""), BOTH)
+    for number, count in ((1, 3), (2, 12)):
+        some = [Watcher(of, BOTH) for of in ranges[:count]]
+        at = {group: WatchMark.at(changes.positions[group]) for group in BOTH}
+        assert all(attached(changes, of, at) for of in (*some, whole))
+        changes.published([epoch(number, dict.fromkeys(names[::-1], b"x"))], {})
+        assert [len(taken(of)) for of in some] == [15 - first for first in range(count)]
+        assert [name for _, name, _ in taken(whole)] == names[::-1]
+        for of in (*some, whole):
+            changes.detach(of)
+    changes.close()
 
 
 async def test_what_changes_is_looked_at_once_however_many_watch_and_each_has_its_own() -> None:

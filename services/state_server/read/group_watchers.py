@@ -10,6 +10,8 @@ from keyhole.rpc.watch_requests import WatchedRange
 from services.state_server.read.watcher import Changed, GroupEpoch, Pending, Watcher
 
 _Place = TypeVar("_Place", bound=Hashable)
+# For so many it takes less to look at all changes for each than to sort them.
+_FEW_RANGES = 8
 _NOBODY: AbstractSet[Watcher] = frozenset()
 
 
@@ -79,8 +81,9 @@ class GroupWatchers:
     def _in_ranges(self, epoch: GroupEpoch) -> list[tuple[Watcher, Pending]]:
         """Each range is sought once, whoever watches it."""
         given: list[tuple[Watcher, Pending]] = []
+        of_many = len(self._by_range) > _FEW_RANGES
         for within, watchers in self._by_range.items():
-            if numbers := epoch.within(*within.range(self._key_group)):
+            if numbers := epoch.within(*within.range(self._key_group), of_many=of_many):
                 pending = Pending.of_changes(epoch, list(map(epoch.at, numbers)))
                 given += [(watcher, pending) for watcher in watchers]
         return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from keyhole.encoding.codec import StateCodec
@@ -25,11 +25,11 @@ class Selections:
     """What the watches of a server select, made once for all that select alike. Event loop."""
 
     def __init__(self) -> None:
-        self._made: WeakValueDictionary[tuple[StateCodec, bytes, bool], SelectedChanges] = WeakValueDictionary()
+        self._made: WeakValueDictionary[Hashable, SelectedChanges] = WeakValueDictionary()
 
     def of(self, codec: StateCodec, asked: WatchAsked) -> SelectedChanges:
         """Raises ValueMismatch: The state, as the codec has it, has no such field, or of another type."""
-        alike = (codec, repr(asked.select.fields).encode() + asked.predicate, asked.as_json)
+        alike = (codec, asked.select.fields, asked.predicate, asked.as_json)
         made = self._made.get(alike)
         if made is None:
             made = self._made[alike] = SelectedChanges(codec.descriptor, asked.select, as_json=asked.as_json)
@@ -121,7 +121,8 @@ class WatchSelection:
         known, most = epoch.befores is not None, _MOST_KEPT * (1 + len(epoch.changes) // turn)
         for first in range(rest.skip // turn * turn, len(epoch.changes), turn):
             batch = [epoch.at(number) for number in range(first, min(first + turn, len(epoch.changes)))]
-            alike = (self._asked.predicate, self._codec, first)
+            # What was there before is not looked at where a key alone decides, unless it is asked for.
+            alike = (self._asked.predicate, self._codec, self.wants_befores, first)
             found = epoch.told.get(alike)
             if found is None:
                 given = select.told(shown(batch), known=known)

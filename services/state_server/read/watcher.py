@@ -66,7 +66,7 @@ class GroupEpoch:
 
     @functools.cached_property
     def _by_key(self) -> tuple[Sequence[bytes], Sequence[int]]:
-        """The storage keys, ascending, and which change is of each. Made when somebody watches a range."""
+        """The storage keys, ascending, and which change is of each. Made where many ranges are watched."""
         assert self.changes is not None
         order = sorted(range(len(self.changes)), key=[key for key, _ in self.changes].__getitem__)
         return [self.changes[number][0] for number in order], order
@@ -76,8 +76,17 @@ class GroupEpoch:
         """What watches keep of their predicates' work for others that have the same one."""
         return {}
 
-    def within(self, start: bytes, stop: bytes | None) -> Sequence[int]:
-        """Which changes are of storage keys from `start` on, up to `stop`, ascending."""
+    def within(self, start: bytes, stop: bytes | None, *, of_many: bool = False) -> Sequence[int]:
+        """Which changes are of storage keys from `start` on, up to `stop`, ascending.
+
+        Args:
+            of_many: It is one of many ranges, for which the keys are worth sorting, once.
+        """
+        if not of_many:
+            assert self.changes is not None
+            return [
+                number for number, (key, _) in enumerate(self.changes) if key >= start and (stop is None or key < stop)
+            ]
         keys, order = self._by_key
         first = bisect.bisect_left(keys, start)
         last = len(keys) if stop is None else bisect.bisect_left(keys, stop)

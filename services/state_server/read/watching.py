@@ -229,6 +229,8 @@ class Watching:
                         yield message
         if early:
             await self._clock.pause(_PAUSE_SECONDS)
+            if self._progress_left < 0:
+                yield self._message()
 
     async def _refresh(self) -> AsyncGenerator[Message]:
         """What has changed of rows that were given, once in a while: all rows may take longer than a token lives."""
@@ -316,6 +318,8 @@ class Watching:
                 yield message
         if any(self._marks[group].offset < end for group, end in ends.items()):
             await self._clock.pause(_PAUSE_SECONDS)
+            if self._progress_left < 0:
+                yield self._message()
         else:
             self._times.given_all(complete_ms)
             self._stamp = stamp
@@ -345,6 +349,9 @@ class Watching:
                 pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
                 async for part in self._parts(pending, below):
                     yield self._message(*part.sent, whole=part.whole)
+                if self._progress_left < 0:
+                    # Much was read back, and nothing of it was selected.
+                    yield self._message()
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
