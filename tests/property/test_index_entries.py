@@ -43,7 +43,7 @@ OF = StateDescriptor(
 )
 ANY = ValueRange(b"\0", b"\2")
 SETTINGS = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 # The longest has no room beside any value.
@@ -271,5 +271,5 @@ TestIndexesInLmdb = LmdbMachine.TestCase
 TestIndexesInRocksdb = RocksdbMachine.TestCase
 
 TestIndexesInMemory.settings = SETTINGS
-TestIndexesInLmdb.settings = settings(SETTINGS, max_examples=25)
-TestIndexesInRocksdb.settings = settings(SETTINGS, max_examples=8)
+TestIndexesInLmdb.settings = settings(SETTINGS, max_examples=12)
+TestIndexesInRocksdb.settings = settings(SETTINGS, max_examples=5)

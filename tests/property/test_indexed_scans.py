@@ -214,18 +214,19 @@ def check(of: Drawn, kind: str) -> None:
         indexed.table.close()
 
 
+@settings(max_examples=60)
 @given(drawn())
 def test_a_scan_of_a_store_in_memory_is_the_same_with_indexes(of: Drawn) -> None:
     check(of, "memory")
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(drawn())
 def test_a_scan_of_lmdb_is_the_same_with_indexes(of: Drawn) -> None:
     check(of, "lmdb")
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(drawn())
 def test_a_scan_of_rocksdb_is_the_same_with_indexes(of: Drawn) -> None:
     check(of, "rocksdb")
