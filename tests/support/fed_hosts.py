@@ -63,9 +63,9 @@ NAMES = [names_in(group, 1)[0] for group in range(KEY_GROUPS)]
 """One of each key group."""
 
 
-async def begun() -> Fed:
-    """One that owns all key groups, with the first rules in their logs."""
-    fed = Fed()
+async def begun(**of: object) -> Fed:
+    """One that owns all key groups, with the first rules in their logs. `of`: what its state has beside sums."""
+    fed = Fed(**of)  # type: ignore[arg-type]
     fed.rules()
     await fed.own()
     return fed
