@@ -95,6 +95,19 @@ def test_a_scan_becomes_what_pandas_and_polars_have_with_nothing_lost(served: Cl
     assert served.sql("select orders from 'shop/days' where orders is not null").to_polars().height == 6
 
 
+def test_batches_of_a_scan_that_is_closed_before_its_end_are_not_taken_for_all_of_it(served: Client) -> None:
+    with served.state("shop/days").scan_all() as scan:
+        batches = scan.arrow_batches()
+    with pytest.raises(Unsupported, match="the scan was closed"):
+        batches.read_all()
+    with served.state("shop/days").scan_all() as scan:
+        batches = scan.arrow_batches()
+        assert batches.read_all().num_rows == len(_ROWS)
+    assert scan.done
+    with pytest.raises(StopIteration):
+        batches.read_next_batch()
+
+
 def test_the_entries_of_one_key_are_a_table_with_its_key(served: Client) -> None:
     of_one = [of for of in _ROWS if of["customer"] == "c1"]
     for days in (served.state("shop/days"), served.state("shop/days", value=Spent)):

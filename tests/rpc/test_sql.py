@@ -250,13 +250,25 @@ def test_what_a_scan_meets_is_told_by_its_own_name(
         ({"memory": "0"}, InvalidConfiguration),
         ({"memory": "none"}, InvalidConfiguration),
         ({"memory": "-1"}, InvalidConfiguration),
+        ({"memory": f"{10**20}TB"}, InvalidConfiguration),
+        ({"memory": "1KB"}, TooLarge),
         ({"timeout": 0}, MalformedRequest),
         ({"timeout": -1}, MalformedRequest),
     ],
 )
 def test_a_cap_that_is_none_is_refused(client: Client, options: dict[str, Any], kind: type[KeyholeError]) -> None:
     with pytest.raises(kind):
-        client.sql("select 1", **options)
+        client.sql("select count(*) from 'shop/orders'", **options)
+
+
+def test_a_cap_beyond_any_machine_is_none(client: Client) -> None:
+    assert list(client.sql("select count(*) from 'shop/orders'", memory="99999TB")) == [(100,)]
+
+
+@pytest.mark.parametrize("query", ["select '\ud800'", None, b"select 1"])
+def test_what_is_no_text_is_refused(client: Client, query: Any) -> None:
+    with pytest.raises(MalformedRequest, match="the query is"):
+        client.sql(query)
 
 
 def test_a_date_that_python_has_not_is_refused_where_it_is_read(client: Client) -> None:

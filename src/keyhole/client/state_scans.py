@@ -141,7 +141,8 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
                 ...
 
         The next ones are asked for once the next batch is: a slow reader costs no memory. The `token` is behind the
-        batch that was given last. Raises as `to_arrow`.
+        batch that was given last. Where the scan is closed before its end, what is left raises Unsupported. Else raises
+        as `to_arrow`.
         """
         tables = await self._tables()
         while rows := await self._rows():
@@ -156,7 +157,7 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
         """Once it has read something, so that the columns are known. Raises as `to_arrow`."""
         await self.more()
         if self._closed or self._read is None:
-            raise Unsupported("the scan was closed: make another one, which can begin behind its token")
+            raise _was_closed()
         return EntryTables(self._read.descriptor, self._select)
 
     async def _rows(self, together: int = 1) -> list[KeyedEntry]:
@@ -165,6 +166,9 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
         while len(rows) < together and await self.more() and (read := self._read) is not None:
             rows += read.entries[self._given :]
             self._given = len(read.entries)
+        if not rows and self._closed and not self.done and self._left != 0:
+            # A part must not be taken for all of it.
+            raise _was_closed()
         return rows
 
     def _place(self) -> _Place | None:
@@ -179,6 +183,10 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
         self._after, self._limit = place
         if messages is not None:
             await messages.aclose()
+
+
+def _was_closed() -> Unsupported:
+    return Unsupported("the scan was closed: make another one, which can begin behind its token")
 
 
 class StateScan(ItemStream[KeyedEntry]):

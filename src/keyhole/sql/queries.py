@@ -8,6 +8,7 @@ Reads only: a query can write nothing, open no file and no connection, and see n
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Mapping
@@ -80,20 +81,37 @@ def run_over(
         raise MalformedRequest(f"timeout is {timeout}; a query takes some time: give it a number of seconds above 0")
     if _SIZE.fullmatch(memory) is None:
         raise InvalidConfiguration(f'memory is {memory!r}; write a size as "500MB" or "2GB"')
+    _check_text(query)
     reading = QueryReading(seconds)
-    connection = duckdb.connect(":memory:", config={"memory_limit": memory, "threads": "2"})
     try:
-        _check_select(connection, query)
-        for name, dataset in _datasets(states, connection, query, application, reading).items():
-            connection.register(name, dataset)
-        for setting in _LOCKED:
-            connection.execute(setting)
-        connection.execute("SET lock_configuration = true")
-        return _ran(connection, query, reading, explain=explain)
+        with contextlib.closing(_connected(memory)) as connection:
+            _check_select(connection, query)
+            for name, dataset in _datasets(states, connection, query, application, reading).items():
+                connection.register(name, dataset)
+            for setting in _LOCKED:
+                connection.execute(setting)
+            connection.execute("SET lock_configuration = true")
+            return _ran(connection, query, reading, explain=explain)
+    except duckdb.OutOfMemoryException as error:  # before the query begins
+        raise _too_large(error) from error
+
+
+def _check_text(query: str) -> None:
+    if not isinstance(query, str):
+        raise MalformedRequest(f"the query is a {type(query).__name__}; give it as a str")
+    try:
+        query.encode()
     except UnicodeError:
         raise MalformedRequest("the query is no text: it has a half of a character") from None
-    finally:
-        connection.close()
+
+
+def _connected(memory: str) -> duckdb.DuckDBPyConnection:
+    try:
+        return duckdb.connect(":memory:", config={"memory_limit": memory, "threads": "2"})
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error as error:
+        raise InvalidConfiguration(f"DuckDB does not take memory={memory!r}: {error}") from error
 
 
 def _check_select(connection: duckdb.DuckDBPyConnection, query: str) -> None:
@@ -204,7 +222,7 @@ def _fetched(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryRe
 def _bytes(size: str) -> int:
     """Of a size as DuckDB says it: 953.6 MiB."""
     number, unit = size.split()
-    return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB").index(unit))
+    return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit))
 
 
 def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeError:
@@ -214,5 +232,9 @@ def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeErro
     if late or isinstance(error, duckdb.InterruptException):
         return reading.took_too_long()
     if isinstance(error, duckdb.OutOfMemoryException):
-        return TooLarge(f"the query needs more memory than it may take: {error}")
+        return _too_large(error)
     return MalformedRequest(f"DuckDB refuses the query: {error}")
+
+
+def _too_large(error: Exception) -> TooLarge:
+    return TooLarge(f"the query needs more memory than it may take: {error}")
