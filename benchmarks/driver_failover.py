@@ -25,7 +25,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from benchmarks.cluster import Cluster, cluster
-from keyhole import Client
+from keyhole import Client, logs
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.errors import KeyholeError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
@@ -158,6 +158,7 @@ def job(directory: Path, topic: str) -> None:
     """The driver, until it is killed."""
     jars = fetch(JarSet.SPARK_KAFKA, default_cache_dir(os.environ))
     settings = local_settings(jars, directory / f"spark-{os.getpid()}", partitions=2)
+    logs.configure("INFO")
     spark = start_session(APPLICATION, settings | {"spark.log.level": "ERROR"})
     await_lead(spark)
     read = (
