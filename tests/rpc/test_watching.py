@@ -74,6 +74,28 @@ async def test_a_watch_has_the_rows_and_then_each_change_with_what_was_there_bef
         assert not any(message.changes for message in reader.messages[idle:])
 
 
+async def test_watches_that_are_sent_one_and_the_same_message_get_what_each_of_them_asked_for() -> None:
+    async with state_server("a") as server:
+        of = await owning(server)
+        await server.commit(many(5))
+        plain, same, with_before = (WatchReader(of) for _ in range(3))
+        tasks = [await begun(server, reader) for reader in (plain, same)]
+        tasks.append(await begun(server, with_before, before=True))
+        rows = len(plain.seen)
+        await server.commit({"sensor-1": row(100.0), "sensor-2": None})
+        await server.commit({"sensor-1": row(101.0), "end": row(1.0)})
+        await asyncio.gather(*tasks)
+        changes = [sorted(reader.seen[rows:], key=lambda seen: (seen.epoch, seen.key)) for reader in (plain, same)]
+        assert changes[0] == changes[1]
+        assert [(seen.key, seen.value, seen.epoch) for seen in changes[0]] == [
+            ("sensor-1", 100.0, 2),
+            ("sensor-2", None, 2),
+            ("end", 1.0, 3),
+            ("sensor-1", 101.0, 3),
+        ]
+        assert {seen.before for seen in with_before.seen[rows:]} == {None, 1.0, 2.0, 100.0}
+
+
 async def test_a_watch_of_keys_has_no_others_and_of_a_map_all_entries_of_a_key() -> None:
     async with state_server("a") as server:
         of = await owning(server, hourly())

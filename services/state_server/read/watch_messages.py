@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from keyhole.model.epoch import EpochStamp
+from keyhole.v1 import query_pb2 as pb
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Sent:
         numbers: Which changes of the epoch they are; none: that can't be gone on behind.
         begins: The changelog's offset where the epoch begins.
         expires: When each expires, in milliseconds; 0: not known, or there is no row. None: nothing expires.
+        shared: Several watches are sent the same. `spelled`: as gRPC has it, once it was made for one of them.
     """
 
     key_group: int
@@ -31,6 +33,8 @@ class Sent:
     begins: int = 0
     expires: list[int] | None = None
     size: int = 0
+    shared: bool = False
+    spelled: pb.WatchedChanges | None = None
 
     def add(self, key: bytes, row: bytes | None, before: bytes | None = None, expires_ms: int = 0) -> None:
         """One more change, or row."""

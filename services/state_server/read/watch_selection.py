@@ -14,10 +14,13 @@ from keyhole.encoding.selected_changes import SelectedChanges, ShownChange
 from keyhole.model.epoch import NO_EPOCH
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
-from services.state_server.read.watcher import Changed, Pending, RestOfEpoch
+from services.state_server.read.watch_messages import Sent
+from services.state_server.read.watcher import Changed, GroupEpoch, Pending, RestOfEpoch
 
 # Of one epoch's changes, the predicates whose work is kept for others.
 _MOST_KEPT = 16
+# Of a server: what was made of the last epochs for all who watch the whole of a state, a message each at most.
+_MOST_SHARED = 64
 _PUT, _HAD, _BITS = 1, 2, 2
 
 
@@ -26,6 +29,8 @@ class Selections:
 
     def __init__(self) -> None:
         self._made: WeakValueDictionary[Hashable, SelectedChanges] = WeakValueDictionary()
+        # By the epoch's identity, while it is held here.
+        self._shared: dict[tuple[int, Hashable], tuple[GroupEpoch, Sent]] = {}
 
     def of(self, codec: StateCodec, asked: WatchAsked) -> SelectedChanges:
         """Raises ValueMismatch: The state, as the codec has it, has no such field, or of another type."""
@@ -34,6 +39,17 @@ class Selections:
         if made is None:
             made = self._made[alike] = SelectedChanges(codec.descriptor, asked.select, as_json=asked.as_json)
         return made
+
+    def shared(self, epoch: GroupEpoch, alike: Hashable, make: Callable[[], Sent]) -> Sent:
+        """What is sent of an epoch to all who watch alike."""
+        known = id(epoch), alike
+        if (found := self._shared.get(known)) is not None:
+            return found[1]
+        sent = make()
+        self._shared[known] = epoch, sent
+        while len(self._shared) > _MOST_SHARED:
+            del self._shared[next(iter(self._shared))]
+        return sent
 
 
 class WatchSelection:
@@ -57,6 +73,18 @@ class WatchSelection:
         self._select = None if asked.select.is_all else selections.of(table.codec, asked)
         self.wants_befores = asked.before or (self._select is not None and self._select.of_rows)
         self.turn = turn if self._select is None else max(1, turn // self._select.entries.cost)
+
+    def shared(self, pending: Pending, most_changes: int, most_bytes: int, make: Callable[[], Sent]) -> Sent | None:
+        """What all are sent of an epoch who watch the whole of the state; None: this watch is sent something else, or
+        it is too much for one message.
+        """
+        rest = pending.changes
+        if not isinstance(rest, RestOfEpoch) or rest.skip or self._select is not None or self._asked.before:
+            return None
+        epoch = rest.epoch
+        if not epoch.changes or len(epoch.changes) > min(most_changes, self.turn) or epoch.size > most_bytes:
+            return None
+        return self._selections.shared(epoch, (self._table.codec, self._asked.as_json), make)
 
     def _newest(self) -> SelectedChanges | None:
         """Raises ValueMismatch: What is selected by is gone from the state."""

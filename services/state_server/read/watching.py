@@ -10,6 +10,7 @@ A watch that goes on from a token begins with whichever of these its marks ask f
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -415,6 +416,18 @@ class Watching:
             expires: list[int] | None = [] if self._expires else None
             return Sent(group, stamp, snapshot=False, befores=columns, begins=pending.before, expires=expires)
 
+        def whole() -> Sent:
+            sent = begun()
+            sent.shared = True
+            for change in itertools.chain.from_iterable(self._select.given(pending)):
+                sent.add(change.key, change.row, change.before, change.expires_ms)
+                sent.numbers.append(change.number)
+            return sent
+
+        if (shared := self._select.shared(pending, limits.page_changes, limits.page_bytes, whole)) is not None:
+            self._marks[group] = WatchMark(pending.after.offset, pending.after.epoch, 0, below)
+            yield ChangesPart((shared,))
+            return
         sent, mark, any_sent = begun(), self._marks[group], False
         for number, portion in enumerate(self._select.given(pending)):
             if number:

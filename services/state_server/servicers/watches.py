@@ -93,6 +93,15 @@ def _response(table: Table, message: Message, select: WatchSelection, *, selecte
 
 
 def _changes(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
+    if sent.spelled is not None:
+        return sent.spelled
+    spelled = _spelled(table, sent, select)
+    if sent.shared:
+        sent.spelled = spelled
+    return spelled
+
+
+def _spelled(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
     return pb.WatchedChanges(
         key_group=sent.key_group,
         epoch=sent.stamp.epoch,
