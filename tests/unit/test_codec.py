@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.key_codec import KeyCodec, end_of_prefix
 from keyhole.encoding.row import Row
 from keyhole.encoding.row_codec import encode_row
@@ -263,8 +263,8 @@ def test_the_bytes_of_an_entry_are_those_that_the_documentation_tells() -> None:
 def test_a_range_of_entries_is_a_range_of_bytes_and_without_bounds_the_whole_key() -> None:
     of = map_codec(KeyType.STRING, KeyType.SMALLINT)
     prefix = of.prefix("a")
-    assert of.entry_range("a", (), ()) == (prefix, prefix, prefix[:-1] + b"\1")
-    assert of.entry_range("a", ("b",), ("c", 1)) == (prefix, prefix + b"b\0\0", prefix + b"c\0\0\x80\x01")
+    assert of.entry_range("a", (), ()) == EntryRange(prefix, prefix, prefix[:-1] + b"\1")
+    assert of.entry_range("a", ("b",), ("c", 1)) == EntryRange(prefix, prefix + b"b\0\0", prefix + b"c\0\0\x80\x01")
 
 
 @pytest.mark.parametrize(

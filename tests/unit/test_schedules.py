@@ -23,6 +23,7 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.state import StateKind
+from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.memory import MemoryStore
 from keyhole.testing.changelog import MemoryControlLog
 from keyhole.v1.state_pb2 import ROLE_STANDBY
@@ -502,7 +503,9 @@ def test_a_store_that_is_full_ends_the_epoch_by_saying_so_and_has_all_of_it_once
     world.run_epoch(0, ONE)
     shown = shown_by_owners(world)
     more = ONE | {key(names_in(group)[1]): row(1.0) for group in range(KEY_GROUPS)}
-    store = table(world.servers["a"]).store
+    indexed = table(world.servers["a"]).store
+    assert isinstance(indexed, IndexedStore)
+    store = indexed._store
     assert isinstance(store, MemoryStore)
     limit_bytes, store.limit_bytes = store.limit_bytes, 0
     with pytest.raises(StoreFull, match="higher KEYHOLE_STATE_SERVER_STORE_LIMIT_BYTES"):
