@@ -86,7 +86,8 @@ class Watching:
         self._refreshed_ms = 0
         # Of the last epoch of which all was given.
         self._stamp = NO_EPOCH
-        self._told_at = clock.monotonic()
+        # When it was told something last, and up to which epoch it had all then.
+        self._told_at, self._told_epoch = clock.monotonic(), 0
         self._watcher = Watcher(
             asked.keys, asked.key_groups, befores=select.wants_befores, latest_only=asked.latest_only
         )
@@ -173,7 +174,7 @@ class Watching:
             )
 
     def _message(self, *sent: Sent, whole: bool = True, snapshot_done: bool = False) -> Message:
-        self._told_at = self._clock.monotonic()
+        self._told_at, self._told_epoch = self._clock.monotonic(), self._stamp.epoch
         as_of_ms = self._times.least(group for group, mark in self._marks.items() if mark.begun)
         token = WatchPlace(self._marks, as_of_ms).token(self._descriptor, self._asked.digest) if whole else ""
         return Message(sent, token, as_of_ms, self._stamp, snapshot_done)
@@ -360,7 +361,7 @@ class Watching:
         """Until something has come that is not in memory."""
         watcher = self._watcher
         # At once, where nobody was told yet up to which epoch all was given.
-        is_due = not self._stamp.epoch
+        is_due = not self._stamp.epoch or self._told_epoch != self._stamp.epoch
         while True:
             gathered = GatheredChanges(self._limits.page_bytes, self._limits.page_changes)
             while (pending := watcher.take()) is not None:
