@@ -69,6 +69,14 @@ def test_a_number_of_things_is_at_least_one() -> None:
         load(ReadingsConfig, environ)
 
 
+@pytest.mark.parametrize("cap", ["MAX_CALLER_SCANS", "MAX_SCAN_ROWS", "MAX_SCAN_BYTES", "MAX_SCAN_SECONDS"])
+def test_a_cap_that_is_none_by_default_is_none_where_0_says_so(cap: str) -> None:
+    variable, servers = f"KEYHOLE_CLIENT_PROXY_{cap}", {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1"}
+    assert load(ClientProxyConfig, {**servers, variable: "0"}) == load(ClientProxyConfig, servers)
+    with pytest.raises(InvalidConfiguration, match=f"{variable} is '-1'; it must be 0 or more"):
+        load(ClientProxyConfig, {**servers, variable: "-1"})
+
+
 def test_a_folder_in_an_object_store_is_refused_where_files_are_written_as_such() -> None:
     """It would be a folder `s3a:` beside the process."""
     needed = {f"KEYHOLE_VITAL_SIGNS_{name}": "x" for name in ("TOPIC", "CHECKPOINT", "FILES")}

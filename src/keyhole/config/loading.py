@@ -69,7 +69,9 @@ def load(kind: type[_Config], environ: Mapping[str, str], beside: Iterable[_Kind
             values[item.name] = overrides[item.name]
         elif variable in environ:
             values[item.name] = _parse(variable, environ[variable], hints[item.name])
-            _refuse_impossible(variable, environ[variable], values[item.name], item.metadata.get(MOST, math.inf))
+            # 0 is what a number that is no cap by default says itself.
+            least, most = int(item.default != 0), item.metadata.get(MOST, math.inf)
+            _refuse_impossible(variable, environ[variable], values[item.name], least, most)
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             missing.append(variable)
     if missing:
@@ -96,7 +98,7 @@ def _refuse_unknown(environ: Mapping[str, str], kinds: Collection[type[Any]]) ->
         )
 
 
-def _refuse_impossible(variable: str, text: str, value: object, most: float) -> None:
+def _refuse_impossible(variable: str, text: str, value: object, least: int, most: float) -> None:
     """What a value must be follows from its name and its type, alike for every deployable; and from its field."""
     wanted = ""
     choices = next((choices for end, choices in _CHOICES.items() if variable.endswith(end)), ())
@@ -112,8 +114,8 @@ def _refuse_impossible(variable: str, text: str, value: object, most: float) -> 
         wanted = "0 or more, and finite"
     elif isinstance(value, int) and variable.endswith("_PORT") and not 0 <= value <= _MAX_PORT:
         wanted = f"a port from 0 (any free one) to {_MAX_PORT}"
-    elif isinstance(value, int) and not variable.endswith("_PORT") and not 1 <= value <= most:
-        wanted = "1 or more" if most == math.inf else f"from 1 to {most}"
+    elif isinstance(value, int) and not variable.endswith("_PORT") and not least <= value <= most:
+        wanted = f"{least} or more" if most == math.inf else f"from {least} to {most}"
     if wanted:
         raise InvalidConfiguration(f"{variable} is {text!r}; it must be {wanted}", variable=variable)
 
