@@ -9,7 +9,7 @@ import sys
 from keyhole.testing.kill_points import KillPoints
 from services.state_server import __main__
 from services.state_server.read.scans import ScanLimits
-from services.state_server.read.watching import WatchLimits
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.servicers import query as query_servicer
 from services.state_server.servicers import watches
 from tests.fault import hooks, planted

@@ -24,7 +24,7 @@ from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
-from services.state_server.read.watching import WatchLimits
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.registry import Registry
 from services.state_server.servicers.watches import Watches
 from tests.support.hosts import Hosted

@@ -25,8 +25,8 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.testing.memory_kafka import NextCommit
 from keyhole.v1 import query_pb2 as pb
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watcher import MOST_BYTES
-from services.state_server.read.watching import WatchLimits
 from services.state_server.registry import Registry
 from services.state_server.servicers.watches import Watches
 from tests.support.hosts import Hosted

@@ -20,9 +20,9 @@ from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.rpc import forked
 from keyhole.testing.changelog import MemoryKafka
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watched_changes import Changes
 from services.state_server.read.watcher import Watcher
-from services.state_server.read.watching import WatchLimits
 from tests.support.entries import hourly
 from tests.support.proxies import proxy_of
 from tests.support.readings import descriptor, row

@@ -13,7 +13,7 @@ import pytest
 from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors, field
 from keyhole.cli.main import main
 from keyhole.model.state import StateDescriptor
-from services.state_server.read.watching import WatchLimits
+from services.state_server.read.watch_parts import WatchLimits
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor, row

@@ -14,8 +14,8 @@ from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryKafka
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_times import RESUMABLE_MS
-from services.state_server.read.watching import WatchLimits
 from tests.support.entries import hourly
 from tests.support.readings import descriptor, row
 from tests.support.state_servers import RunningServer, state_server

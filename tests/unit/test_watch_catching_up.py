@@ -15,10 +15,11 @@ from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.memory_kafka import NextCommit
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watcher import GroupEpoch, Watcher
-from services.state_server.read.watching import Watching, WatchLimits
+from services.state_server.read.watching import Watching
 from services.state_server.servicers.changelog_history import ChangelogHistory
 from services.state_server.write import store_write
 from tests.support.hosts import Hosted

@@ -16,11 +16,12 @@ from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.stores.memory import MemorySnapshot
 from keyhole.testing.changelog import MemoryChangelog
 from services.state_server.read.watch_messages import Message
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watch_times import RESUMABLE_MS
 from services.state_server.read.watcher import GroupEpoch
-from services.state_server.read.watching import Watching, WatchLimits
+from services.state_server.read.watching import Watching
 from services.state_server.servicers.changelog_history import ChangelogHistory
 from tests.support.fed_hosts import NAMES, begun, closed
 from tests.support.hosts import Hosted

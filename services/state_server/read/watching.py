@@ -10,11 +10,8 @@ A watch that goes on from a token begins with whichever of these its marks ask f
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
 
 from keyhole.clock import Clock
 from keyhole.encoding.envelope import expiry_ms
@@ -23,7 +20,8 @@ from keyhole.errors import KeyholeError, MalformedRequest, NotReady
 from keyhole.model.epoch import NO_EPOCH, START, EpochStamp, Position
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
-from services.state_server.read.watch_messages import ChangesPart, GatheredChanges, Message, Sent
+from services.state_server.read.watch_messages import GatheredChanges, Message, Sent
+from services.state_server.read.watch_parts import ChangesParts, WatchLimits
 from services.state_server.read.watch_progress import or_none
 from services.state_server.read.watch_rows import entries_of, shown_rows, turns
 from services.state_server.read.watch_selection import WatchSelection
@@ -32,24 +30,6 @@ from services.state_server.read.watch_times import REFRESH_MS, GivenTimes
 from services.state_server.read.watcher import History, Pending, Watcher
 
 _PAUSE_SECONDS = 0.05
-
-
-@dataclass(frozen=True)
-class WatchLimits:
-    """What one message of a watch, and its rows, may take.
-
-    Attributes:
-        page_bytes, page_changes: A message is sent when it has either.
-        turn: Entries looked at in one turn of the event loop.
-        hold_seconds: How long the snapshot is held that rows are read from: then another one is taken.
-        most_snapshots: That the watches of a server hold at once; one more waits for its turn.
-    """
-
-    page_bytes: int = 256 << 10
-    page_changes: int = 500
-    turn: int = 2_000
-    hold_seconds: float = 30.0
-    most_snapshots: int = 64
 
 
 class Watching:
@@ -88,6 +68,7 @@ class Watching:
         self._stamp = NO_EPOCH
         # When it was told something last, and up to which epoch it had all then.
         self._told_at, self._told_epoch = clock.monotonic(), 0
+        self._parts = ChangesParts(select, limits, self._is_due, befores=asked.before, expires=self._expires)
         self._watcher = Watcher(
             asked.keys, asked.key_groups, befores=select.wants_befores, latest_only=asked.latest_only
         )
@@ -184,6 +165,9 @@ class Watching:
         """In how many seconds a message is due, also where there is nothing to tell."""
         return self._told_at + self._asked.progress_seconds - self._clock.monotonic()
 
+    def _is_due(self) -> bool:
+        return self._progress_left < 0
+
     # --- the rows that are there --------------------------------------------------------------------------------------
 
     async def _rows(self) -> AsyncGenerator[Message]:
@@ -231,7 +215,7 @@ class Watching:
                         yield message
         if early:
             await self._clock.pause(_PAUSE_SECONDS)
-            if self._progress_left < 0:
+            if self._is_due():
                 yield self._message()
 
     async def _refresh(self) -> AsyncGenerator[Message]:
@@ -276,7 +260,7 @@ class Watching:
         for turn in turns(entries, self._select.turn, limits.page_bytes):
             if last:
                 self._marks[group] = WatchMark(position.offset, position.epoch, 0, last)
-                if sent.keys or self._progress_left < 0:
+                if sent.keys or self._is_due():
                     yield self._message(*([sent] if sent.keys else []))
                     sent = self._begun(group, position.stamp)
                 if await self._interrupted(held):
@@ -320,7 +304,7 @@ class Watching:
                 yield message
         if any(self._marks[group].offset < end for group, end in ends.items()):
             await self._clock.pause(_PAUSE_SECONDS)
-            if self._progress_left < 0:
+            if self._is_due():
                 yield self._message()
         else:
             self._times.given_all(complete_ms)
@@ -349,9 +333,9 @@ class Watching:
                 if below is not None:
                     changes = (change for change in changes if change.key <= below)
                 pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
-                async for part in self._parts(pending, below):
+                async for part in self._parts.of(pending, self._marks, below):
                     yield self._message(*part.sent, whole=part.whole)
-                if self._progress_left < 0:
+                if self._is_due():
                     # Much was read back, and nothing of it was selected.
                     yield self._message()
 
@@ -365,10 +349,10 @@ class Watching:
         while True:
             gathered = GatheredChanges(self._limits.page_bytes, self._limits.page_changes)
             while (pending := watcher.take()) is not None:
-                async for part in self._parts(pending):
+                async for part in self._parts.of(pending, self._marks):
                     if gathered.add(*part.sent) or not part.whole:
                         yield self._message(*gathered.taken(), whole=part.whole)
-                if self._progress_left < 0:
+                if self._is_due():
                     # Much has come, and little of it was selected.
                     yield self._message(*gathered.taken())
             if sent := gathered.taken():
@@ -405,46 +389,3 @@ class Watching:
     def _published(self) -> EpochStamp:
         """Of the last epoch that readers see; of a state that is fed by updates there is none."""
         return NO_EPOCH if self._table.feed is not None else self._table.standing.stamp
-
-    # --- messages -----------------------------------------------------------------------------------------------------
-
-    async def _parts(self, pending: Pending, below: bytes | None = None) -> AsyncIterator[ChangesPart]:
-        limits, group, stamp = self._limits, pending.key_group, pending.after.stamp
-        befores = pending.known and self._asked.before
-
-        def begun() -> Sent:
-            columns: list[Any] | None = [] if befores else None
-            expires: list[int] | None = [] if self._expires else None
-            return Sent(group, stamp, snapshot=False, befores=columns, begins=pending.before, expires=expires)
-
-        def whole() -> Sent:
-            sent = begun()
-            sent.shared = True
-            for change in itertools.chain.from_iterable(self._select.given(pending)):
-                sent.add(change.key, change.row, change.before, change.expires_ms)
-                sent.numbers.append(change.number)
-            return sent
-
-        if (shared := self._select.shared(pending, limits.page_changes, limits.page_bytes, whole)) is not None:
-            self._marks[group] = WatchMark(pending.after.offset, pending.after.epoch, 0, below)
-            yield ChangesPart((shared,))
-            return
-        sent, mark, any_sent = begun(), self._marks[group], False
-        for number, portion in enumerate(self._select.given(pending)):
-            if number:
-                await asyncio.sleep(0)
-                if self._progress_left < 0:
-                    # What is in `sent` has yet to come.
-                    yield ChangesPart((), whole=False)
-            for change in portion:
-                if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
-                    yield ChangesPart((sent,), whole=not pending.partial)
-                    sent, any_sent = begun(), True
-                sent.add(change.key, change.row, change.before, change.expires_ms)
-                if not pending.partial:
-                    sent.numbers.append(change.number)
-                    self._marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
-        after = pending.after
-        self._marks[group] = WatchMark(after.offset, after.epoch, 0, below)
-        if sent.keys or any_sent:
-            yield ChangesPart((sent,))

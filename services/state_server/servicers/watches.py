@@ -14,9 +14,10 @@ from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
-from services.state_server.read.watching import Watching, WatchLimits
+from services.state_server.read.watching import Watching
 from services.state_server.registry import Registry
 from services.state_server.servicers.changelog_history import ChangelogHistory
 

@@ -38,7 +38,7 @@ WATCHES = (
     Breakage(
         "a watch that is left within an epoch misses the next change of it",
         "watch",
-        _WATCHING,
+        "services/state_server/read/watch_parts.py",
         "WatchMark(pending.before, mark.epoch, change.number + 1, below)",
         "WatchMark(pending.before, mark.epoch, change.number + 2, below)",
         ("test_watching.py",),
