@@ -1,4 +1,4 @@
-"""What a watch is sent of one epoch and key group: parts of a message's size, and behind which place each of them is."""
+"""What a watch is sent of one epoch and key group: parts of a message's size, and the place behind each of them."""
 
 from __future__ import annotations
 

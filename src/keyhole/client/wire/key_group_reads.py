@@ -112,7 +112,7 @@ class KeyGroupReads:
         only, count = self._key_groups, descriptor.key_groups
         if only is None:
             return range(count)
-        if only.step != 1 or not 0 <= only.start < only.stop <= count:
+        if not isinstance(only, range) or only.step != 1 or not 0 <= only.start < only.stop <= count:
             raise MalformedRequest(
                 f"key_groups is {only}; state {'/'.join(self._name)} has {count} key groups: give a part of "
                 f"range({count}), without a step"
