@@ -377,3 +377,5 @@ async def test_readers_who_share_a_state_read_each_key_group_once(
     for wrong in (range(0), range(KEY_GROUPS + 1), range(-1, 2), range(0, 4, 2), range(3, 2)):
         with pytest.raises(errors.MalformedRequest, match="key_groups is range"):
             await _all(client, key_groups=wrong)
+    with pytest.raises(errors.MalformedRequest, match=r"key_groups is \[0\]; .* give a part of range"):
+        await _all(client, key_groups=[0])

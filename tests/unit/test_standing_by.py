@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from typing import Any, cast
 
 import pytest
@@ -43,3 +47,23 @@ def test_a_warming_for_which_there_are_no_executors_is_given_up_when_the_driver_
     warm_up(cast("SparkSession", session), lambda: len(session.asked) == 2)
     assert session.stopped == 1
     assert all(session.asked), "each wait ends by itself"
+
+
+@pytest.mark.parametrize("group", ["orders", ""])
+def test_a_driver_of_a_group_ends_in_order_at_sigterm(group: str) -> None:
+    """So that it leaves the group. Another one is killed by it, as any process."""
+    script = (
+        "import atexit, time\n"
+        "from keyhole.spark.standing_by import end_at_sigterm\n"
+        "atexit.register(print, 'ended')\n"
+        "end_at_sigterm()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(3600)\n"
+    )
+    environ = os.environ | {"KEYHOLE_JOB_DRIVER_GROUP": group}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        driver.send_signal(signal.SIGTERM)
+        said = driver.stdout.read()
+    assert (driver.returncode, said) == ((143, "ended\n") if group else (-signal.SIGTERM, ""))

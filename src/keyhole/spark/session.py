@@ -22,7 +22,7 @@ from keyhole.model.names import checked_name
 from keyhole.spark.driver.data_frames import refuse_connect
 from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS, submit_options
-from keyhole.spark.standing_by import await_lead
+from keyhole.spark.standing_by import await_lead, end_at_sigterm
 
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
@@ -189,6 +189,7 @@ def session(
             'Spark has no connector for Kafka: start the job by spark-submit --jars "$(keyhole jars)", or by '
             "`keyhole dev`, which gives it one; a session that is open already keeps what it has"
         )
+    end_at_sigterm()
     await_lead(started)
     return started
 

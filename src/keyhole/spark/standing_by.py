@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -71,6 +72,23 @@ def await_lead(
     if session is not None:
         warm_up(session, given_up)
     return _joined(config).await_lead(given_up, lambda: _say(config))
+
+
+def end_at_sigterm() -> None:
+    """From now on SIGTERM ends a driver of a group as Python ends: another one leads at once then.
+
+    Else it would be killed; or, as the first process of a container, not hear of it. Only where
+    KEYHOLE_JOB_DRIVER_GROUP is set or this is process 1, in the main thread, and where the job has no handler.
+    """
+    if not (os.environ.get(GROUP_VARIABLE) or os.getpid() == 1):
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _joined(config: JobConfig) -> KafkaDriverGroup:
