@@ -212,6 +212,10 @@ class Protocol(RuleBasedStateMachine):
                 changed = earlier.get(name) != later.get(name)
                 assert not changed or (name, epoch) in watched.told, f"epoch {epoch} was passed over"
 
+    def who_watches_has_all(self, watched: WatchedGroup) -> None:
+        """Once it was told of the last epoch."""
+        assert watched.kept == self.of(self.done, watched.key_group)
+
     # --- what must hold -------------------------------------------------------------------------------------------
 
     def of(self, epoch: int, group: int) -> CONTENT:
@@ -309,7 +313,7 @@ class Protocol(RuleBasedStateMachine):
             for watched in self.watched:
                 for server in self.world.servers.values():
                     self.read_on(watched, server, 1_000)
-                assert watched.kept == self.of(self.done, watched.key_group)
+                self.who_watches_has_all(watched)
         finally:
             self.world.close()
 

@@ -31,6 +31,8 @@ from services.state_server.read.indexed_scans import IndexRule
 from services.state_server.read.table import Table
 from tests.property.test_protocol import NAMES, Protocol
 from tests.support.models import Model, Rows, Shown, State, aggregated
+from tests.support.simulated_watches import WatchedGroup
+from tests.support.simulation import SimulatedServer
 from tests.support.states import KEY_GROUPS, descriptor, row
 
 BY_N = ("n",)
@@ -160,6 +162,16 @@ class KindsProtocol(Protocol):
 
     def an_epoch_that_is_read_by_its_number_is_that_epoch(self) -> None:
         """See the reads of whole epochs: what the model knows is found out there."""
+
+    def read_on(self, watched: WatchedGroup, server: SimulatedServer, most: int) -> None:
+        """Of each key in the order of the epochs, each once; what they hold is for the reads of whole epochs."""
+        for told in watched.read(self.world, server, most):
+            assert told.epoch > watched.last.get(told.key, -1), f"told twice, or out of order: {told}"
+            assert told.epoch <= len(self.batches), f"of no epoch: {told}"
+            watched.take(told)
+
+    def who_watches_has_all(self, watched: WatchedGroup) -> None:
+        """What has expired it may still have."""
 
     def scans(self, group: int, as_of: int = 0) -> Iterator[tuple[Source, Shown]]:
         """All that every copy of a key group shows."""
