@@ -40,7 +40,8 @@ class Feed:
     def __init__(self, spark: SparkSession, kafka: str, application: str, server: str, client: AsyncClient) -> None:
         self.spark, self.kafka, self.application, self.client = spark, kafka, application, client
         self.config = JobConfig(application=application, servers=(server,), bootstrap_servers=kafka)
-        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+        # It outlives the broker, and would say so.
+        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 0})
 
     def topic(self, name: str) -> str:
         """Makes one of one partition: its records come in their order."""
