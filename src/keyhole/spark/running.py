@@ -194,9 +194,8 @@ def run_job(name: str, start: Callable[[Mapping[str, str]], _Query | Sequence[_Q
 
 
 def _until_its_end(name: str, start: Callable[[Mapping[str, str]], _Query | Sequence[_Query]]) -> int:
-    stopped = _STOPPED
-    stopped.clear()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    _STOPPED.clear()
+    signal.signal(signal.SIGTERM, lambda *_: _STOPPED.set())
     try:
         started = start(os.environ)
     except KeyholeError as error:
@@ -204,13 +203,13 @@ def _until_its_end(name: str, start: Callable[[Mapping[str, str]], _Query | Sequ
         return 1
     # The handler itself can't stop the query: it may interrupt this thread in the middle of a call to the JVM.
     queries = started if isinstance(started, Sequence) else [started]
-    while all(query.isActive for query in queries) and not stopped.wait(_LOOK_SECONDS):
+    while all(query.isActive for query in queries) and not _STOPPED.wait(_LOOK_SECONDS):
         pass
     ended = [query for query in queries if not query.isActive]
     for query in queries:
         query.stop()
     try:
-        if not stopped.is_set():
+        if not _STOPPED.is_set():
             for query in ended:
                 query.awaitTermination()  # raises what ended it
     except StreamingQueryException as error:

@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
@@ -105,5 +104,5 @@ def _joined(config: JobConfig) -> KafkaDriverGroup:
 
 
 def _say(config: JobConfig) -> None:
-    extra = {"application": config.application, "group": config.driver_group, "since": time.time()}
+    extra = {"application": config.application, "group": config.driver_group}
     _log.warning("standing by: another driver of the job leads", extra=extra)

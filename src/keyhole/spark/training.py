@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 from pyspark.sql.types import LongType, StructType
 
 from keyhole.class_archive import writing
+from keyhole.spark.driver.warming import pass_through
 from keyhole.spark.running import ROCKSDB
 from keyhole.spark.session import java_options, local_settings, start_session
 
@@ -49,16 +49,8 @@ def _events(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def _run(data: DataFrame, checkpoint: Path) -> None:
-    writer = data.writeStream.outputMode("update").foreachBatch(_take).trigger(availableNow=True)
+    writer = data.writeStream.outputMode("update").foreachBatch(pass_through).trigger(availableNow=True)
     writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
-
-
-def _take(batch: DataFrame, batch_id: int) -> None:
-    batch.repartition(2).mapInArrow(_same, batch.schema).collect()
-
-
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
 
 
 class Counting(StatefulProcessor):

@@ -17,7 +17,7 @@ executor-pod.yaml: |
 - {name: SPARK_CONF_DIR, value: /etc/spark}
 - {name: KEYHOLE_JOB_APPLICATION, value: {{ $job.application }}}
 {{- if $job.driver.standby }}
-- {name: KEYHOLE_JOB_DRIVER_GROUP, value: {{ $job.name }}}
+- {name: KEYHOLE_JOB_DRIVER_GROUP, value: {{ $job.name | quote }}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 {{- end }}

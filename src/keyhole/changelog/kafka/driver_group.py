@@ -15,10 +15,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from keyhole.changelog.kafka.admin import Topics
-from keyhole.changelog.kafka.clients import Deadline, Settings, as_ours, common_settings, error_of
+from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of
+from keyhole.changelog.kafka.membership import member_settings, take_paused
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import KeyholeError
 
@@ -107,7 +108,8 @@ class KafkaDriverGroup:
 
     def _run(self) -> None:
         try:
-            consumer = Consumer(_settings(self._bootstrap_servers, self._name))
+            times = {"session_seconds": SESSION_SECONDS, "heartbeat_seconds": _HEARTBEAT_SECONDS}
+            consumer = Consumer(member_settings(self._bootstrap_servers, self._name, **times))
             with contextlib.closing(consumer):
                 consumer.subscribe([self._topic], self._assigned, on_lost=self._lost)
                 while not self._closed.is_set() and self._failure is None:
@@ -139,28 +141,10 @@ class KafkaDriverGroup:
         self._failure = as_ours(error, self._bootstrap_servers, f"join group {self._name}")
 
     def _assigned(self, consumer: Consumer, added: list[TopicPartition]) -> None:
-        partitions = [TopicPartition(part.topic, part.partition, OFFSET_END) for part in added]
-        consumer.incremental_assign(partitions)
-        consumer.pause(partitions)
-        if partitions:
+        take_paused(consumer, added)
+        if added:
             self._leading.set()
 
     def _lost(self, consumer: Consumer, removed: list[TopicPartition]) -> None:
         """Suspended, or without Kafka, for too long. If another driver leads by now, it has fenced the queries."""
         _log.warning("another driver may lead: Kafka has not heard of this one", extra={"group": self._name})
-
-
-def _settings(bootstrap_servers: str, group: str) -> Settings:
-    return {
-        **common_settings(bootstrap_servers),
-        "group.id": group,
-        # Who leads goes on leading as others come.
-        "partition.assignment.strategy": "cooperative-sticky",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "session.timeout.ms": int(SESSION_SECONDS * 1000),
-        "heartbeat.interval.ms": int(_HEARTBEAT_SECONDS * 1000),
-        # Nothing is to be fetched; between assigning and pausing there is a moment.
-        "queued.max.messages.kbytes": 1024,
-        "fetch.message.max.bytes": 64 << 10,
-    }

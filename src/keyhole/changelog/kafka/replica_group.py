@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from keyhole.changelog.base import Partition
-from keyhole.changelog.kafka.clients import Deadline, Settings, common_settings
+from keyhole.changelog.kafka.clients import Deadline, Settings
+from keyhole.changelog.kafka.membership import member_settings, take_paused
 from keyhole.changelog.settings import topic_name
 
 _SESSION_SECONDS = 10
@@ -66,10 +67,7 @@ class KafkaReplicaGroup:
             self._consumer.unsubscribe()
 
     def _assigned(self, consumer: Consumer, added: list[TopicPartition]) -> None:
-        # A position of our own: nobody has to look for a committed one.
-        partitions = [TopicPartition(part.topic, part.partition, OFFSET_END) for part in added]
-        consumer.incremental_assign(partitions)
-        consumer.pause(partitions)
+        take_paused(consumer, added)
         self._share |= {(part.topic, part.partition) for part in added}
         self._settled = True
 
@@ -85,18 +83,9 @@ class KafkaReplicaGroup:
 
 def _settings(bootstrap_servers: str, group: str) -> Settings:
     return {
-        **common_settings(bootstrap_servers),
-        "group.id": group,
-        # Moves few, and those that stay are never taken away for a moment.
-        "partition.assignment.strategy": "cooperative-sticky",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        # A replica that dies without leaving is missed after this long (45 s by default).
-        "session.timeout.ms": _SESSION_SECONDS * 1000,
-        "heartbeat.interval.ms": _HEARTBEAT_SECONDS * 1000,
+        **member_settings(
+            bootstrap_servers, group, session_seconds=_SESSION_SECONDS, heartbeat_seconds=_HEARTBEAT_SECONDS
+        ),
         # A topic that appears after it was subscribed to (5 minutes by default).
         "topic.metadata.refresh.interval.ms": _NEW_TOPIC_SECONDS * 1000,
-        # Nothing is to be fetched; between assigning and pausing there is a moment.
-        "queued.max.messages.kbytes": 1024,
-        "fetch.message.max.bytes": 64 << 10,
     }

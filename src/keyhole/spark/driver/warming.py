@@ -33,7 +33,7 @@ def warm_up(session: SparkSession, given_up: Callable[[], bool] = lambda: False)
     try:
         with tempfile.TemporaryDirectory(prefix="keyhole-warming-") as folder:
             rows = own.readStream.format("rate-micro-batch").option("rowsPerBatch", _ROWS).load()
-            writer = rows.writeStream.foreachBatch(_take).trigger(availableNow=True)
+            writer = rows.writeStream.foreachBatch(pass_through).trigger(availableNow=True)
             query = writer.option("checkpointLocation", Path(folder).as_uri()).start()
             # A wait in the JVM would keep a signal from whoever set `given_up` by it.
             while not query.awaitTermination(_LOOK_SECONDS):
@@ -44,7 +44,8 @@ def warm_up(session: SparkSession, given_up: Callable[[], bool] = lambda: False)
         _log.warning("Spark could not be warmed", exc_info=True)
 
 
-def _take(batch: DataFrame, batch_id: int) -> None:
+def pass_through(batch: DataFrame, batch_id: int) -> None:
+    """For `foreachBatch`: a shuffle, and a Python worker that gives back what it takes."""
     batch.repartition(2).mapInArrow(_same, batch.schema).collect()
 
 
