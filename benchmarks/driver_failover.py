@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from benchmarks.batches import spread
 from benchmarks.cluster import Cluster, cluster
 from keyhole import Client, logs
 from keyhole.changelog.kafka.record_topics import make_topics
@@ -42,7 +42,7 @@ SETTLED_SECONDS = 10.0
 
 
 def main() -> None:
-    """Prints one line of JSON per run, and one for all of them."""
+    """Prints one line of JSON per run, and one for all of them: least, median and most, in seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--sides", nargs="+", default=["standby", "restart"])
@@ -59,11 +59,6 @@ def main() -> None:
             print(json.dumps(line), flush=True)
             gaps[side].append(line["gap_s"])
     print(json.dumps({"benchmark": "driver_failover", **{side: spread(of) for side, of in gaps.items()}}))
-
-
-def spread(gaps: list[float]) -> dict[str, float]:
-    """Seconds."""
-    return {"min": min(gaps), "median": statistics.median(gaps), "max": max(gaps)}
 
 
 class Events(threading.Thread):
@@ -99,7 +94,7 @@ def events(running: Cluster, topic: str) -> Iterator[Events]:
 
 
 def measure(running: Cluster, *, standby: bool) -> dict[str, float]:
-    """One kill."""
+    """Kills the driver of a job of its own, once: the gap, and how far behind answers were before, in seconds."""
     topic = f"events-{uuid.uuid4().hex[:8]}"
     make_topics(running.bootstrap_servers, {topic: 1}, PATIENCE_SECONDS)
     drivers: list[Child] = []
@@ -123,9 +118,7 @@ def measure(running: Cluster, *, standby: bool) -> dict[str, float]:
             shown(client, 1)
             if standby:
                 second = start()
-                until = time.monotonic() + PATIENCE_SECONDS
-                while "standing by" not in second.output() and time.monotonic() < until:
-                    time.sleep(LOOK_SECONDS)
+                second.wait_healthy(lambda: "standing by" in second.output(), PATIENCE_SECONDS)
             time.sleep(SETTLED_SECONDS)
             before = shown(client, sending.sent - int(5 / EVENT_SECONDS))
             steady = sending.sent - before

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.batches import spread
 from keyhole import Predicate, field
 from keyhole.clock import SystemClock
 from keyhole.encoding.codec import StateCodec
@@ -140,7 +140,7 @@ def written(kind: str, options: argparse.Namespace) -> None:
                 engine.close()
     for (what, way), found in rates.items():
         ratios = [one / base for one, base in zip(found, rates[what, "no index"], strict=True)]
-        _told(kind, f"{what}: {way}", rows_per_second=_spread(found, 0), of_no_index=_spread(ratios, 3))
+        _told(kind, f"{what}: {way}", rows_per_second=spread(found, 0), of_no_index=spread(ratios, 3))
     for way, size in sizes.items():
         _told(kind, f"bytes: {way}", bytes=size, bytes_a_row=round(size / options.rows, 1))
 
@@ -174,9 +174,9 @@ def scanned(kind: str, options: argparse.Namespace) -> None:
                 _told(
                     kind,
                     f"{name}: {way}",
-                    milliseconds=_spread([1000 * one for one in by[way]], 2),
-                    filtered_milliseconds=_spread([1000 * one for one in by["filter"]], 2),
-                    times_faster=_spread(ratios, 2),
+                    milliseconds=spread([1000 * one for one in by[way]], 2),
+                    filtered_milliseconds=spread([1000 * one for one in by["filter"]], 2),
+                    times_faster=spread(ratios, 2),
                 )
 
 
@@ -211,11 +211,6 @@ async def pages(table: Table, where: Predicate) -> int:
             for page in scans.pages(scanned, 0, select):
                 found += len(select.values(page.rows))
     return found
-
-
-def _spread(values: Sequence[float], digits: int) -> list[float]:
-    """Least, median, most."""
-    return [round(value, digits) for value in (min(values), statistics.median(values), max(values))]
 
 
 def _told(kind: str, way: str, **figures: Any) -> None:

@@ -20,13 +20,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.ingest import summary
 from benchmarks.loading import APPLICATION, descriptor
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
 from keyhole.changelog.kafka.changelog import KafkaChangelog
@@ -202,11 +203,6 @@ def own_mib() -> int:
     """What the process takes now, pages of files aside."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) >> 10
-
-
-def summary(values: Sequence[float]) -> dict[str, int]:
-    """Minimum, median, maximum."""
-    return {"min": round(min(values)), "median": round(statistics.median(values)), "max": round(max(values))}
 
 
 if __name__ == "__main__":

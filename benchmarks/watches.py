@@ -61,7 +61,7 @@ FIGURES = ("delay", "commits", "idle")
 
 
 def main() -> None:
-    """Prints all lines."""
+    """Prints a line of JSON for each figure that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES)
     parser.add_argument("--repeats", type=int, default=3)
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def told(**line: Any) -> None:
-    """One line."""
+    """Prints one line of JSON."""
     print(json.dumps({"benchmark": "watches", **line}), flush=True)
 
 
@@ -139,7 +139,8 @@ def writing(running: Cluster) -> Iterator[Writer]:
     writer = Writer(running, [f"sensor-{number}" for number in range(KEYS)])
     writer.start()
     try:
-        writer.loaded.wait(PATIENCE_SECONDS)
+        if not writer.loaded.wait(PATIENCE_SECONDS):
+            raise TimeoutError(f"no first epoch within {PATIENCE_SECONDS:g} s")
         yield writer
     finally:
         writer.stopped.set()
@@ -317,12 +318,12 @@ async def watchers(address: str, state: str, file: Path, of_one: int, of_all: in
 
 
 def chunks(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
-    """Of one connection each."""
+    """In runs of as many watches as one connection has."""
     return (sets[at : at + WATCHES_PER_CONNECTION] for at in range(0, len(sets), WATCHES_PER_CONNECTION))
 
 
 async def lookups(address: str, state: str, file: Path, *_: int) -> dict[str, float]:
-    """One after the other."""
+    """Looks up keys one after the other: how many a second."""
     asked = 0
 
     async def ask(client: AsyncClient) -> None:

@@ -192,6 +192,7 @@ async def _run(page: int, select: Selection, steps: list[Any]) -> None:
             else:
                 world.end(step)
         await world.keeper.reached(world.epoch, LONG_SECONDS)
+        assert world.checked or world.of.ttl_ms
         world.check()
         assert world.keeper.shown is not None
         assert {entry.key: entry.value.n for entry in world.keeper.shown.keyed_entries()} == world.selected(world.epoch)

@@ -12,23 +12,12 @@ import pytest
 
 from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors, field
 from keyhole.cli.main import main
-from keyhole.model.state import StateDescriptor
 from services.state_server.read.watch_parts import WatchLimits
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
-from tests.support.readings import descriptor, row
-from tests.support.state_servers import RunningServer, state_server
+from tests.support.readings import descriptor, row, rows
+from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS
-
-
-def many(count: int, celsius: float = 0.0) -> dict[Any, bytes]:
-    return {f"sensor-{number}": row(celsius + number) for number in range(count)}
-
-
-async def owning(server: RunningServer, of: StateDescriptor | None = None) -> StateDescriptor:
-    made = server.made_topic(of or descriptor())
-    await server.own(made)
-    return made
 
 
 async def first(changes: Any, count: int) -> list[StateChange]:
@@ -49,8 +38,8 @@ class Reading:
 async def test_changes_come_typed_by_a_handle_and_by_the_blocking_client() -> None:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(state_server("a"))
-        await owning(server)
-        await server.commit(many(3))
+        await server.own_new(descriptor())
+        await server.commit(rows(3))
         proxy = await stack.enter_async_context(proxy_of(server.address))
         client = await stack.enter_async_context(AsyncClient(proxy.address))
         state = client.state("weather/readings", value=Reading)
@@ -80,8 +69,8 @@ async def test_changes_come_typed_by_a_handle_and_by_the_blocking_client() -> No
                         return found
             return found
 
-        rows = await asyncio.to_thread(threaded)
-        assert {change.key: change.value.celsius for change in rows} == {"sensor-0": 0.0, "sensor-2": 9.0}
+        given = await asyncio.to_thread(threaded)
+        assert {change.key: change.value.celsius for change in given} == {"sensor-0": 0.0, "sensor-2": 9.0}
         with pytest.raises(TypeError, match="unexpected keyword argument 'stale'"):
             client.watch("weather", "readings", stale="never")  # type: ignore[call-arg]
         with pytest.raises(errors.UnknownState):
@@ -97,7 +86,7 @@ async def test_keyhole_watch_prints_a_line_for_each_change_and_where_it_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with state_server("a") as server, proxy_of(server.address) as proxy:
-        await owning(server, hourly())
+        await server.own_new(hourly())
         await server.commit({("s1", 1): row(1.0), ("s2", 2): row(2.0), ("s2", 3): row(3.0)})
 
         async def run(*arguments: str) -> int:
@@ -129,9 +118,9 @@ async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoc
     monkeypatch.setattr("services.state_server.servicers.watches.WatchLimits", lambda: WatchLimits(page_changes=4))
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(state_server("a"))
-        await owning(server, hourly(key_groups=2))
-        rows = {(f"s{sensor}", hour): row(float(hour)) for sensor in range(3) for hour in range(6)}
-        await server.commit(rows)
+        await server.own_new(hourly(key_groups=2))
+        entries = {(f"s{sensor}", hour): row(float(hour)) for sensor in range(3) for hour in range(6)}
+        await server.commit(entries)
         proxy = await stack.enter_async_context(proxy_of(server.address))
         client = await stack.enter_async_context(AsyncClient(proxy.address))
         token, seen = None, list[StateChange]()
@@ -140,9 +129,9 @@ async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoc
             seen += await first(changes, size)
             await changes.close()
             token = changes.token
-        assert sorted((change.key, change.map_key) for change in seen) == sorted(rows)
+        assert sorted((change.key, change.map_key) for change in seen) == sorted(entries)
         assert all(change.snapshot for change in seen)
-        await server.commit({key: row(100.0 + key[1]) for key in rows})
+        await server.commit({key: row(100.0 + key[1]) for key in entries})
         more: list[StateChange] = []
         for size in [1, 2, 3, 4, 1, 5, 2]:
             changes = client.watch("weather", "hourly", after=token)
@@ -150,13 +139,13 @@ async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoc
             await changes.close()
             token = changes.token
         assert sorted((change.key, change.map_key, change.value.celsius) for change in more) == sorted(
-            (*key, 100.0 + key[1]) for key in rows
+            (*key, 100.0 + key[1]) for key in entries
         )
 
 
 async def test_a_server_of_an_earlier_version_is_refused_where_it_would_give_what_was_not_asked_for() -> None:
     async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
-        server.host(descriptor(), many(3))
+        server.host(descriptor(), rows(3))
         server.selects = False
         for address in (server.address, proxy.address):
             async with AsyncClient(address) as client:
@@ -169,15 +158,15 @@ async def test_a_server_of_an_earlier_version_is_refused_where_it_would_give_wha
 async def test_a_watch_goes_on_by_itself_at_another_proxy_when_its_own_goes() -> None:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(state_server("a"))
-        await owning(server)
-        await server.commit(many(5))
+        await server.own_new(descriptor())
+        await server.commit(rows(5))
         second = await stack.enter_async_context(proxy_of(server.address))
         async with AsyncExitStack() as going:
             proxy = await going.enter_async_context(proxy_of(server.address))
             client = await stack.enter_async_context(AsyncClient([proxy.address, second.address]))
             changes = client.watch("weather", "readings")
             assert len(await first(changes, 5)) == 5
-        await server.commit(many(5, 50.0))
+        await server.commit(rows(5, 50.0))
         assert {change.value.celsius for change in await first(changes, 5)} == {50.0, 51.0, 52.0, 53.0, 54.0}
         await server.retire()
         with pytest.raises((errors.UnknownApplication, errors.UnknownState)):

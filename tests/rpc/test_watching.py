@@ -17,24 +17,10 @@ from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_times import RESUMABLE_MS
 from tests.support.entries import hourly
-from tests.support.readings import descriptor, row
+from tests.support.readings import descriptor, row, rows, values
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tests.support.watches import Seen, WatchReader, refused_watch
-
-
-def many(count: int, celsius: float = 0.0) -> dict[Any, bytes]:
-    return {f"sensor-{number}": row(celsius + number) for number in range(count)}
-
-
-def values(count: int, celsius: float = 0.0) -> dict[Any, float]:
-    return {f"sensor-{number}": celsius + number for number in range(count)}
-
-
-async def owning(server: RunningServer, of: StateDescriptor | None = None) -> StateDescriptor:
-    made = server.made_topic(of or descriptor())
-    await server.own(made)
-    return made
 
 
 async def begun(server: RunningServer, reader: WatchReader, **fields: Any) -> asyncio.Task[None]:
@@ -46,8 +32,8 @@ async def begun(server: RunningServer, reader: WatchReader, **fields: Any) -> as
 
 async def test_a_watch_has_the_rows_and_then_each_change_with_what_was_there_before() -> None:
     async with state_server("a") as server:
-        of = await owning(server)
-        await server.commit(many(20))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(20))
         reader = WatchReader(of)
         task = await begun(server, reader, before=True)
         assert reader.rows == values(20)
@@ -76,16 +62,16 @@ async def test_a_watch_has_the_rows_and_then_each_change_with_what_was_there_bef
 
 async def test_watches_that_are_sent_one_and_the_same_message_get_what_each_of_them_asked_for() -> None:
     async with state_server("a") as server:
-        of = await owning(server)
-        await server.commit(many(5))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(5))
         plain, same, with_before = (WatchReader(of) for _ in range(3))
         tasks = [await begun(server, reader) for reader in (plain, same)]
         tasks.append(await begun(server, with_before, before=True))
-        rows = len(plain.seen)
+        before = len(plain.seen)
         await server.commit({"sensor-1": row(100.0), "sensor-2": None})
         await server.commit({"sensor-1": row(101.0), "end": row(1.0)})
         await asyncio.gather(*tasks)
-        changes = [sorted(reader.seen[rows:], key=lambda seen: (seen.epoch, seen.key)) for reader in (plain, same)]
+        changes = [sorted(reader.seen[before:], key=lambda seen: (seen.epoch, seen.key)) for reader in (plain, same)]
         assert changes[0] == changes[1]
         assert [(seen.key, seen.value, seen.epoch) for seen in changes[0]] == [
             ("sensor-1", 100.0, 2),
@@ -93,12 +79,12 @@ async def test_watches_that_are_sent_one_and_the_same_message_get_what_each_of_t
             ("end", 1.0, 3),
             ("sensor-1", 101.0, 3),
         ]
-        assert {seen.before for seen in with_before.seen[rows:]} == {None, 1.0, 2.0, 100.0}
+        assert {seen.before for seen in with_before.seen[before:]} == {None, 1.0, 2.0, 100.0}
 
 
 async def test_a_watch_of_keys_has_no_others_and_of_a_map_all_entries_of_a_key() -> None:
     async with state_server("a") as server:
-        of = await owning(server, hourly())
+        of = await server.own_new(hourly())
         await server.commit({("s1", 1): row(1.0), ("s1", 2): row(2.0), ("s2", 1): row(3.0), ("s3", 1): row(4.0)})
         reader = WatchReader(of)
         task = asyncio.create_task(reader.until(server.address, lambda of: ("s2", 9) in of.rows, "s2", ("s1", 2)))
@@ -129,14 +115,14 @@ async def test_a_watch_goes_on_behind_its_token_from_memory_and_from_the_changel
     monkeypatch.setattr("services.state_server.servicers.watches.WatchLimits", lambda: WatchLimits(page_changes=3))
     kafka, engine = MemoryKafka(), MemoryEngine()
     async with state_server("a", kafka) as server:
-        of = await owning(server)
-        await server.commit(many(40))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(40))
         reader = WatchReader(of)
         while not reader.snapshot_done:  # left after each message, the rows half-way through included
             taken = len(reader.messages)
             await reader.until(server.address, lambda of, taken=taken: len(of.messages) > taken)
             if taken == 10:
-                await server.commit(many(40, 100.0))
+                await server.commit(rows(40, 100.0))
                 await server.commit({"sensor-3": None, "sensor-4": row(104.5)})
         expected = values(40, 100.0) | {"sensor-4": 104.5}
         del expected["sensor-3"]
@@ -144,11 +130,11 @@ async def test_a_watch_goes_on_behind_its_token_from_memory_and_from_the_changel
         await message_by_message(reader, server, lambda: reader.rows == expected)
         assert any(seen.snapshot and seen.epoch > 1 for seen in reader.seen)
         assert any(not seen.snapshot for seen in reader.seen)
-        await server.commit(many(30, 200.0))
+        await server.commit(rows(30, 200.0))
         given = len(reader.seen)
         await message_by_message(reader, server, lambda: len(reader.seen) >= given + 30)
         assert sorted((seen.key, seen.value) for seen in reader.seen[given:]) == sorted(values(30, 200.0).items())
-        await server.commit(many(30, 300.0))
+        await server.commit(rows(30, 300.0))
         # The next owner has none of it in memory.
         async with state_server("b", kafka, engine) as successor:
             await successor.succeed(server)
@@ -160,7 +146,7 @@ async def test_a_watch_goes_on_behind_its_token_from_memory_and_from_the_changel
             keys = [(seen.key, seen.epoch) for seen in reader.seen]
             assert len(set(keys)) == len(keys)  # nothing twice
             assert isinstance(await refused_watch(WatchReader(of, "x"), successor.address), errors.MalformedRequest)
-            other = await owning(successor, descriptor("other"))
+            other = await successor.own_new(descriptor("other"))
             await refused_of_another_state(reader, other, successor)
 
 
@@ -171,12 +157,12 @@ async def refused_of_another_state(reader: WatchReader, other: StateDescriptor, 
 async def test_a_token_that_is_too_old_is_refused_where_something_has_changed_and_is_not_in_memory() -> None:
     kafka = MemoryKafka()
     async with state_server("a", kafka) as server:
-        of = await owning(server)
-        await server.commit(many(3))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(3))
         reader = WatchReader(of)
         await reader.until(server.address, lambda of: of.snapshot_done)
         old = WatchReader(of, reader.token)
-        await server.commit(many(3, 1.0))
+        await server.commit(rows(3, 1.0))
         async with state_server("b", kafka) as successor:
             successor.clock.ahead_seconds = RESUMABLE_MS / 1000 + 5
             await successor.succeed(server)
@@ -195,8 +181,8 @@ async def test_a_token_that_is_too_old_is_refused_where_something_has_changed_an
 
 async def test_a_token_that_is_ahead_of_this_server_is_refused_before_anything_is_given() -> None:
     async with state_server("a") as server:
-        of = await owning(server)
-        await server.commit(many(40))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(40))
         for below in (None, b"\0\0half-way"):  # of one key group all rows were given, or some; of the others none
             ahead = {0: WatchMark(1_000, 9, 0, below)}
             place = WatchPlace(dict.fromkeys(range(of.key_groups), NOT_BEGUN) | ahead, 1)
@@ -207,8 +193,8 @@ async def test_a_token_that_is_ahead_of_this_server_is_refused_before_anything_i
 
 async def test_a_watch_ends_where_its_key_groups_or_its_state_go() -> None:
     async with state_server("a") as server:
-        of = await owning(server)
-        await server.commit(many(3))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(3))
         ended = [asyncio.create_task(refused_watch(WatchReader(of), server.address)) for _ in range(2)]
         started = WatchReader(of)
         await started.until(server.address, lambda of: of.snapshot_done)
@@ -224,13 +210,13 @@ async def test_a_watch_ends_where_its_key_groups_or_its_state_go() -> None:
 
 async def test_who_is_slow_is_told_so_or_gets_the_latest_and_an_epoch_too_large_for_memory_is_read_back() -> None:
     async with state_server("a") as server:
-        of = await owning(server)
-        await server.commit(many(3))
+        of = await server.own_new(descriptor())
+        await server.commit(rows(3))
         table = server.server._registry.tables[of.application, of.state]  # type: ignore[union-attr]
         table.changes._most_bytes = 3_000
         reader = WatchReader(of)
         task = await begun(server, reader)
-        await server.commit(many(100, 1.0))
+        await server.commit(rows(100, 1.0))
         await server.commit({"end": row(1.0)})
         await task
         assert reader.rows == values(100, 1.0) | {"end": 1.0}
@@ -238,9 +224,9 @@ async def test_who_is_slow_is_told_so_or_gets_the_latest_and_an_epoch_too_large_
 
 async def test_what_has_expired_comes_as_a_deletion_when_it_is_removed() -> None:
     async with state_server("a") as server:
-        of = await owning(server, msgspec.structs.replace(descriptor(), ttl_ms=1500))
+        of = await server.own_new(msgspec.structs.replace(descriptor(), ttl_ms=1500))
         server.clock.ahead_seconds = 0.0
-        await server.commit(many(5))
+        await server.commit(rows(5))
         reader = WatchReader(of)
         task = await begun(server, reader, before=True)
         for _ in range(3):

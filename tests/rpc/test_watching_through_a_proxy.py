@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Any
 
 from keyhole import errors
 from keyhole.testing.changelog import MemoryKafka
 from tests.support.proxies import proxy_of
-from tests.support.readings import KEY_GROUPS, descriptor, row
+from tests.support.readings import KEY_GROUPS, descriptor, row, rows, values
 from tests.support.state_servers import state_server
 from tests.support.waiting import eventually
 from tests.support.watches import WatchReader, refused_watch
-
-
-def many(count: int, celsius: float = 0.0) -> dict[Any, bytes]:
-    return {f"sensor-{number}": row(celsius + number) for number in range(count)}
-
-
-def values(count: int, celsius: float = 0.0) -> dict[Any, float]:
-    return {f"sensor-{number}": celsius + number for number in range(count)}
 
 
 async def test_a_watch_goes_on_without_a_word_where_an_owner_is_replaced_and_at_another_proxy() -> None:
@@ -30,31 +21,31 @@ async def test_a_watch_goes_on_without_a_word_where_an_owner_is_replaced_and_at_
         b = await stack.enter_async_context(state_server("b", kafka))
         of = a.made_topic(descriptor())
         await a.own(of)
-        await a.commit(many(40))
+        await a.commit(rows(40))
         proxies = [await stack.enter_async_context(proxy_of(a.address, b.address)) for _ in range(2)]
         reader = WatchReader(of)
         task = asyncio.create_task(reader.until(proxies[0].address, lambda of: "end" in of.rows))
         await eventually(lambda: reader.snapshot_done or task.done())
         assert reader.rows == values(40)
-        await a.commit(many(40, 100.0))
+        await a.commit(rows(40, 100.0))
         await eventually(lambda: reader.rows == values(40, 100.0) or task.done())
         # Another server takes all over; the first one has them as a standby.
         await b.succeed(a)
         await a.follow(of)
-        await b.commit(many(20, 200.0))
+        await b.commit(rows(20, 200.0))
         await eventually(lambda: reader.rows == values(40, 100.0) | values(20, 200.0) or task.done())
         # And half of them come back: two servers have a part each.
         await a.succeed(b, range(0, KEY_GROUPS, 2))
         await b.keep(range(1, KEY_GROUPS, 2))
         before = len(reader.seen)
-        await a.commit_own(many(40, 300.0))
-        await b.commit_own(many(40, 300.0))
+        await a.commit_own(rows(40, 300.0))
+        await b.commit_own(rows(40, 300.0))
         await eventually(lambda: reader.rows == values(40, 300.0) or task.done())
         assert len(reader.seen) == before + 40
         task.cancel()
         # What has come meanwhile comes by the other proxy, and nothing else does.
-        await a.commit_own(many(40, 400.0))
-        await b.commit_own(many(40, 400.0))
+        await a.commit_own(rows(40, 400.0))
+        await b.commit_own(rows(40, 400.0))
         before = len(reader.seen)
         await reader.until(proxies[1].address, lambda of: of.rows == values(40, 400.0))
         assert len(reader.seen) == before + 40
@@ -74,7 +65,7 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
         async with state_server("a", kafka) as a:
             of = a.made_topic(descriptor())
             await a.own(of)
-            await a.commit(many(10))
+            await a.commit(rows(10))
             proxy = await stack.enter_async_context(proxy_of(a.address, b.address))
             reader = WatchReader(of)
             task = asyncio.create_task(
@@ -83,7 +74,7 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
             await eventually(lambda: reader.snapshot_done or task.done())
         # The owner is gone; in its place comes another one.
         await b.succeed(a)
-        await b.commit(many(10, 50.0) | {"end": row(1.0)})
+        await b.commit(rows(10, 50.0) | {"end": row(1.0)})
         await task
         assert reader.rows == values(10, 50.0) | {"end": 1.0}
         before = len(reader.messages)

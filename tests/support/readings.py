@@ -39,6 +39,11 @@ def row(celsius: float, count: int = 1) -> bytes:
     return msgspec.msgpack.encode([1, celsius, count])
 
 
-def rows(count: int) -> dict[str, bytes]:
-    """sensor-0 ... with celsius equal to the number."""
-    return {f"sensor-{number}": row(float(number)) for number in range(count)}
+def rows(count: int, celsius: float = 0.0) -> dict[str, bytes]:
+    """sensor-0 ... with celsius from this on, in steps of one."""
+    return {key: row(value) for key, value in values(count, celsius).items()}
+
+
+def values(count: int, celsius: float = 0.0) -> dict[str, float]:
+    """The same as readers know them: celsius by sensor."""
+    return {f"sensor-{number}": celsius + number for number in range(count)}

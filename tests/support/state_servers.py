@@ -181,6 +181,12 @@ class RunningServer:
         self._changelog(descriptor.application).admin().ensure(msgspec.structs.replace(descriptor, topic_id=""), 5)
         await self._speaker.take(descriptor, owned=key_groups or range(descriptor.key_groups))
 
+    async def own_new(self, descriptor: StateDescriptor) -> StateDescriptor:
+        """All of a state whose topic is made for it; with the id that the topic has."""
+        made = self.made_topic(descriptor)
+        await self.own(made)
+        return made
+
     async def share(self, descriptor: StateDescriptor, key_groups: Sequence[int]) -> None:
         """These key groups of a state of which another server of the same Kafka owns the others."""
         await self._speaker.take(descriptor, owned=key_groups)
