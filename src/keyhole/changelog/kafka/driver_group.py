@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of
-from keyhole.changelog.kafka.membership import member_settings, take_paused
+from keyhole.changelog.kafka.group_members import member_settings, take_paused
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import KeyholeError
 

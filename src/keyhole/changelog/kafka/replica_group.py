@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from keyhole.changelog.base import Partition
 from keyhole.changelog.kafka.clients import Deadline, Settings
-from keyhole.changelog.kafka.membership import member_settings, take_paused
+from keyhole.changelog.kafka.group_members import member_settings, take_paused
 from keyhole.changelog.settings import topic_name
 
 _SESSION_SECONDS = 10
