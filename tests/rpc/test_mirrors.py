@@ -142,6 +142,7 @@ async def test_a_mirror_that_can_not_be_says_why_when_it_begins() -> None:
         assert isinstance(await refused(path="weather"), errors.InvalidConfiguration)
         assert isinstance(await refused(7), errors.KeyMismatch)
         assert isinstance(await refused(max_entries=0), errors.MalformedRequest)
+        assert isinstance(await refused(timeout=0), errors.MalformedRequest)
         large = await refused(max_entries=19)
         assert isinstance(large, errors.TooLarge)
         assert (large.facts["bound"], large.facts["limit"]) == ("max_entries", "19")

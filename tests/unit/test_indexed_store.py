@@ -117,6 +117,24 @@ def test_one_that_is_added_is_asked_once_it_is_whole_whatever_is_written_meanwhi
     assert store.size().entries == 6
 
 
+def test_what_is_half_built_goes_on_where_the_state_is_declared_with_another_field() -> None:
+    steps = []
+    for again in (BY_N, msgspec.structs.replace(BY_N, value=SECOND, earlier=(FIRST,))):
+        writer = Writer()
+        store = writer.opened(PLAIN)
+        writer.write({name: 1 for name in "abcdefgh"})
+        store.declare(BY_N)
+        assert store.build()
+        kept = writer.raw.size().entries
+        store.declare(again)
+        assert writer.raw.size().entries == kept > 8
+        steps.append(1)
+        while store.build():
+            steps[-1] += 1
+        assert found(store.snapshot(), 1) == list("abcdefgh")
+    assert steps[0] == steps[1]
+
+
 def test_one_that_is_removed_is_not_asked_any_more_and_goes() -> None:
     writer = Writer()
     store = writer.opened(BY_N)

@@ -130,6 +130,10 @@ async def test_what_is_remembered_is_bounded_and_without_caps_nothing_is(
         for number in range(1, 10):
             await _opened(scans, pb.ScanRequest(scan=number))
         assert len(scans._known) <= 4
+        # Whoever was not used for longest is forgotten, and not who came first.
+        for number in (8, 10):
+            await _opened(scans, pb.ScanRequest(scan=number))
+        assert {number for _, number in scans._known} >= {8, 10}
         held.took(_page(5))
         async with scans.open(pb.ScanRequest(scan=99)) as again:
             with pytest.raises(TooLarge):

@@ -15,12 +15,10 @@ from keyhole.model.epoch import NO_EPOCH
 from keyhole.rpc.watch_requests import WatchAsked
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Sent
-from services.state_server.read.watcher import Changed, GroupEpoch, Pending, RestOfEpoch
+from services.state_server.read.watcher import Changed, Pending, RestOfEpoch
 
 # Of one epoch's changes, the predicates whose work is kept for others.
 _MOST_KEPT = 16
-# Of a server: what was made of the last epochs for all who watch the whole of a state, a message each at most.
-_MOST_SHARED = 64
 _PUT, _HAD, _BITS = 1, 2, 2
 
 
@@ -29,8 +27,6 @@ class Selections:
 
     def __init__(self) -> None:
         self._made: WeakValueDictionary[Hashable, SelectedChanges] = WeakValueDictionary()
-        # By the epoch's identity, while it is held here.
-        self._shared: dict[tuple[int, Hashable], tuple[GroupEpoch, Sent]] = {}
 
     def of(self, codec: StateCodec, asked: WatchAsked) -> SelectedChanges:
         """Raises ValueMismatch: The state, as the codec has it, has no such field, or of another type."""
@@ -39,17 +35,6 @@ class Selections:
         if made is None:
             made = self._made[alike] = SelectedChanges(codec.descriptor, asked.select, as_json=asked.as_json)
         return made
-
-    def shared(self, epoch: GroupEpoch, alike: Hashable, make: Callable[[], Sent]) -> Sent:
-        """What is sent of an epoch to all who watch alike."""
-        known = id(epoch), alike
-        if (found := self._shared.get(known)) is not None:
-            return found[1]
-        sent = make()
-        self._shared[known] = epoch, sent
-        while len(self._shared) > _MOST_SHARED:
-            del self._shared[next(iter(self._shared))]
-        return sent
 
 
 class WatchSelection:
@@ -84,7 +69,10 @@ class WatchSelection:
         epoch = rest.epoch
         if not epoch.changes or len(epoch.changes) > min(most_changes, self.turn) or epoch.size > most_bytes:
             return None
-        return self._selections.shared(epoch, (self._table.codec, self._asked.as_json), make)
+        alike = (self._table.codec, self._asked.as_json)
+        if (sent := epoch.shared.get(alike)) is None:
+            sent = epoch.shared[alike] = make()
+        return sent
 
     def _newest(self) -> SelectedChanges | None:
         """Raises ValueMismatch: What is selected by is gone from the state."""

@@ -16,6 +16,7 @@ from keyhole.errors import TooSlow
 from keyhole.model.epoch import Position
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import Watched, WatchedRange
+from services.state_server.read.watch_messages import Sent
 
 MOST_BYTES = 16 << 20
 """Keys and rows of one state that are kept: of its last epochs, and for one watcher that is behind."""
@@ -74,6 +75,11 @@ class GroupEpoch:
     @functools.cached_property
     def told(self) -> dict[Hashable, array[int]]:
         """What watches keep of their predicates' work for others that have the same one."""
+        return {}
+
+    @functools.cached_property
+    def shared(self) -> dict[Hashable, Sent]:
+        """What all are sent of it who watch all of it, and alike."""
         return {}
 
     def within(self, start: bytes, stop: bytes | None, *, of_many: bool = False) -> Sequence[int]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from keyhole.encoding.selected_entries import given_descriptor
-from keyhole.errors import StaleDescriptor
 from keyhole.installing import require
 from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import EVERYTHING, Selection
@@ -47,15 +46,7 @@ class EntryTables:
         Raises:
             StaleDescriptor: A field is of another type now than when the scan began.
         """
-        try:
-            return self._entries.entry_batch(entries, self._of, self.schema)
-        except (self._pa.ArrowInvalid, self._pa.ArrowTypeError, OverflowError):
-            # Not as the cause: it may hold the value.
-            raise StaleDescriptor(
-                f"the schema of state {self._of.application}/{self._of.state} was changed while the state was read: a "
-                "value does not fit the type that its column had; begin the scan again",
-                topic_id=self._of.topic_id,
-            ) from None
+        return self._entries.entry_batch(entries, self._of, self.schema)
 
     def table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """All of them as one."""
@@ -64,6 +55,16 @@ class EntryTables:
     def reader(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
         """All of them, one after the other, as they are read."""
         return self._pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def check_pandas() -> None:
+    """Raises InvalidConfiguration: pandas is not installed. Before anything is read for it."""
+    require("to_pandas", "pandas", ("pyarrow", "pandas"))
+
+
+def check_polars() -> None:
+    """Raises InvalidConfiguration: polars is not installed."""
+    require("to_polars", "polars", ("pyarrow", "polars"))
 
 
 def data_frame(table: pa.Table, **options: Any) -> Any:
@@ -76,7 +77,7 @@ def data_frame(table: pa.Table, **options: Any) -> Any:
     Raises:
         InvalidConfiguration: pandas is not installed.
     """
-    require("to_pandas", "pandas", ("pyarrow", "pandas"))
+    check_pandas()
     pa, pandas = importlib.import_module("pyarrow"), importlib.import_module("pandas")
     nullable = {
         pa.int8(): pandas.Int8Dtype(),
@@ -91,5 +92,5 @@ def data_frame(table: pa.Table, **options: Any) -> Any:
 
 def polars_frame(table: pa.Table) -> Any:
     """As a polars DataFrame. Raises InvalidConfiguration: polars is not installed."""
-    require("to_polars", "polars", ("pyarrow", "polars"))
+    check_polars()
     return importlib.import_module("polars").from_arrow(table)

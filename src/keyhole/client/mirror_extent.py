@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import MalformedRequest
@@ -20,6 +22,8 @@ class MirrorExtent:
         self._asked = asked
         self._exact = frozenset[bytes]()
         self._prefixes = frozenset[bytes]()
+        # Of the prefixes, each once: there may be thousands of keys.
+        self._lengths: Sequence[int] = ()
         self._start = self._stop = b""
 
     def describe(self, codec: StateCodec) -> None:
@@ -33,6 +37,7 @@ class MirrorExtent:
             else:
                 exact.add(codec.encoded_key(key))
         self._exact, self._prefixes = frozenset(exact), frozenset(prefixes)
+        self._lengths = sorted({len(prefix) for prefix in prefixes})
         self._start, self._stop = self._asked.within.encoded(codec)
 
     @property
@@ -43,7 +48,7 @@ class MirrorExtent:
     def has(self, encoded: bytes) -> bool:
         """Whether the entry of a storage key, without its key group, is of it."""
         if self._asked.keys:
-            return encoded in self._exact or any(encoded.startswith(prefix) for prefix in self._prefixes)
+            return encoded in self._exact or any(encoded[:length] in self._prefixes for length in self._lengths)
         return encoded >= self._start and (not self._stop or encoded < self._stop)
 
     def has_all_of(self, key: bytes) -> bool:

@@ -14,6 +14,7 @@ from contextlib import aclosing
 
 from keyhole.backoff import Backoff
 from keyhole.client.mirror_copy import MirrorCopy
+from keyhole.client.wire.lookups import own_copy
 from keyhole.client.wire.watch_stream import StoredMessage
 from keyhole.errors import (
     ClientClosed,
@@ -72,9 +73,7 @@ class MirrorKeeper:
                 "`async with`",
                 state=self._name,
             )
-        error = type(ended)(ended.message, **ended.facts)
-        error.__cause__ = ended
-        return error
+        return own_copy(ended)
 
     async def begin(self, seconds: float) -> None:
         """Returns once there is a whole copy.

@@ -199,6 +199,10 @@ class AsyncMirror(_MirrorReads[A_co]):
         asked = WatchOptions(of.keys, True, False, False, *mirrored_of(of.keys, options))
         timeout = options.get("timeout")
         self._seconds = seconds_of("timeout", _BEGIN_SECONDS if timeout is None else timeout)
+        if self._seconds <= 0:
+            raise MalformedRequest(
+                f"timeout is {timeout}; the rows take some time: give it a number of seconds above 0"
+            )
         limits = MirrorLimits(
             _bound("max_entries", options.get("max_entries", _ENTRIES)),
             _bound("max_bytes", options.get("max_bytes", _BYTES)),

@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keyhole.client.arrow_tables import ROWS_TOGETHER, EntryTables, data_frame, polars_frame
+from keyhole.client.arrow_tables import (
+    ROWS_TOGETHER,
+    EntryTables,
+    check_pandas,
+    check_polars,
+    data_frame,
+    polars_frame,
+)
 from keyhole.client.item_streams import AsyncItemStream, ItemStream
 from keyhole.client.wire.key_group_reads import EntriesRead
 from keyhole.errors import ClientClosed, Unsupported
@@ -128,10 +135,12 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
         Raises:
             KeyholeError: As `to_arrow`.
         """
+        check_pandas()
         return data_frame(await self.to_arrow(), **options)
 
     async def to_polars(self) -> Any:
         """All entries that were not given yet, as a polars DataFrame, as `to_arrow`. Needs the extra `polars`."""
+        check_polars()
         return polars_frame(await self.to_arrow())
 
     async def arrow_batches(self) -> AsyncGenerator[pa.RecordBatch]:
@@ -146,12 +155,15 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
         """
         tables = await self._tables()
         while rows := await self._rows():
-            try:
-                batch = tables.batch(rows)
-            except BaseException:
-                self._given -= len(rows)
-                raise
-            yield batch
+            yield self._batch(tables, rows)
+
+    def _batch(self, tables: EntryTables, rows: Sequence[KeyedEntry]) -> pa.RecordBatch:
+        """Of the entries that were given last, which are given again where no batch can be made of them."""
+        try:
+            return tables.batch(rows)
+        except BaseException:
+            self._given -= len(rows)
+            raise
 
     async def _tables(self) -> EntryTables:
         """Once it has read something, so that the columns are known. Raises as `to_arrow`."""
@@ -206,7 +218,7 @@ class StateScan(ItemStream[KeyedEntry]):
         try:
             tables: EntryTables = self._run(self._of._tables)
             # Made in this thread: the client's own goes on with what others read.
-            return tables.table(self._batches(tables, ROWS_TOGETHER))
+            return tables.table(map(tables.batch, self._read_on(ROWS_TOGETHER)))
         except BaseException:
             # A client that was closed goes on with no scan.
             with contextlib.suppress(ClientClosed):
@@ -215,10 +227,12 @@ class StateScan(ItemStream[KeyedEntry]):
 
     def to_pandas(self, **options: Any) -> Any:
         """All entries that were not given yet, as a pandas DataFrame; see AsyncStateScan.to_pandas. Blocks."""
+        check_pandas()
         return data_frame(self.to_arrow(), **options)
 
     def to_polars(self) -> Any:
         """All entries that were not given yet, as a polars DataFrame. Blocks. Needs the extra `polars`."""
+        check_polars()
         return polars_frame(self.to_arrow())
 
     def arrow_batches(self) -> pa.RecordBatchReader:
@@ -231,16 +245,11 @@ class StateScan(ItemStream[KeyedEntry]):
         Blocks until the first entries have come; the reader blocks while it waits for more. Any one thread may read it.
         """
         tables: EntryTables = self._run(self._of._tables)
-        return tables.reader(self._batches(tables))
+        return tables.reader(self._of._batch(tables, rows) for rows in self._read_on())
 
-    def _batches(self, tables: EntryTables, together: int = 1) -> Iterator[pa.RecordBatch]:
+    def _read_on(self, together: int = 1) -> Iterator[Sequence[KeyedEntry]]:
         while rows := self._run(lambda: self._of._rows(together)):
-            try:
-                batch = tables.batch(rows)
-            except BaseException:
-                self._of._given -= len(rows)
-                raise
-            yield batch
+            yield rows
 
     @property
     def done(self) -> bool:

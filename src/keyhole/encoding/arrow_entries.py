@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyhole.encoding.row import Row, field_values
-from keyhole.errors import ValueMismatch
+from keyhole.errors import StaleDescriptor, ValueMismatch
 from keyhole.model.read import KeyedEntry
 from keyhole.model.state import StateDescriptor
 from keyhole.model.type_names import TypeName, not_stored, parsed
@@ -81,6 +81,9 @@ def entry_batch(entries: Iterable[KeyedEntry], descriptor: StateDescriptor, sche
     Args:
         schema: Some of the columns of `entry_schema`, in any order. Entries whose values were left out have none of the
             value's.
+
+    Raises:
+        StaleDescriptor: A value does not fit its column: a field is of another type now than when the scan began.
     """
     found = list(entries)
     if not schema.names:
@@ -92,8 +95,16 @@ def entry_batch(entries: Iterable[KeyedEntry], descriptor: StateDescriptor, sche
         for at, column in enumerate(columns):
             taken[column.name] = keys if len(columns) == 1 else [key[at] for key in keys]
     rows = [of.value for of in found]
-    arrays = [pa.array(taken[of.name] if of.name in taken else _field(rows, of), of.type) for of in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    try:
+        arrays = [pa.array(taken[of.name] if of.name in taken else _field(rows, of), of.type) for of in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        # Not as the cause: it may hold the value.
+        raise StaleDescriptor(
+            f"the schema of state {descriptor.application}/{descriptor.state} was changed while the state was read: a "
+            "value does not fit the type that its column had; begin the scan again",
+            topic_id=descriptor.topic_id,
+        ) from None
 
 
 def _field(rows: Sequence[Row | None], of: pa.Field) -> list[Any]:

@@ -10,11 +10,22 @@ from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.row_projection import RowProjection, projected
-from keyhole.model.predicates import part_count
+from keyhole.model.predicates import Predicate, part_count
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 
 _FEW_PARTS = 8
+
+
+def usable_indexes(descriptor: StateDescriptor, where: Predicate | None) -> Sequence[IndexedValues]:
+    """The indexes of a state by which what a predicate lets through can be found, and which values of each.
+
+    Raises:
+        ValueMismatch: The state has no such field, or of another type.
+    """
+    if where is None or not descriptor.index:
+        return ()
+    return indexed_values(bound(where, descriptor), indexed_fields(descriptor))
 
 
 class SelectedEntries:
@@ -35,9 +46,7 @@ class SelectedEntries:
 
     def __init__(self, descriptor: StateDescriptor, selection: Selection, *, as_json: bool = False) -> None:
         where, fields = selection.where, selection.fields
-        self.indexed: Sequence[IndexedValues] = ()
-        if where is not None and descriptor.index:
-            self.indexed = indexed_values(bound(where, descriptor), indexed_fields(descriptor))
+        self.indexed = usable_indexes(descriptor, where)
         self.tests = where is not None
         self.cost = 1 if where is None else max(1, part_count(where) // _FEW_PARTS)
         self._filter = None if where is None else EntryFilter(descriptor, where)

@@ -149,6 +149,8 @@ class CallerScans:
         scan.calls += 1
         if request.scan:
             self._known[key] = scan
+            # In the order in which they were used last: see `_forget`.
+            self._known.move_to_end(key)
         try:
             yield scan
         finally:
@@ -174,10 +176,14 @@ class CallerScans:
         most, (caller, _) = self._caps.at_once, key
 
         def is_there() -> bool:
+            if not most:
+                return True
             # Calls, too: a number that is made up would make any of them one scan.
             another = self._scan(key).calls or self._scans[caller] < most
-            return not most or bool(another and self._calls[caller] < most * CALLS_AT_A_TIME)
+            return bool(another and self._calls[caller] < most * CALLS_AT_A_TIME)
 
+        if is_there():
+            return
         try:
             async with asyncio.timeout(_ROOM_SECONDS):
                 while not is_there():

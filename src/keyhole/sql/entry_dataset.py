@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -130,7 +130,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
             raise
 
     @abstractmethod
-    def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
+    def _pages(self, select: Selection) -> Iterator[Sequence[KeyedEntry]]:
         """All entries that are selected, some at a time. Raises KeyholeError, and DeadlineExceeded as the query."""
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyhole.client import Client
-from keyhole.encoding.index_ranges import indexed_values
-from keyhole.encoding.indexed_fields import indexed_fields
-from keyhole.encoding.predicate_binding import bound
+from keyhole.encoding.selected_entries import usable_indexes
 from keyhole.model.predicates import Predicate
 from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import Selection
@@ -56,12 +54,9 @@ class LiveDataset(EntryDataset):
         self._client = client
 
     def _indexes(self, where: Predicate | None) -> tuple[str, ...]:
-        if where is None:
-            return ()
-        usable = indexed_values(bound(where, self._descriptor), indexed_fields(self._descriptor))
-        return tuple(of.field.name for of in usable)
+        return tuple(of.field.name for of in usable_indexes(self._descriptor, where))
 
-    def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
+    def _pages(self, select: Selection) -> Iterator[Sequence[KeyedEntry]]:
         of, number = self._descriptor, scan_number()
         for group in range(of.key_groups):
             # Each by itself: a filter that nothing passes must not hide that the time is over.
@@ -78,4 +73,4 @@ class LiveDataset(EntryDataset):
             )
             with scan:
                 while entries := scan.page():
-                    yield list(entries)
+                    yield entries

@@ -213,8 +213,7 @@ def _fetched(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryRe
                     "memory",
                     limit=most_bytes,
                 )
-            if reading.left() <= 0:
-                raise reading.took_too_long()
+            reading.check_time()
             batches.append(batch)
         return pa.Table.from_batches(batches, rows.schema)
 

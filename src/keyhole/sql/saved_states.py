@@ -6,8 +6,7 @@ for row in run("/backup/monday", "select count(*) from 'shop/orders' where spent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyhole.client.bounds import Duration
 from keyhole.client.sql_result import SqlResult
@@ -16,6 +15,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Moment, visible
 from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.selected_entries import SelectedEntries
+from keyhole.encoding.value_types import time_of_micros
 from keyhole.errors import UnknownApplication, UnknownState
 from keyhole.model.read import KeyedEntry, Role, Source
 from keyhole.model.selection import Selection
@@ -115,12 +115,12 @@ class SavedDataset(EntryDataset):
         self._path = folder.path
         self._files = saved.files
         self._as_of = Moment(max(savepoint.created_ms, complete.commit_time_ms), complete.watermark_ms)
-        committed = datetime.fromtimestamp(complete.commit_time_ms / 1000, UTC)
+        committed = time_of_micros(1000 * complete.commit_time_ms)
         self._source = Source(
             folder.path, Role.STANDBY, complete.epoch, committed, None, complete.generation, 0, unconfirmed=False
         )
 
-    def _pages(self, select: Selection) -> Iterator[list[KeyedEntry]]:
+    def _pages(self, select: Selection) -> Iterator[Sequence[KeyedEntry]]:
         of = self._descriptor
         codec, shown, selected = StateCodec(of), visible(of), SelectedEntries(of, select)
         read, rows = entry_reader(codec), SelectedRows(codec, select)

@@ -141,9 +141,13 @@ class IndexedStore:
             gone = of.rows.keys() - self._declared
             # At once: from here on writes don't keep them.
             step.deletes += [place_of(number, index) for index in gone]
-            of.left |= gone | of.building.keys()
+            of.left |= gone
             of.rows = {index: rows for index, rows in of.rows.items() if index not in gone}
-            of.building, of.cursor, of.given_up = {}, b"", False
+            if of.building.keys() != self._declared - of.rows.keys():
+                # What is half built goes on where the same is still to be built.
+                of.left |= of.building.keys()
+                of.building, of.cursor = {}, b""
+            of.given_up = False
             step.groups[number] = of
         if step.deletes:
             self._write(Batch(), step)

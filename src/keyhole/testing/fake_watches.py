@@ -132,13 +132,14 @@ class FakeWatch:
         """What the key group's changes are behind a mark, epoch by epoch."""
         begins, skip = mark.offset, mark.skip
         found: list[ShownChange] = []
-        epoch = number = 0
+        number, epoch = 0, 0
         for at, change in enumerate(self._state.changes[mark.offset :], mark.offset):
             if group_of(change.key) != group:
                 continue
             if change.epoch != epoch:
                 if found:
                     yield _Part(begins, epoch, found)
+                if epoch:
                     begins, skip, number, found = at, 0, 0, []
                 epoch = change.epoch
             if number >= skip:
@@ -178,11 +179,13 @@ class FakeWatch:
     def _response(self, changes: pb.WatchedChanges | None, *, snapshot_done: bool = False) -> pb.WatchResponse:
         now_ms, fed = SystemClock().now_ms(), bool(self._state.descriptor.updates_topic_id)
         all_given = all(mark == self._here for mark in self._marks.values())
+        epoch = self._state.epoch if all_given and not fed else 0
         return pb.WatchResponse(
             changes=[] if changes is None else [changes],
             token=WatchPlace(self._marks, now_ms).token(self._state.descriptor, self._asked.digest),
             snapshot_done=snapshot_done,
             as_of_ms=now_ms,
-            epoch=self._state.epoch if all_given and not fed else 0,
+            epoch=epoch,
+            commit_time_ms=1_000 * epoch,
             selected=self._selected,
         )
