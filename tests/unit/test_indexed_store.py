@@ -119,15 +119,14 @@ def test_one_that_is_added_is_asked_once_it_is_whole_whatever_is_written_meanwhi
 
 def test_what_is_half_built_goes_on_where_the_state_is_declared_with_another_field() -> None:
     steps = []
-    for again in (BY_N, msgspec.structs.replace(BY_N, value=SECOND, earlier=(FIRST,))):
+    for again in (None, msgspec.structs.replace(BY_N, value=SECOND, earlier=(FIRST,))):
         writer = Writer()
         store = writer.opened(PLAIN)
-        writer.write({name: 1 for name in "abcdefgh"})
+        writer.write(dict.fromkeys("abcdefgh", 1))
         store.declare(BY_N)
         assert store.build()
-        kept = writer.raw.size().entries
-        store.declare(again)
-        assert writer.raw.size().entries == kept > 8
+        if again is not None:
+            store.declare(again)
         steps.append(1)
         while store.build():
             steps[-1] += 1
