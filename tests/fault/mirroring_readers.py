@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +12,11 @@ from keyhole.client import AsyncMirror
 from keyhole.errors import KeyholeError
 from tests.fault.history import Asked, Claim, FailedRead, Read
 from tests.fault.questions import drawn
+from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
 from tests.fault.recount import EntryOf, Question, ScanOf, Told
 from tests.fault.workload import BY_CLOCK, OPERATORS
 
 MIRRORING = "mirroring"
-_TIMEOUT_SECONDS = 5.0
 _ANY = Asked(0)
 
 Note = Callable[[Read | FailedRead], None]
@@ -29,14 +27,8 @@ def mirrored_states(states: Sequence[str]) -> list[str]:
     return [of for of in states if of not in BY_CLOCK and of not in OPERATORS]
 
 
-class MirroringReader:
-    """Of one state. On the event loop of its client.
-
-    Args:
-        note: Is told of what was read, and of what has failed.
-        closed: When it ends.
-        pause_seconds: It waits up to so long between two reads.
-    """
+class MirroringReader(ReaderOfOne):
+    """It waits up to `pause_seconds` between two reads."""
 
     def __init__(
         self,
@@ -48,12 +40,8 @@ class MirroringReader:
         closed: threading.Event,
         pause_seconds: float,
     ) -> None:
-        self._client = client
-        self._path, self._state = f"{application}/{state}", state
-        self._draw = random.Random(f"{seed} {MIRRORING} {state}")
-        self._note = note
-        self._closed = closed
-        self._pause_seconds = pause_seconds
+        super().__init__(MIRRORING, client, application, state, seed, note, closed, pause_seconds)
+        self._path = f"{application}/{state}"
         self._begun = 0
 
     async def follow(self) -> None:
@@ -62,23 +50,19 @@ class MirroringReader:
             began = time.monotonic()
             self._begun += 1
             try:
-                async with self._client.mirror(self._path, timeout=_TIMEOUT_SECONDS) as mirror:
+                async with self._client.mirror(self._path, timeout=TIMEOUT_SECONDS) as mirror:
                     while not self._closed.is_set():
                         began = time.monotonic()
                         self._note(self._read(mirror, began, drawn(self._draw, self._state)))
                         await self._pause()
             except KeyholeError as error:
-                failed = (began, time.monotonic(), self._state, _ANY, error.reason, str(error)[:200])
-                self._note(FailedRead(self._name, *failed))
+                self._failed(self._name, began, error.reason, error)
                 await self._pause()
 
     @property
     def _name(self) -> str:
         """Of one mirror, and so of one that never goes backwards."""
         return f"{MIRRORING} {self._begun}"
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._draw.uniform(0.0, self._pause_seconds))
 
     def _read(self, mirror: AsyncMirror[Any], began: float, questions: tuple[Question, ...]) -> Read:
         rows: tuple[Told, ...]

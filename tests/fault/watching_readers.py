@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,13 +10,14 @@ from collections.abc import Callable, Sequence
 from keyhole import AsyncClient, StateChange
 from keyhole.client.state_watches import AsyncWatch
 from keyhole.errors import KeyholeError, ResumeGone, StaleDescriptor
-from tests.fault.history import Asked, FailedRead, Seen, Watched
+from tests.fault.history import FailedRead, Seen, Watched
+from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
 from tests.fault.recount import SHAPES
 from tests.fault.workload import BY_CLOCK, OPERATORS
 
 WATCHING = "watching"
-# For how long nobody may be there who answers; and for how long nothing may come before it looks again.
-_TIMEOUT_SECONDS, _SILENT_SECONDS = 5.0, 15.0
+# For how long nothing may come before it looks again.
+_SILENT_SECONDS = 15.0
 _MOST_AT_ONCE = 25
 
 Note = Callable[[Watched | FailedRead], None]
@@ -28,14 +28,8 @@ def watched_states(states: Sequence[str]) -> list[str]:
     return [of for of in states if of not in BY_CLOCK and of not in OPERATORS and not SHAPES[of].ttl_ms]
 
 
-class WatchingReader:
-    """Of one state. On the event loop of its client.
-
-    Args:
-        note: Is told of what has come, and of what has failed.
-        closed: When it ends.
-        pause_seconds: It stays away for up to ten times as long, each time that it leaves.
-    """
+class WatchingReader(ReaderOfOne):
+    """It stays away for up to ten times `pause_seconds`, each time that it leaves."""
 
     def __init__(
         self,
@@ -47,12 +41,7 @@ class WatchingReader:
         closed: threading.Event,
         pause_seconds: float,
     ) -> None:
-        self._client = client
-        self._name = (application, state)
-        self._draw = random.Random(f"{seed} {WATCHING} {state}")
-        self._note = note
-        self._closed = closed
-        self._pause_seconds = pause_seconds
+        super().__init__(WATCHING, client, application, state, seed, note, closed, pause_seconds)
         self._token: str | None = None
         self._chain = 0
 
@@ -62,15 +51,15 @@ class WatchingReader:
             began = time.monotonic()
             self._chain += self._token is None
             try:
-                async with self._client.watch(*self._name, after=self._token, timeout=_TIMEOUT_SECONDS) as changes:
+                name = self._application, self._state
+                async with self._client.watch(*name, after=self._token, timeout=TIMEOUT_SECONDS) as changes:
                     await self._take(changes, self._draw.randint(1, _MOST_AT_ONCE))
             except (KeyholeError, TimeoutError) as error:
                 reason = error.reason if isinstance(error, KeyholeError) else "SILENT"
                 if isinstance(error, (ResumeGone, StaleDescriptor)):
                     self._token = None
-                failed = (WATCHING, began, time.monotonic(), self._name[1], Asked(0), reason, str(error)[:200])
-                self._note(FailedRead(*failed))
-            await asyncio.sleep(self._draw.uniform(0.0, 10 * self._pause_seconds))
+                self._failed(WATCHING, began, reason, error)
+            await self._pause(10)
 
     async def _take(self, changes: AsyncWatch, most: int) -> None:
         while not self._closed.is_set():
@@ -88,8 +77,8 @@ class WatchingReader:
             most = left
             self._token = changes.token
             complete = changes.epoch if most else 0
-            state = self._name[1]
-            self._note(Watched(WATCHING, self._chain, began, time.monotonic(), state, tuple(seen), complete))
+            ended = time.monotonic()
+            self._note(Watched(WATCHING, self._chain, began, ended, self._state, tuple(seen), complete))
             if not most:
                 return
 

@@ -24,9 +24,10 @@ from keyhole.client.options import (
     RequestedRead,
     asked_of,
     defaults,
-    mirrored_of,
+    watched_of,
 )
 from keyhole.client.typed_values import TypedAnswer, TypedValues
+from keyhole.client.wire.key_bounds import columns_given
 from keyhole.client.wire.lookups import keys_of
 from keyhole.client.wire.scans import checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
@@ -129,7 +130,7 @@ class _MirrorReads(Generic[A_co]):
             MalformedRequest: A limit below 1; or the mirror is not of all entries of the key.
             KeyholeError: As `get`.
         """
-        asked = (_columns(start), _columns(stop))
+        asked = (columns_given(start), columns_given(stop))
         entries = self._copy().entries_of(key, asked, checked_limit(limit), descending=descending)
         return entries if self._typed is None else self._typed.entries(entries)
 
@@ -196,7 +197,7 @@ class AsyncMirror(_MirrorReads[A_co]):
         options: MirrorOptions,
         typed: TypedValues[Any] | None = None,
     ) -> None:
-        asked = WatchOptions(of.keys, True, False, False, *mirrored_of(of.keys, options))
+        asked = WatchOptions(of.keys, True, False, False, *watched_of(of.keys, options, MirrorOptions))
         timeout = options.get("timeout")
         self._seconds = seconds_of("timeout", _BEGIN_SECONDS if timeout is None else timeout)
         if self._seconds <= 0:
@@ -379,12 +380,6 @@ def _bounds(options: ReadOptions) -> ReadBounds:
 def _bounds_of(asked: RequestedRead) -> ReadBounds:
     # A read of the copy takes less than what its bounds are made of.
     return asked.read()[0]
-
-
-def _columns(bound: MapKey | None) -> Sequence[Any]:
-    if bound is None:
-        return ()
-    return bound if isinstance(bound, (tuple, list)) else (bound,)
 
 
 def _bound(name: str, most: int) -> int:

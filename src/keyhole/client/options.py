@@ -207,18 +207,19 @@ def selection_of(options: SelectOptions) -> Selection:
     return selection(options.get("where"), options.get("fields"), keys_only=options.get("keys_only", False))
 
 
-def watched_of(keys: Sequence[Key], options: WatchingOptions) -> tuple[Selection, KeyBounds]:
-    """What a watch of these keys with these options is of.
+def watched_of(
+    keys: Sequence[Key], options: WatchingOptions | MirrorOptions, known: type[Any] = WatchingOptions
+) -> tuple[Selection, KeyBounds]:
+    """What a watch of these keys with these options is of, or a mirror.
+
+    Args:
+        known: What it takes.
 
     Raises:
-        TypeError: An option that a watch does not take; the message names it.
+        TypeError: An option that it does not take; the message names it.
         MalformedRequest: There is nothing like it.
     """
-    _check_known(options, WatchingOptions)
-    return _watched(keys, options)
-
-
-def _watched(keys: Sequence[Key], options: WatchingOptions | MirrorOptions) -> tuple[Selection, KeyBounds]:
+    _check_known(options, known)
     given: Mapping[str, Any] = options
     within = key_bounds(given.get("start"), given.get("stop"), given.get("prefix"))
     if keys and within != ALL_KEYS:
@@ -226,12 +227,6 @@ def _watched(keys: Sequence[Key], options: WatchingOptions | MirrorOptions) -> t
     if within.prefix and (within.start or within.stop):
         raise MalformedRequest("a prefix of keys is a range of its own; leave start and stop out")
     return selection(given.get("where"), given.get("fields"), keys_only=False), within
-
-
-def mirrored_of(keys: Sequence[Key], options: MirrorOptions) -> tuple[Selection, KeyBounds]:
-    """What a mirror of these keys with these options is of. Raises as `watched_of`."""
-    _check_known(options, MirrorOptions)
-    return _watched(keys, options)
 
 
 def keys_asked(options: ScanAllOptions) -> AskedKeys:

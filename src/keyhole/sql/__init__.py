@@ -12,6 +12,7 @@ from keyhole.installing import require
 if TYPE_CHECKING:
     from keyhole.client.bounds import Duration
     from keyhole.client.sql_result import SqlResult
+    from keyhole.sql.saved_states import SavedStates
 
 
 def query_savepoint(
@@ -28,6 +29,9 @@ def query_savepoint(
         for city, orders in query_savepoint("/backup/monday", "select city, count(*) from 'shop/orders' group by city"):
             print(city, orders)
 
+    Each state is as of its query's epoch in the savepoint. What had expired when that was taken is not shown. The files
+    that are read to their end are checked by their checksums, before anything is given.
+
     Args:
         path: The savepoint: a folder, or whatever fsspec knows.
         application: Of states that are named without one; default: the savepoint's.
@@ -38,10 +42,14 @@ def query_savepoint(
     Raises:
         InvalidConfiguration: An extra is not installed, or the folder can't be read.
         SavepointMismatch, SavepointDamaged: There is no savepoint, or not as it was written.
-        KeyholeError: As keyhole.sql.saved_states.run, which says more.
+        UnknownApplication, UnknownState: It names a state that the savepoint has not.
+        KeyholeError: As keyhole.sql.queries.run.
     """
     require("query_savepoint", "sql,savepoint", ("duckdb", "fsspec", "grpc", "pyarrow"))
-    run = importlib.import_module("keyhole.sql.saved_states").run
+    states: SavedStates = importlib.import_module("keyhole.sql.saved_states").opened(path)
+    run = importlib.import_module("keyhole.sql.queries").run_over
     more = {} if timeout is None else {"timeout": timeout}
-    result: SqlResult = run(path, query, application=application, memory=memory, explain=explain, **more)
+    result: SqlResult = run(
+        states, query, application=application or states.application, memory=memory, explain=explain, **more
+    )
     return result

@@ -73,7 +73,13 @@ def run(
 
 
 def run_over(
-    states: QueriedStates, query: str, *, application: str, timeout: Duration, memory: str, explain: bool
+    states: QueriedStates,
+    query: str,
+    *,
+    application: str = "",
+    timeout: Duration = SECONDS,
+    memory: str = MOST_MEMORY,
+    explain: bool = False,
 ) -> SqlResult:
     """The same, of states wherever they are. Raises as `run`, and as the states do."""
     seconds = seconds_of("timeout", timeout)

@@ -1,15 +1,9 @@
-"""SQL over the states of a savepoint: read from its files, without Kafka, servers or Spark.
-
-for row in run("/backup/monday", "select count(*) from 'shop/orders' where spent > 100"):
-    print(row)
-"""
+"""The states of a savepoint as a SQL query reads them: from its files, without Kafka, servers or Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from keyhole.client.bounds import Duration
-from keyhole.client.sql_result import SqlResult
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Moment, visible
@@ -25,54 +19,31 @@ from keyhole.savepoint.listing import load
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
 from keyhole.savepoint.row_files import read_rows
 from keyhole.sql.entry_dataset import EntryDataset, QueryReading
-from keyhole.sql.queries import MOST_MEMORY, SECONDS, run_over
 
 
-def run(
-    path: str,
-    query: str,
-    *,
-    application: str = "",
-    timeout: Duration = SECONDS,
-    memory: str = MOST_MEMORY,
-    explain: bool = False,
-) -> SqlResult:
-    """Runs one SELECT over the states of the savepoint at `path`. Blocks.
-
-    Each state is as of its query's epoch in the savepoint. What had expired when that was taken is not shown. The files
-    that are read to their end are checked by their checksums, before anything is given.
-
-    Args:
-        path: A folder, or whatever fsspec knows.
-        application: Of states that are named without one; default: the savepoint's.
-        timeout, memory, explain: As keyhole.sql.queries.run.
+def opened(path: str) -> SavedStates:
+    """The states of the savepoint at `path`: a folder, or whatever fsspec knows.
 
     Raises:
         SavepointMismatch: There is no savepoint, or one of another format.
         SavepointDamaged: A file is missing, or not as it was written.
         InvalidConfiguration: The folder can't be read.
-        UnknownApplication, UnknownState: It names a state that the savepoint has not.
-        KeyholeError: As keyhole.sql.queries.run.
     """
     folder = Folder(path)
-    savepoint = load(folder)
-    states = SavedStates(folder, savepoint)
-    return run_over(
-        states,
-        query,
-        application=application or savepoint.application,
-        timeout=timeout,
-        memory=memory,
-        explain=explain,
-    )
+    return SavedStates(folder, load(folder))
 
 
 class SavedStates:
-    """Those of one savepoint, as a query reads them."""
+    """Those of one savepoint, as a query reads them.
+
+    Attributes:
+        application: Whose states they are.
+    """
 
     def __init__(self, folder: Folder, savepoint: Savepoint) -> None:
         self._folder = folder
         self._savepoint = savepoint
+        self.application = savepoint.application
         self._states = {of.descriptor.state: of for of in savepoint.states}
         self._queries = {of.query: of for of in savepoint.queries}
 

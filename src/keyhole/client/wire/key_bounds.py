@@ -50,8 +50,9 @@ class AskedKeys(NamedTuple):
 
 def key_bounds(start: Any, stop: Any, prefix: Any, map_start: Any = None, map_stop: Any = None) -> KeyBounds:
     """Of what a caller gives: None, a value, or a tuple of one for each column."""
-    return KeyBounds(*map(_values, (start, stop, prefix, map_start, map_stop)))
+    return KeyBounds(*map(columns_given, (start, stop, prefix, map_start, map_stop)))
 
 
-def _values(given: Any) -> Sequence[Any]:
+def columns_given(given: Any) -> Sequence[Any]:
+    """The columns of a bound, as it was given: None: none, one value, or several."""
     return () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
