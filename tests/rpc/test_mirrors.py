@@ -347,10 +347,11 @@ async def test_threads_read_whole_epochs_of_a_key_group_while_it_changes() -> No
         await server.commit({key: row(1.0) for key in of_one})
         proxy = await stack.enter_async_context(proxy_of(server.address))
         torn: list[Any] = []
-        stop = threading.Event()
+        begun, stop = threading.Event(), threading.Event()
 
         def reading(mirror: Mirror[Any]) -> None:
             while not stop.is_set():
+                begun.set()
                 answers = [*mirror.get_many(of_one), *mirror]
                 if len({(answer.value.celsius, answer.source.epoch) for answer in answers}) > 2:
                     torn.append(answers)
@@ -376,6 +377,7 @@ async def test_threads_read_whole_epochs_of_a_key_group_while_it_changes() -> No
                     mirror.get(of_one[0])
 
         task = asyncio.create_task(asyncio.to_thread(threaded))
+        await eventually(lambda: begun.is_set() or task.done(), LONG_SECONDS)
         for epoch in range(2, 10):
             await server.commit({key: row(float(epoch)) for key in of_one})
         await task
