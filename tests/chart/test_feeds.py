@@ -11,8 +11,7 @@ from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.feed.options import describe
 from keyhole.model.state import StateKind
-from tests.chart.test_notes import notes
-from tests.support.chart import CHART, JOB, KAFKA, environment, names, one, pod, refused, render, scenario
+from tests.support.chart import CHART, JOB, KAFKA, environment, names, notes, one, pod, refused, render, scenario
 
 CI = CHART / "ci"
 TOTALS = "Deployment/keyhole-totals-feed"

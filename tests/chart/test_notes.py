@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.support.chart import CHART, JOB, KAFKA, given, names, pod, render, run_helm
-
-
-def notes(values: dict[str, Any]) -> str:
-    """As printed; made without a cluster."""
-    arguments = ["install", "keyhole", str(CHART), "--namespace", "data", "--dry-run=client", *given([values])]
-    done = run_helm(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.partition("NOTES:")[2]
+from tests.support.chart import JOB, KAFKA, names, notes, pod, render
 
 
 def test_every_object_that_the_notes_name_is_there() -> None:

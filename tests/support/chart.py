@@ -6,6 +6,7 @@ import functools
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,11 +71,28 @@ def refused(*values: Object | Path, release: str = "keyhole", api: Iterable[str]
     return done.stderr
 
 
+def notes(values: Object) -> str:
+    """What Helm prints after an install, made without a cluster: `helm install --dry-run` asks one.
+
+    Helm's templates of objects are rendered by `helm template` and its notes are not, so a copy has them in an object.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "keyhole"
+        shutil.copytree(CHART, copy)
+        (copy / "templates" / "NOTES.txt").rename(copy / "notes.txt")
+        text = '{{ tpl (.Files.Get "notes.txt") . | toJson }}'
+        told = f"{{apiVersion: v1, kind: Told, metadata: {{name: notes}}, text: {text}}}\n"
+        (copy / "templates" / "told.yaml").write_text(told)
+        done = _template([values], "keyhole", "data", (), chart=copy)
+    assert done.returncode == 0, done.stderr
+    return str(one([of for of in yaml.safe_load_all(done.stdout) if of], "Told", "notes")["text"])
+
+
 def _template(
-    values: Iterable[Object | Path], release: str, namespace: str, api: Iterable[str]
+    values: Iterable[Object | Path], release: str, namespace: str, api: Iterable[str], chart: Path = CHART
 ) -> subprocess.CompletedProcess[str]:
     # Kubernetes' version as of this chart's time: what a Helm without a cluster takes it for depends on its build.
-    arguments = ["template", release, str(CHART), "--namespace", namespace, "--kube-version", "1.34.0"]
+    arguments = ["template", release, str(chart), "--namespace", namespace, "--kube-version", "1.34.0"]
     for version in api:
         arguments += ["--api-versions", version]
     return run_helm(*arguments, *given(values))
