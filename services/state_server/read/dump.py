@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from keyhole.model.epoch import START
 from keyhole.rpc.frames import MAX_VALUE_BYTES, value_too_large
+from keyhole.stores.base import Snapshot
+from keyhole.stores.index_entries import index_group
 from keyhole.v1 import state_pb2
 from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.read.table import Table
@@ -14,7 +16,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def dump(table: Table, key_groups: frozenset[int]) -> Iterator[pb.DumpChunk]:
-    """Chunk by chunk, one key group after the other.
+    """Chunk by chunk, one key group after the other; of each its rows, then the entries of its indexes.
 
     Args:
         key_groups: Of these, those that it can answer for; empty: all of them.
@@ -30,19 +32,28 @@ def dump(table: Table, key_groups: frozenset[int]) -> Iterator[pb.DumpChunk]:
         for group in sorted(roles.keys() & key_groups if key_groups else roles):
             position = positions.get(group, START)
             chunk, size = pb.DumpChunk(), 0
-            for key, row in snapshot.items(group):
-                if len(row) > MAX_VALUE_BYTES:
-                    raise value_too_large(table.name, len(row), "a row")
-                if size and size + len(key) + len(row) > _CHUNK_BYTES:
+            for key, value, of_row in _entries(table, snapshot, group):
+                if len(value) > MAX_VALUE_BYTES:
+                    raise value_too_large(table.name, len(value), "a row")
+                if size and size + len(key) + len(value) > _CHUNK_BYTES:
                     yield _told(chunk, group, roles[group], position.offset, position.epoch)
                     chunk, size = pb.DumpChunk(), 0
-                chunk.storage_keys.append(key)
-                chunk.rows.append(row)
-                size += len(key) + len(row)
+                (chunk.storage_keys if of_row else chunk.index_keys).append(key)
+                (chunk.rows if of_row else chunk.index_values).append(value)
+                size += len(key) + len(value)
             chunk.last = True
             yield _told(chunk, group, roles[group], position.offset, position.epoch)
     finally:
         snapshot.close()
+
+
+def _entries(table: Table, snapshot: Snapshot, key_group: int) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Key and value, and whether they are of a row."""
+    for key, row in snapshot.items(key_group):
+        yield key, row, True
+    if table.descriptor.index:
+        for key, value in snapshot.items(index_group(key_group)):
+            yield key, value, False
 
 
 def _told(chunk: pb.DumpChunk, key_group: int, role: state_pb2.Role.ValueType, offset: int, epoch: int) -> pb.DumpChunk:

@@ -13,6 +13,7 @@ from keyhole.cli.reads import OutputFormat
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
 from keyhole.verify.copies import RemoteDump, Server
+from keyhole.verify.differences import Differences
 from keyhole.verify.verify import Finding, Verdict, describe, verify
 
 
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         verdict = verify(descriptor, servers, changelog, dump, deadline_seconds=options.timeout)
     away |= verdict.unreachable
     _show(verdict, away, options, output)
-    return 1 if verdict.findings or away or verdict.not_compared else 0
+    return 1 if verdict.findings or away or verdict.not_compared or verdict.unread_indexes else 0
 
 
 def _servers(options: argparse.Namespace, credentials: Credentials) -> tuple[list[Server], dict[str, str]]:
@@ -41,8 +42,11 @@ def _servers(options: argparse.Namespace, credentials: Credentials) -> tuple[lis
 
 
 def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, output: OutputFormat) -> None:
-    copies = _copy_rows(verdict)
-    differences = [_finding_row(finding, options.show) for finding in verdict.findings]
+    copies, differences = copy_rows(verdict), difference_rows(verdict, options.show)
+    unread = [
+        {"server": copy.server.server, "key_group": copy.key_group, "why": why}
+        for copy, why in verdict.unread_indexes.items()
+    ]
     if output.as_json:
         told = {
             "state": options.state,
@@ -50,6 +54,7 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
             "differences": differences,
             "unreachable": away,
             "not_compared": list(verdict.not_compared),
+            "unread_indexes": unread,
         }
         print(json.dumps(told))
         return
@@ -57,36 +62,51 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
     output.rows(differences, "differences")
     for server, why in away.items():
         print(f"not compared: {server}: {why}")
+    output.rows(unread, "indexes not compared")
     if verdict.not_compared:
         print(f"not compared: no copy was found of key groups {', '.join(map(str, verdict.not_compared))}")
 
 
-def _copy_rows(verdict: Verdict) -> list[dict[str, Any]]:
+def copy_rows(verdict: Verdict) -> list[dict[str, Any]]:
+    """What was compared: a row for each server and role. `indexes`: of all its key groups, where the state has some."""
     differing = {(finding.copy.server, finding.copy.key_group) for finding in verdict.findings}
     rows = []
     for server, role in sorted({(c.server.server, c.role) for c in verdict.copies}):
         copies = [c for c in verdict.copies if (c.server.server, c.role) == (server, role)]
-        rows.append(
-            {
-                "server": server,
-                "role": str(role),
-                "key_groups": len(copies),
-                "all_key_groups": verdict.descriptor.key_groups,
-                "epoch": max(copy.epoch for copy in copies),
-                "differing": sum((copy.server, copy.key_group) in differing for copy in copies),
-            }
-        )
+        row = {
+            "server": server,
+            "role": str(role),
+            "key_groups": len(copies),
+            "all_key_groups": verdict.descriptor.key_groups,
+            "epoch": max(copy.epoch for copy in copies),
+            "differing": sum((copy.server, copy.key_group) in differing for copy in copies),
+        }
+        if verdict.descriptor.index:
+            row["indexes"] = sum(verdict.indexes[copy].compared for copy in copies)
+            row["all_indexes"] = len(verdict.descriptor.index) * len(copies)
+        rows.append(row)
     return rows
 
 
-def _finding_row(finding: Finding, show: int) -> dict[str, Any]:
-    copy, found = finding.copy, finding.differences
+def difference_rows(verdict: Verdict, show: int) -> list[dict[str, Any]]:
+    """What differs: a row for each copy of a key group, and one for each index. `show`: so many keys of each kind."""
+    rows = []
+    for finding in verdict.findings:
+        if finding.differences or finding.ahead:
+            rows.append(_difference_row(finding, "", finding.differences, show))
+        rows += [_difference_row(finding, name, found, show) for name, found in finding.indexes.items()]
+    return rows
+
+
+def _difference_row(finding: Finding, index: str, found: Differences, show: int) -> dict[str, Any]:
+    copy = finding.copy
     row: dict[str, Any] = {
         "server": copy.server.server,
         "role": str(copy.role),
         "key_group": copy.key_group,
         "offset": copy.offset,
         "epoch": copy.epoch,
+        "index": index,
         "missing": len(found.missing),
         "extra": len(found.extra),
         "different": len(found.different),

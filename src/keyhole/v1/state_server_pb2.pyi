@@ -963,6 +963,8 @@ class DumpChunk(_message.Message):
     STORAGE_KEYS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    INDEX_KEYS_FIELD_NUMBER: _builtins.int
+    INDEX_VALUES_FIELD_NUMBER: _builtins.int
     key_group: _builtins.int
     role: _state_pb2.Role.ValueType
     offset: _builtins.int
@@ -974,6 +976,12 @@ class DumpChunk(_message.Message):
     def storage_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def index_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of the state's indexes in the key group, behind all of its rows: keys and values of the store's entries, ascending."""
+
+    @_builtins.property
+    def index_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
         self,
         *,
@@ -984,10 +992,12 @@ class DumpChunk(_message.Message):
         storage_keys: _abc.Iterable[_builtins.bytes] | None = ...,
         rows: _abc.Iterable[_builtins.bytes] | None = ...,
         last: _builtins.bool = ...,
+        index_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        index_values: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key_group", b"key_group", "last", b"last", "offset", b"offset", "role", b"role", "rows", b"rows", "storage_keys", b"storage_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index_keys", b"index_keys", "index_values", b"index_values", "key_group", b"key_group", "last", b"last", "offset", b"offset", "role", b"role", "rows", b"rows", "storage_keys", b"storage_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

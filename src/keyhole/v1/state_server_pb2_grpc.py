@@ -182,7 +182,8 @@ class StateServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Dump(self, request, context):
-        """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`.
+        """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
+        `keyhole verify`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,7 +63,9 @@ class StateServerStub:
     end, and is given nothing while another server takes key groups. Forgotten with the process.
     """
     Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
-    """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
+    """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
+    `keyhole verify`.
+    """
 
 @_typing.type_check_only
 class StateServerAsyncStub(StateServerStub):
@@ -100,7 +102,9 @@ class StateServerAsyncStub(StateServerStub):
     end, and is given nothing while another server takes key groups. Forgotten with the process.
     """
     Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
-    """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
+    """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
+    `keyhole verify`.
+    """
 
 class StateServerServicer(metaclass=_abc_1.ABCMeta):
     """What the coordinator, the tasks and the proxies say to a state server. Not for readers: see Query."""
@@ -206,6 +210,8 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         request: _state_server_pb2.DumpRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_state_server_pb2.DumpChunk], _abc.AsyncIterator[_state_server_pb2.DumpChunk]]:
-        """All that a copy holds, as of one position of its changelog per key group: for `keyhole verify`."""
+        """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
+        `keyhole verify`.
+        """
 
 def add_StateServerServicer_to_server(servicer: StateServerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -14,6 +14,7 @@ from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.stores.base import Advance, Batch, Store
+from keyhole.stores.index_entries import index_group
 from keyhole.v1 import state_pb2, state_server_pb2_grpc
 from keyhole.v1 import state_server_pb2 as pb
 
@@ -67,14 +68,17 @@ class RemoteDump:
 
 
 def fetch(server: Server, chunks: Iterable[pb.DumpChunk], store: Store) -> Iterator[CheckedCopy]:
-    """Puts the rows into the store; yields each key group when it is whole."""
+    """Puts the rows, and what there is of indexes, into the store; yields each key group when it is whole."""
     begun: dict[int, Position] = {}
     for chunk in chunks:
         position = Position(chunk.offset, chunk.epoch, generation=0, checksum=0)
-        advance = Advance(begun.get(chunk.key_group, START), position)
-        rows = sorted(zip(chunk.storage_keys, chunk.rows, strict=True))
-        store.apply(Batch(puts=rows, advances={chunk.key_group: advance}))
-        begun[chunk.key_group] = position
+        puts, groups = sorted(zip(chunk.storage_keys, chunk.rows, strict=True)), [chunk.key_group]
+        if chunk.index_keys:
+            puts += sorted(zip(chunk.index_keys, chunk.index_values, strict=True))
+            groups.append(index_group(chunk.key_group))
+        advances = {group: Advance(begun.get(group, START), position) for group in groups}
+        store.apply(Batch(puts=puts, advances=advances))
+        begun.update(dict.fromkeys(groups, position))
         if chunk.last:
             role = Role.OWNER if chunk.role == state_pb2.ROLE_OWNER else Role.STANDBY
             yield CheckedCopy(server, role, chunk.key_group, chunk.offset, chunk.epoch)

@@ -1,4 +1,4 @@
-"""Compares all copies of a state with its changelog.
+"""Compares all copies of a state with its changelog, and the indexes of each copy with its rows.
 
 Each copy is compared with the changelog up to the copy's own offset. Compaction may have removed records of that part
 that were replaced since. So whatever differs is looked at once more, with a new dump, and without the keys that the
@@ -23,6 +23,7 @@ from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.stores.replayed import Replayed, scratch_stores
 from keyhole.verify.copies import CheckedCopy, Dump, Server, fetch
 from keyhole.verify.differences import Differences, compare
+from keyhole.verify.index_check import CheckedIndexes, IndexCheck
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +32,20 @@ _READER = "verify"  # of the control topic; it never opens it, so that it fences
 
 @dataclass(frozen=True)
 class Finding:
-    """A copy of a key group that differs. `ahead`: it claims to be beyond the changelog's end."""
+    """A copy of a key group that differs.
+
+    Attributes:
+        ahead: It claims to be beyond the changelog's end.
+        indexes: By indexed field: how its index differs from the copy's own rows. Those that don't are left out.
+    """
 
     copy: CheckedCopy
     differences: Differences
     ahead: bool
+    indexes: Mapping[str, Differences]
+
+    def __bool__(self) -> bool:
+        return bool(self.differences or self.ahead or self.indexes)
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,19 @@ class Verdict:
     Attributes:
         copies: All that were compared, also those without a finding.
         unreachable: Why, by server, for those that did not give all that they hold.
+        indexes: What came of the indexes of each copy, at the first look.
     """
 
     descriptor: StateDescriptor
     copies: tuple[CheckedCopy, ...]
     findings: tuple[Finding, ...]
     unreachable: Mapping[str, str]
+    indexes: Mapping[CheckedCopy, CheckedIndexes]
+
+    @property
+    def unread_indexes(self) -> Mapping[CheckedCopy, str]:
+        """The copies whose indexes could not be compared with their rows, and why."""
+        return {copy: of.unread for copy, of in self.indexes.items() if of.unread}
 
     @property
     def not_compared(self) -> tuple[int, ...]:
@@ -91,11 +108,13 @@ def verify(
     Raises:
         UnknownState: No server holds any of it: there is nothing to compare.
         KafkaUnreachable: No progress for `deadline_seconds`.
+        ValueMismatch: The state can't have the indexes that it names.
     """
     reader = changelog.reader()
     with contextlib.closing(reader):
         look = _Look(descriptor, reader, dump, deadline_seconds)
         copies, suspects, unreachable = look.take(dict.fromkeys(servers, frozenset[int]()))
+        indexes = dict(look.indexes)
         if not copies:
             silent = "".join(f"; {server}: {why}" for server, why in unreachable.items())
             state = f"{descriptor.application}/{descriptor.state}"
@@ -112,10 +131,14 @@ def verify(
             _, found, lost = look.take(again)
             findings = [settled for finding in found if (settled := look.settled(finding))]
             unreachable |= lost
-    return Verdict(descriptor, tuple(copies), tuple(findings), unreachable)
+    return Verdict(descriptor, tuple(copies), tuple(findings), unreachable, indexes)
 
 
 class _Look:
+    """Attributes:
+    indexes: What came of those of each copy that was looked at last.
+    """
+
     def __init__(
         self, descriptor: StateDescriptor, reader: ChangelogReader, dump: Dump, deadline_seconds: float
     ) -> None:
@@ -123,6 +146,7 @@ class _Look:
         self._reader = reader
         self._dump = dump
         self._deadline = deadline_seconds
+        self.indexes: dict[CheckedCopy, CheckedIndexes] = {}
 
     def take(self, asked: Mapping[Server, Set[int]]) -> tuple[list[CheckedCopy], list[Finding], dict[str, str]]:
         """All copies, those that differ, and the servers that did not give all.
@@ -159,15 +183,17 @@ class _Look:
         stores: StoreEngine,
     ) -> list[Finding]:
         replayed = Replayed(self._descriptor.state, self._reader, stores.open("changelog", "replayed", ""))
+        check, self.indexes = IndexCheck(self._descriptor, stores.open("indexes", "expected", "")), {}
         findings = []
         for level in _levels(copies):
             replayed.advance({c.key_group: min(c.offset, ends[c.key_group]) for c in level}, self._deadline)
             with contextlib.closing(replayed.snapshot()) as expected:
                 for copy in level:
                     found = compare(iter(expected.items(copy.key_group)), iter(held[copy.server].items(copy.key_group)))
+                    self.indexes[copy] = indexes = check.check(held[copy.server], copy.key_group)
                     ahead = copy.offset > ends[copy.key_group]
-                    if found or ahead:
-                        findings.append(Finding(copy, found, ahead))
+                    if finding := Finding(copy, found, ahead, indexes.differences):
+                        findings.append(finding)
         return findings
 
     def settled(self, finding: Finding) -> Finding | None:
@@ -180,8 +206,7 @@ class _Look:
         if ends[part] > copy.offset:
             for piece in self._reader.read({part: START._replace(offset=copy.offset)}, ends, self._deadline):
                 written.update(key for key, _ in piece.changes if key in suspects)
-        left = finding.differences.without(written)
-        return Finding(copy, left, finding.ahead) if left or finding.ahead else None
+        return Finding(copy, finding.differences.without(written), finding.ahead, finding.indexes) or None
 
 
 def _levels(copies: Sequence[CheckedCopy]) -> list[list[CheckedCopy]]:
