@@ -41,8 +41,9 @@ _UPDATE_SECONDS = 2.0
 _FIRST_RATIO = 1.02
 # Of another number than the sensors, so that each gets all of them; 0 takes a threshold away.
 _LATER_RATIOS = (1.01, 1.05, 0.0, 1.1, 1.0)
-# Updates are too few for a part of them to be broken at random in a short run.
-_BROKEN_AFTER = 4
+# Updates are too few for a part of them to be broken at random in a short run: one at once, and then one in 13 minutes,
+# which is less than what KeyholeRejectedRecords fires at.
+_BROKEN_AFTER, _BROKEN_EVERY = 4, 400
 _SEED = 20_100_101
 
 Reading = tuple[str, float]
@@ -127,11 +128,11 @@ def malformed_update(update: Update, number: int) -> bytes:
 
 
 def update_records(*, broken: bool) -> Iterator[list[bytes]]:
-    """Each update's record, and after every fourth update, if `broken`, another one that is none."""
+    """Each update's record, and after a few of them, if `broken`, another one that is none."""
     for number, update in enumerate(updates(), 1):
-        records, faults = [update_record(update)], number // _BROKEN_AFTER
-        if broken and number % _BROKEN_AFTER == 0:
-            records.append(malformed_update(update, faults))
+        records = [update_record(update)]
+        if broken and number % _BROKEN_EVERY == _BROKEN_AFTER:
+            records.append(malformed_update(update, number // _BROKEN_EVERY))
         yield records
 
 

@@ -59,9 +59,15 @@ def render(
     *values: Object | Path, release: str = "keyhole", namespace: str = "data", api: Iterable[str] = ()
 ) -> list[Object]:
     """All objects, with several values on top of each other."""
+    text = rendered_text(*values, release=release, namespace=namespace, api=api)
+    return [of for of in yaml.safe_load_all(text) if of]
+
+
+def rendered_text(*values: Object | Path, release: str, namespace: str, api: Iterable[str]) -> str:
+    """The same as Helm writes it."""
     done = _template(values, release, namespace, api)
     assert done.returncode == 0, done.stderr
-    return [of for of in yaml.safe_load_all(done.stdout) if of]
+    return done.stdout
 
 
 def refused(*values: Object | Path, release: str = "keyhole", api: Iterable[str] = ()) -> str:

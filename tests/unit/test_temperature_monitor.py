@@ -23,6 +23,7 @@ from keyhole.demo.recount import RecountVerdict
 from keyhole.encoding.row import row_class
 from keyhole.errors import ServerLost
 from keyhole.model.read import Role
+from tests.support import promql
 from tests.support.odd_records import NO_OBJECTS
 
 YEAR_HOURS = 8759
@@ -95,9 +96,15 @@ def test_what_the_source_sends_is_a_reading_or_an_update_and_what_it_breaks_is_n
 
 
 def test_some_of_the_updates_that_the_source_sends_are_broken_and_all_others_are_in_their_order() -> None:
-    sent = [update_of(value) for of in itertools.islice(source.update_records(broken=True), 24) for value in of]
-    assert [update for update in sent if update is not None] == list(itertools.islice(source.updates(), 24))
-    assert [at for at, update in enumerate(sent) if update is None] == [4, 9, 14, 19, 24, 29]
+    sent = [update_of(value) for of in itertools.islice(source.update_records(broken=True), 1000) for value in of]
+    assert [update for update in sent if update is not None] == list(itertools.islice(source.updates(), 1000))
+    broken = [at for at, update in enumerate(sent) if update is None]
+    assert broken == [4, 405, 806], "one of each kind of mistake"
+    # KeyholeRejectedRecords looks at ten minutes, in which 300 are sent, and waits five, in which 150 are.
+    (threshold,) = [alert["expr"] for alert in promql.alerts() if alert["alert"] == "KeyholeRejectedRecords"]
+    assert threshold.rpartition(">")[2].strip() == "0.01"
+    assert max(sum(update is None for update in sent[at : at + 300]) for at in range(700)) <= 0.005 * 300
+    assert sum(update is None for update in sent[: len(source.WATCHED) + 150]) < 0.01 * 150
     whole = [value for of in itertools.islice(source.update_records(broken=False), 24) for value in of]
     assert None not in map(update_of, whole)
 

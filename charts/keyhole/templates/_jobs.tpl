@@ -37,7 +37,7 @@
 
 {{- define "keyhole.job.envFrom" -}}
 {{- range .envSecrets }}
-- secretRef: {name: {{ . }}}
+- secretRef: {name: {{ . | quote }}}
 {{- end }}
 {{- end }}
 
@@ -62,7 +62,7 @@ spark.sql.session.timeZone: UTC
 {{- $memory := include "keyhole.executorMemory" $job.executors | fromYaml -}}
 spark.master: k8s://https://kubernetes.default.svc
 spark.submit.deployMode: client
-spark.app.name: {{ $job.application }}
+spark.app.name: {{ $job.application | quote }}
 {{- if $job.driver.standby }}
 # The name of the service is both drivers'.
 spark.driver.host: ${env:POD_IP}
@@ -73,24 +73,24 @@ spark.driver.bindAddress: 0.0.0.0
 spark.driver.port: "7078"
 spark.driver.blockManager.port: "7079"
 spark.blockManager.port: "7079"
-spark.driver.memory: {{ $job.driver.memory }}
+spark.driver.memory: {{ $job.driver.memory | quote }}
 spark.executor.instances: {{ $job.executors.instances | quote }}
 spark.executor.cores: {{ $job.executors.cores | quote }}
 # Of the limit of its container, which Spark makes of both.
 spark.executor.memory: {{ int64 $memory.heap }}m
 spark.executor.memoryOverhead: {{ sub (int64 $memory.limit) (int64 $memory.heap) }}m
-spark.executor.extraJavaOptions: {{ include "keyhole.executorJavaOptions" (dict "memory" $memory "given" (get $job.sparkConf "spark.executor.extraJavaOptions" | default "")) }}
+spark.executor.extraJavaOptions: {{ include "keyhole.executorJavaOptions" (dict "memory" $memory "given" (get $job.sparkConf "spark.executor.extraJavaOptions" | default "")) | quote }}
 # A block that is larger comes to disk. Spark's default, 200m, is more than the direct memory, with which no executor starts.
 spark.network.maxRemoteBlockSizeFetchToMem: 32m
 # All of RocksDB's caches and write buffers of an executor together: without it each has some of its own.
 spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage: "true"
 spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB: {{ int64 $memory.rocksdb | quote }}
-spark.kubernetes.namespace: {{ $root.Release.Namespace }}
+spark.kubernetes.namespace: {{ $root.Release.Namespace | quote }}
 # Executors go with the pod of their driver: it owns them.
 spark.kubernetes.driver.pod.name: ${env:POD_NAME}
 spark.kubernetes.authenticate.driver.serviceAccountName: {{ $job.fullname }}-driver
 spark.kubernetes.authenticate.serviceAccountName: {{ $job.fullname }}-driver
-spark.kubernetes.container.image: {{ include "keyhole.image" (dict "root" $root "image" $job.image) }}
+spark.kubernetes.container.image: {{ include "keyhole.image" (dict "root" $root "image" $job.image) | quote }}
 spark.kubernetes.container.image.pullPolicy: {{ $root.Values.image.pullPolicy }}
 spark.kubernetes.executor.podTemplateFile: /etc/spark/executor-pod.yaml
 spark.kubernetes.executor.podTemplateContainerName: spark-executor
@@ -104,8 +104,8 @@ spark.kubernetes.driver.service.deleteOnTermination: "false"
 spark.kubernetes.executor.volumes.persistentVolumeClaim.store.mount.path: /var/lib/keyhole/stores
 spark.kubernetes.executor.volumes.persistentVolumeClaim.store.mount.readOnly: "false"
 spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.claimName: OnDemand
-spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.storageClass: {{ $job.stateServer.store.storageClassName }}
-spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.sizeLimit: {{ $job.stateServer.store.size }}
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.storageClass: {{ $job.stateServer.store.storageClassName | quote }}
+spark.kubernetes.executor.volumes.persistentVolumeClaim.store.options.sizeLimit: {{ include "keyhole.text" $job.stateServer.store.size | quote }}
 spark.kubernetes.driver.ownPersistentVolumeClaim: "true"
 spark.kubernetes.driver.reusePersistentVolumeClaim: "true"
 {{- else }}

@@ -11,7 +11,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "keyhole.podLabels" -}}
 {{ include "keyhole.selector" . }}
 {{- with .application }}
-keyhole.dev/application: {{ . }}
+keyhole.dev/application: {{ . | quote }}
 {{- end }}
 {{- with .root.Values.commonLabels }}
 {{ toYaml . }}
@@ -21,13 +21,13 @@ keyhole.dev/application: {{ . }}
 {{/* By which Services and controllers know their pods. dict root, component, [job], [feed] */}}
 {{- define "keyhole.selector" -}}
 app.kubernetes.io/name: keyhole
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .job }}
-keyhole.dev/job: {{ . }}
+keyhole.dev/job: {{ . | quote }}
 {{- end }}
 {{- with .feed }}
-keyhole.dev/feed: {{ . }}
+keyhole.dev/feed: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -66,7 +66,7 @@ keyhole.dev/feed: {{ . }}
 {{/* Other environment variables, by name. */}}
 {{- define "keyhole.env" -}}
 {{- range $name, $value := . }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
   value: {{ include "keyhole.text" $value | quote }}
 {{- end }}
 {{- end }}
@@ -90,7 +90,7 @@ keyhole.dev/feed: {{ . }}
 {{- define "keyhole.settings" -}}
 {{- $prefix := .prefix -}}
 {{- range $name, $value := .settings }}
-- name: {{ $prefix }}{{ upper $name }}
+- name: {{ printf "%s%s" $prefix (upper $name) | quote }}
   value: {{ include "keyhole.text" $value | quote }}
 {{- end }}
 {{- end }}

@@ -4,7 +4,7 @@
 podSelector:
   matchLabels:
     app.kubernetes.io/name: keyhole
-    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/* dict root, components */}}
@@ -12,7 +12,7 @@ podSelector:
 podSelector:
   matchLabels:
     app.kubernetes.io/name: keyhole
-    app.kubernetes.io/instance: {{ .root.Release.Name }}
+    app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
   matchExpressions:
     - {key: app.kubernetes.io/component, operator: In, values: {{ toJson .components }}}
 {{- end }}

@@ -22,11 +22,11 @@ capabilities: {drop: [ALL]}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with .place.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .place.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -98,7 +98,7 @@ livenessProbe:
 {{/* The container of a state server, as sidecar and by itself. dict root, path (of its values), server (values), role, extra (env) */}}
 {{- define "keyhole.stateServer" -}}
 name: state-server
-image: {{ include "keyhole.image" (dict "root" .root "image" .root.Values.images.stateServer) }}
+image: {{ include "keyhole.image" (dict "root" .root "image" .root.Values.images.stateServer) | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (include "keyhole.stateServer.env" .) "more" .server.env) | nindent 2 }}
 ports:

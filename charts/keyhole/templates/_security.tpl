@@ -9,7 +9,7 @@
 - {name: {{ $.prefix }}TLS_KEY, value: /etc/keyhole/tls/tls.key}
 - {name: {{ $.prefix }}TLS_CA, value: /etc/keyhole/tls/ca.crt}
 # Pods are found by their addresses, which no certificate has.
-- {name: {{ $.prefix }}TLS_SERVER_NAME, value: {{ .serverName | default (include "keyhole.clientProxy.host" $.root) }}}
+- {name: {{ $.prefix }}TLS_SERVER_NAME, value: {{ .serverName | default (include "keyhole.clientProxy.host" $.root) | quote }}}
 {{- if and $.readers (not .readersNeedCertificates) }}
 - {name: {{ $.prefix }}TLS_CLIENT_CERTIFICATES, value: "off"}
 {{- end }}
@@ -56,16 +56,16 @@
 {{- range $name, $secret := .secrets }}
 - name: tls-{{ $name }}
   # For user and group alone; in decimal, as Spark's own reader of pod templates knows no octal.
-  secret: {secretName: {{ $secret | default $tls.secretName }}, defaultMode: 288}
+  secret: {secretName: {{ $secret | default $tls.secretName | quote }}, defaultMode: 288}
 {{- end }}
 {{- end }}
 {{- with .root.Values.security.access.policyConfigMap }}
 - name: policy
-  configMap: {name: {{ . }}}
+  configMap: {name: {{ . | quote }}}
 {{- end }}
 {{- with .root.Values.security.access.tokensSecret }}
 - name: tokens
-  secret: {secretName: {{ . }}, defaultMode: 288}
+  secret: {secretName: {{ . | quote }}, defaultMode: 288}
 {{- end }}
 {{- if not (hasKey .secrets "client-proxy") }}
 {{- include "keyhole.kafka.volume" .root }}
@@ -82,7 +82,7 @@
 {{- define "keyhole.kafka.volume" -}}
 {{- with .Values.kafka.clientSecret }}
 - name: kafka-client
-  secret: {secretName: {{ . }}, defaultMode: 288}
+  secret: {secretName: {{ . | quote }}, defaultMode: 288}
 {{- end }}
 {{- end }}
 
@@ -96,6 +96,6 @@
 {{- define "keyhole.token.volume" -}}
 {{- with . }}
 - name: token
-  secret: {secretName: {{ . }}, defaultMode: 288}
+  secret: {secretName: {{ . | quote }}, defaultMode: 288}
 {{- end }}
 {{- end }}

@@ -15,7 +15,7 @@ executor-pod.yaml: |
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - {name: SPARK_CONF_DIR, value: /etc/spark}
-- {name: KEYHOLE_JOB_APPLICATION, value: {{ $job.application }}}
+- {name: KEYHOLE_JOB_APPLICATION, value: {{ $job.application | quote }}}
 {{- if $job.driver.standby }}
 - {name: KEYHOLE_JOB_DRIVER_GROUP, value: {{ $job.name | quote }}}
 - name: POD_IP

@@ -57,7 +57,7 @@ spec:
     {{- end }}
     {{- with $job.checkpoint.claimName }}
     - name: checkpoint
-      persistentVolumeClaim: {claimName: {{ . }}}
+      persistentVolumeClaim: {claimName: {{ . | quote }}}
     {{- end }}
     {{- include "keyhole.security.volumes" (dict "root" $root "secrets" (ternary (dict "job" $job.tlsSecretName "state-server" $root.Values.security.tls.secrets.stateServer) (dict "job" $job.tlsSecretName) $job.stateServer.sidecar)) | nindent 4 }}
     {{- include "keyhole.token.volume" $job.tokenSecretName | nindent 4 }}

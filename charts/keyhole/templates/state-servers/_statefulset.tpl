@@ -51,7 +51,7 @@ spec:
         {{- with .store.storageClassName }}
         storageClassName: {{ . | quote }}
         {{- end }}
-        resources: {requests: {storage: {{ .store.size }}}}
+        resources: {requests: {storage: {{ include "keyhole.text" .store.size | quote }}}}
   {{- end }}
 ---
 apiVersion: v1
