@@ -9,6 +9,7 @@ import pytest
 from tests.support.chart import JOB, KAFKA, refused, render
 
 TLS = {"security.tls.enabled": True, "security.tls.secretName": "tls"}
+FEED = {"name": "totals", "state": "shop/totals", "topic": "orders", "key": ["customer"], "reduce": ["amount=sum"]}
 EXTERNAL = {"kafka": {"bootstrapServers": "kafka:9092"}}
 
 
@@ -157,6 +158,62 @@ CONTRADICTIONS = {
     "plaintext as a variable": (
         KAFKA | TLS | {"clientProxy.env": {"KEYHOLE_CLIENT_PROXY_TLS": "off"}},
         "clientProxy.env has KEYHOLE_CLIENT_PROXY_TLS",
+    ),
+    "plaintext as a variable where there is no TLS": (
+        KAFKA | {"metricsExporter.env": {"KEYHOLE_METRICS_EXPORTER_TLS": "on"}},
+        "metricsExporter.env has KEYHOLE_METRICS_EXPORTER_TLS",
+    ),
+    "a policy as a variable": (
+        KAFKA | {"stateServers": {"enabled": True, "env": {"KEYHOLE_STATE_SERVER_POLICY": "/tmp/a"}}},
+        "stateServers.env has KEYHOLE_STATE_SERVER_POLICY",
+    ),
+    "a store's folder as a variable": (
+        KAFKA | job() | {"replica": {"enabled": True, "env": {"KEYHOLE_STATE_SERVER_DIRECTORY": "/tmp"}}},
+        "replica.env has KEYHOLE_STATE_SERVER_DIRECTORY",
+    ),
+    "a sidecar's role, by another name": (
+        KAFKA | job(stateServer={"env": {"KEYHOLE_STATE_SERVER_REPLICA_GROUP": "a"}}),
+        "jobs[temperature-monitor].stateServer.env has KEYHOLE_STATE_SERVER_REPLICA_GROUP",
+    ),
+    "HTTP as a variable where it is off": (
+        KAFKA | {"clientProxy.http": False, "clientProxy.env": {"KEYHOLE_CLIENT_PROXY_HTTP": "0.0.0.0:7402"}},
+        "clientProxy.env has KEYHOLE_CLIENT_PROXY_HTTP",
+    ),
+    "a group of drivers as a variable": (
+        KAFKA | job(env={"KEYHOLE_JOB_DRIVER_GROUP": "a"}),
+        "jobs[temperature-monitor].env has KEYHOLE_JOB_DRIVER_GROUP",
+    ),
+    "a feed's servers as a variable": (
+        KAFKA | {"feeds": [FEED | {"env": {"KEYHOLE_JOB_SERVERS": "a:1"}}]},
+        "feeds[totals].env has KEYHOLE_JOB_SERVERS",
+    ),
+    "a job's settings that are the platform's": (
+        KAFKA | job(settingsPrefix="KEYHOLE_JOB_", settings={"proxy": "a:1"}),
+        "settings has what is called KEYHOLE_JOB_PROXY, which the chart sets",
+    ),
+    "a source's brokers as a setting": (
+        KAFKA | job(source={"settings": {"bootstrap_servers": "a:1"}}),
+        "source.settings has bootstrap_servers",
+    ),
+    "Kafka's listeners as a setting": (
+        {"kafka": {"enabled": True, "settings": {"listeners": "A://:1"}}},
+        "kafka.settings has listeners",
+    ),
+    "a comma in a setting of Kafka's": (
+        {"kafka": {"enabled": True, "settings": {"log.cleanup.policy": "compact,delete"}}},
+        "kafka.settings has log.cleanup.policy with a comma (compact,delete)",
+    ),
+    "a checkpoint of bytes": (
+        KAFKA | job(checkpoint={"claim": {"size": "10"}}),
+        "jobs[temperature-monitor].checkpoint.claim.size is 10, which is 10 bytes",
+    ),
+    "a store of bytes": (
+        KAFKA | job() | {"replica": {"enabled": True, "store": {"size": 10}}},
+        "replica.store.size is 10, which is 10 bytes",
+    ),
+    "Kafka's claim of bytes": (
+        {"kafka": {"enabled": True, "persistence": {"size": "800m"}}},
+        "kafka.persistence.size is 800m",
     ),
     "a source without a prefix": (KAFKA | job(source={"enabled": True}), "source.settingsPrefix"),
     "a test without a record": (KAFKA | job(test={"topic": "readings"}), "test.record"),

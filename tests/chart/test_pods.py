@@ -12,7 +12,7 @@ import pytest
 from keyhole import config
 from keyhole.config import load
 from keyhole.demo.jobs import described, job_names
-from tests.support.chart import SCENARIOS, Pod, environment, names, pods, scenario
+from tests.support.chart import KAFKA, SCENARIOS, Pod, environment, names, pods, render, scenario
 
 PODS = [pytest.param(path, id=path.stem) for path in SCENARIOS]
 _CONFIGS: list[Any] = [
@@ -48,6 +48,25 @@ def test_every_pod_is_allowed_by_the_restricted_standard(path: Path) -> None:
             assert security["capabilities"] == {"drop": ["ALL"]}
             assert security["readOnlyRootFilesystem"] is True
             assert not any("hostPort" in port for port in container.get("ports", ()))
+
+
+@pytest.mark.parametrize("path", PODS)
+def test_no_pod_waits_five_seconds_for_an_answer_of_dns_that_is_lost(path: Path) -> None:
+    for of in pods(scenario(path)):
+        options = {option["name"]: option.get("value") for option in of.spec["dnsConfig"]["options"]}
+        assert options == {"ndots": "2", "timeout": "1", "attempts": "3", "single-request-reopen": None}
+
+
+def test_how_dns_is_asked_may_be_otherwise_or_kubernetes_own() -> None:
+    def options(wanted: dict[str, str | None]) -> Any:
+        (of,) = [of for of in pods(render(KAFKA, {"dnsOptions": wanted})) if of.of.endswith("-client-proxy")]
+        return of.spec.get("dnsConfig")
+
+    other = options({"ndots": "5", "single-request-reopen": None, "use-vc": ""})
+    assert {"name": "use-vc"} in other["options"]
+    assert {"name": "ndots", "value": "5"} in other["options"]
+    assert "single-request-reopen" not in str(other)
+    assert options(dict.fromkeys(("ndots", "timeout", "attempts", "single-request-reopen"))) is None
 
 
 @pytest.mark.parametrize("path", PODS)

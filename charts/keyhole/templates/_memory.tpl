@@ -108,6 +108,16 @@ error. dict memory, given */}}
 {{- end -}}
 {{- end }}
 
+{{/* Of a volume; empty: none is given. dict path, size */}}
+{{- define "keyhole.validate.size" -}}
+{{- with .size -}}
+{{- $bytes := include "keyhole.bytes" . | int64 -}}
+{{- if lt $bytes 16777216 -}}
+{{- fail (printf "%s is %s, which is %d bytes, and holds nothing: write it with its unit, as 10Gi" $.path (include "keyhole.text" .) $bytes) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* A JVM needs room beside its heap. dict path, resources, heap (MiB), heapPath, beside (MiB) */}}
 {{- define "keyhole.validate.heap" -}}
 {{- with dig "limits" "memory" "" .resources -}}

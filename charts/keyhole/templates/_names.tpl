@@ -71,15 +71,20 @@ keyhole.dev/feed: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* What the chart sets, and other variables behind it, none of which may be one of those. dict path, own (YAML), more */}}
+{{/* What the chart sets, and other variables behind it, none of which may be one of those, or one that the chart leaves out
+as other values say: TLS among them. dict path, own (YAML), more, prefix, [owned: without the prefix] */}}
 {{- define "keyhole.ownEnv" -}}
 {{- $own := dict -}}
 {{- range .own | fromYamlArray -}}
 {{- $_ := set $own .name true -}}
 {{- end -}}
+{{- $secured := list "TLS" "TLS_CERTIFICATE" "TLS_KEY" "TLS_CA" "TLS_SERVER_NAME" "TLS_CLIENT_CERTIFICATES" "PLAINTEXT" "TOKEN_FILE" "POLICY" "TOKENS" "JWKS" "ISSUER" "AUDIENCE" -}}
+{{- range concat $secured (.owned | default list) -}}
+{{- $_ := set $own (print $.prefix .) true -}}
+{{- end -}}
 {{- range $name, $_ := .more -}}
 {{- if hasKey $own $name -}}
-{{- fail (printf "%s has %s, which the chart sets: leave it out; values.yaml has a name for what may be changed" $.path $name) -}}
+{{- fail (printf "%s has %s, which is the chart's to set: leave it out; values.yaml has a name for what may be changed" $.path $name) -}}
 {{- end -}}
 {{- end -}}
 {{- .own | trim }}

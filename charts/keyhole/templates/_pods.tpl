@@ -17,8 +17,18 @@ runAsNonRoot: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Where a pod may run. dict root, place, selector */}}
+{{/* Where a pod may run, and how it asks for names there. dict root, place, selector */}}
 {{- define "keyhole.placement" -}}
+{{- with .root.Values.dnsOptions }}
+dnsConfig:
+  options:
+    {{- range $name, $value := . }}
+    - name: {{ $name | quote }}
+      {{- with $value }}
+      value: {{ . | quote }}
+      {{- end }}
+    {{- end }}
+{{- end }}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
@@ -100,7 +110,7 @@ livenessProbe:
 name: state-server
 image: {{ include "keyhole.image" (dict "root" .root "image" .root.Values.images.stateServer) | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (include "keyhole.stateServer.env" .) "more" .server.env) | nindent 2 }}
+env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (include "keyhole.stateServer.env" .) "more" .server.env "prefix" "KEYHOLE_STATE_SERVER_" "owned" (list "DIRECTORY" "APPLICATIONS" "REPLICA_GROUP")) | nindent 2 }}
 ports:
   - {name: grpc, containerPort: 7410}
   - {name: metrics, containerPort: 7411}
@@ -116,7 +126,11 @@ volumeMounts:
 {{/* dict store */}}
 {{- define "keyhole.storeEmptyDir" -}}
 - name: store
-  emptyDir: {{ ternary (dict "sizeLimit" .store.size) dict (ne .store.size "") | toJson }}
+  {{- with .store.size }}
+  emptyDir: {sizeLimit: {{ include "keyhole.text" . | quote }}}
+  {{- else }}
+  emptyDir: {}
+  {{- end }}
 {{- end }}
 
 {{/* What the chart sets in it. As keyhole.stateServer */}}

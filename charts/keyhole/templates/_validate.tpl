@@ -9,6 +9,15 @@
 {{- if and .enabled .clientSecret }}
 {{- fail (printf "kafka.clientSecret (%s) says how brokers of your own are spoken to, and kafka.enabled starts one that asks nobody: leave one of them out" .clientSecret) }}
 {{- end }}
+{{- range $name, $value := .settings }}
+{{- if regexMatch "^(node[.]id|process[.]roles|log[.]dirs?|metadata[.]log[.]dir|controller[.].*|listeners|advertised[.]listeners|listener[.]security[.]protocol[.]map|inter[.]broker[.]listener[.]name)$" $name }}
+{{- fail (printf "kafka.settings has %s, which the image sets: leave it out; a Kafka that needs it otherwise is one of your own (kafka.bootstrapServers)" $name) }}
+{{- end }}
+{{- if contains "," (toString $value) }}
+{{- fail (printf "kafka.settings has %s with a comma (%s), which stands between settings: this Kafka takes no such value" $name $value) }}
+{{- end }}
+{{- end }}
+{{- include "keyhole.validate.size" (dict "path" "kafka.persistence.size" "size" .persistence.size) }}
 {{- if and .persistence.size (not .enabled) }}
 {{- fail "kafka.persistence.size is of the release's own Kafka, which is not enabled: leave it out, or set kafka.enabled=true" }}
 {{- end }}
@@ -90,6 +99,7 @@
 
 {{/* dict path, store */}}
 {{- define "keyhole.validate.store" -}}
+{{- include "keyhole.validate.size" (dict "path" (printf "%s.size" .path) "size" .store.size) }}
 {{- if and (eq .store.volume "persistentClaim") (not .store.size) }}
 {{- fail (printf "%s.volume is persistentClaim and %s.size is empty: say how large the claims are" .path .path) }}
 {{- end }}
@@ -136,6 +146,9 @@
 {{- if and $job.source.enabled (not $job.source.settingsPrefix) }}
 {{- fail (printf "%s.source.enabled needs source.settingsPrefix: what the names of the source's settings begin with (KEYHOLE_READINGS_ for temperature_monitor)" $path) }}
 {{- end }}
+{{- if hasKey $job.source.settings "bootstrap_servers" }}
+{{- fail (printf "%s.source.settings has bootstrap_servers, which the chart sets: leave it out, or let a source of your own run by itself" $path) }}
+{{- end }}
 {{- if and $job.test.topic (not (and $job.test.record $job.test.state)) }}
 {{- fail (printf "%s.test.topic is given: say also which record is written (test.record) and in which state it shows (test.state)" $path) }}
 {{- end }}
@@ -146,6 +159,7 @@
 {{/* dict path, checkpoint */}}
 {{- define "keyhole.validate.checkpoint" -}}
 {{- $claim := .checkpoint.claim }}
+{{- include "keyhole.validate.size" (dict "path" (printf "%s.claim.size" .path) "size" $claim.size) }}
 {{- if and $claim.size $claim.existingClaim }}
 {{- fail (printf "%s.claim has a size and an existingClaim (%s): a new claim is made, or an old one is used" .path $claim.existingClaim) }}
 {{- end }}
@@ -171,6 +185,13 @@
 {{- if hasKey $job.settings (lower .) }}
 {{- fail (printf "%s.settings has %s, which the chart sets: the checkpoint is %s.checkpoint, the directory an emptyDir" $path (lower .) $path) }}
 {{- end }}
+{{- end }}
+{{- $set := dict }}
+{{- range include "keyhole.job.driverEnv" (dict "root" .root "job" $job) | fromYamlArray }}
+{{- if hasKey $set .name }}
+{{- fail (printf "%s.settings has what is called %s, which the chart sets: leave it out, or give settingsPrefix another value" $path .name) }}
+{{- end }}
+{{- $_ := set $set .name true }}
 {{- end }}
 {{- /* Of the driver's container "keyhole.ownEnv" knows more. These are what Spark's scheduler gives an executor. */}}
 {{- range $name, $_ := $job.env }}

@@ -66,16 +66,7 @@ spec:
   ports:
     - {name: grpc, port: 7410}
 {{- if .podDisruptionBudget.enabled }}
----
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata:
-  name: {{ $root.Release.Name }}-{{ $component }}
-  labels: {{- include "keyhole.labels" $of | nindent 4 }}
-spec:
-  maxUnavailable: {{ .podDisruptionBudget.maxUnavailable }}
-  selector:
-    matchLabels: {{- include "keyhole.selector" $of | nindent 6 }}
+{{ include "keyhole.disruptionBudget" (dict "name" (printf "%s-%s" $root.Release.Name $component) "of" $of "maxUnavailable" .podDisruptionBudget.maxUnavailable) }}
 {{- end }}
 {{- end }}
 {{- end }}
