@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, St
 from keyhole.stores.engines import make_engine
 
 KEY_GROUPS = 64
-ROW_BYTES = 40
+ROW = b"v" * 40
 ROWS_PER_BATCH = 10_000
 FRAME_KEYS = (1, 16, 128, 256)
 SWITCH_INTERVALS_SECONDS = (0.005, 0.0005, 0.0001)
@@ -37,8 +37,9 @@ def position(epoch: int) -> Position:
     return Position(epoch, epoch, 1, 1, epoch, 0) if epoch else START
 
 
-def apply_seconds(store: Store, epoch: int, numbers: Sequence[int]) -> float:
-    puts = [(storage_key, b"v" * ROW_BYTES) for storage_key in sorted(map(key, numbers))]
+def apply_seconds(store: Store, epoch: int, numbers: Sequence[int], value: Callable[[], bytes] = lambda: ROW) -> float:
+    """`value`: makes each row's."""
+    puts = [(storage_key, value()) for storage_key in sorted(map(key, numbers))]
     advance = Advance(position(epoch - 1), position(epoch))
     batch = Batch(puts, [], dict.fromkeys(range(KEY_GROUPS), advance))
     start = time.perf_counter()

@@ -54,6 +54,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "an empty address": (["savepoint", "create", "a", "--to", "x", "--bootstrap-servers", "k:1,"], "an empty address"),
     "more days than there are": (["token", "n", "--to", "t", "--days", "99999999"], "give at most 365000"),
     "a pair that is none": (["savepoint", "create", "a", "--to", "x", *KAFKA, "--checkpoint", "q"], "is not QUERY=DIR"),
+    "updates of no time": (["size", "--keys", "1M", "--updates", "5M"], "--updates: '5M' doesn't say per which time"),
     "a shell that there is not": (["env", "--shell", "csh"], "invalid choice: 'csh'"),
 }
 

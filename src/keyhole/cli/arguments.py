@@ -25,6 +25,7 @@ from keyhole.cli.credential_arguments import add_credentials
 from keyhole.cli.feed_arguments import add_feed
 from keyhole.cli.project_arguments import add_new
 from keyhole.cli.read_arguments import AS_LISTED, add_proxy, add_reads
+from keyhole.cli.size.arguments_of_size import add_size
 from keyhole.cli.up_arguments import add_up
 from keyhole.cli.wrong_usage import OneLineParser
 from keyhole.demo.jobs import job_names
@@ -58,6 +59,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     add_feed(commands)
     add_up(commands)
     add_new(commands)
+    add_size(commands)
     _add_jars(commands)
     completion = commands.add_parser("completion", help="print what a shell needs to complete commands by Tab")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -109,6 +109,14 @@ def run_jars(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_size(options: argparse.Namespace) -> int:
+    """Runs `keyhole size`; returns the exit code. Raises WrongUsage."""
+    require("keyhole size", "cli", ("msgspec", "rich"))
+    from keyhole.cli.size import size_command
+
+    return size_command.run(options, as_json=options.format == "json")
+
+
 def run_new(options: argparse.Namespace) -> int:
     """Runs `keyhole new`; returns the exit code. Raises KeyholeError."""
     from keyhole.cli.project import new_command

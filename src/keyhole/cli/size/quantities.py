@@ -1,0 +1,80 @@
+"""Numbers as a person writes them, `100M`, `1.2M/s`, `4KiB`, and as one reads them. Pure."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_NUMBER = re.compile(r"(\d+(?:[._]\d+)*)\s*([A-Za-z]*)")
+_SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_BYTES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def quantity(text: str) -> float:
+    """How many: 100M, 2.5k, 1000. Above 0. Raises ArgumentTypeError."""
+    return _scaled(text, text, _SCALES, "write a number, with k, M, B (10^9) or T behind it: 100M")
+
+
+def quantity_or_none(text: str) -> float:
+    """As `quantity`, or 0. Raises ArgumentTypeError."""
+    return 0.0 if text.strip() == "0" else quantity(text)
+
+
+def rate(text: str) -> float:
+    """How many a second: 1.2M/s, 71M/min, 5k/h, 1B/d. Above 0. Raises ArgumentTypeError."""
+    number, slash, unit = text.strip().partition("/")
+    if not slash:
+        raise argparse.ArgumentTypeError(f"{text!r} doesn't say per which time; write {text.strip()}/s, /min, /h or /d")
+    if unit.strip() not in _SECONDS:
+        raise argparse.ArgumentTypeError(f"{unit.strip()!r} of {text!r} is no unit of time; write /s, /min, /h or /d")
+    shown = "write a number and a time: 1.2M/s"
+    return _scaled(number, text, _SCALES, shown) / _SECONDS[unit.strip()]
+
+
+def rate_or_none(text: str) -> float:
+    """As `rate`, or 0. Raises ArgumentTypeError."""
+    return 0.0 if text.strip() == "0" else rate(text)
+
+
+def size(text: str) -> float:
+    """Bytes: 40, 4KiB, 1MB. Above 0. Raises ArgumentTypeError."""
+    return _scaled(text, text, _BYTES, "write bytes, with kB, MB, KiB or MiB behind them: 4KiB")
+
+
+def share(text: str) -> float:
+    """Above 0, at most 1. Raises ArgumentTypeError."""
+    try:
+        given = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; write a share, above 0 and at most 1") from None
+    if not 0 < given <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share; write a number above 0 and at most 1")
+    return given
+
+
+def price(text: str) -> float:
+    """0 or more, of any currency. Raises ArgumentTypeError."""
+    if not re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no price; write a number without a currency: 0.04")
+    return float(text)
+
+
+def bytes_said(of: float) -> str:
+    """As a person says it: 1.2 TiB."""
+    for unit in _UNITS:
+        if of < 1024 or unit == _UNITS[-1]:
+            return f"{of:,.0f} {unit}" if unit == "B" or of >= 10 else f"{of:,.1f} {unit}"
+        of /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def _scaled(number: str, text: str, scales: dict[str, int], how: str) -> float:
+    found = _NUMBER.fullmatch(number.strip())
+    if found is None or found[2] not in scales or found[1].count(".") > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} can't be read; {how}")
+    given = float(found[1].replace("_", "")) * scales[found[2]]
+    if given <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is nothing; {how}")
+    return given
