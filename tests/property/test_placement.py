@@ -1,4 +1,4 @@
-"""assign(), take_over() and assign_standbys(): their promises, over any history of servers."""
+"""assign(), take_over() and assign_standbys(): their promises, over any history of servers; both ways to hash a key."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyhole.encoding.murmur3 import hash_bytes_in_c, hash_bytes_in_python
 from keyhole.protocol.assignment import assign, assign_standbys, take_over
 
 SERVERS = st.sets(st.sampled_from("abcdefg"), min_size=1)
@@ -128,3 +129,8 @@ def test_standbys_stay_and_do_not_depend_on_the_order_of_what_is_told(
     assert assign_standbys(held, more, servers, count) == standbys, "the first stay"
     backwards = dict(sorted(held.items(), reverse=True))
     assert assign_standbys(backwards, before, sorted(servers, reverse=True), count) == standbys
+
+
+@given(st.binary(max_size=80), st.integers(0, 0xFFFF_FFFF))
+def test_a_key_has_the_same_hash_in_c_and_in_python(data: bytes, seed: int) -> None:
+    assert hash_bytes_in_c(data, seed) == hash_bytes_in_python(data, seed)

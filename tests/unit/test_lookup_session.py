@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from keyhole.v1 import error_pb2
+from keyhole.client.wire.segments import Answers
+from keyhole.v1 import error_pb2, state_pb2
 from keyhole.v1 import query_pb2 as pb
-from services.client_proxy.grpc.lookup_session import LookupSession, Respond
+from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering
 
 
 class _Work:
@@ -140,3 +141,10 @@ async def test_what_breaks_the_requests_breaks_the_stream() -> None:
     assert (await anext(responses)).frame == 1
     with pytest.raises(ValueError, match="garbage"):
         await anext(responses)
+
+
+def test_what_one_server_has_answered_is_passed_on_as_it_came_under_the_callers_number() -> None:
+    came = pb.LookupResponse(frame=7, values=[b"a", b""], sources=[state_pb2.Source(server="s")])
+    sent: list[pb.LookupResponse] = []
+    answering(3, lambda response, size=0, /: sent.append(response))(Answers([b"a", b""], came.sources, message=came))
+    assert sent == [pb.LookupResponse(frame=3, values=[b"a", b""], sources=[state_pb2.Source(server="s")])]

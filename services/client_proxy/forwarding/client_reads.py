@@ -64,7 +64,7 @@ class ClientReads:
         answers = await self._answers(lookup, deadline, FRAME_BYTES)
         values = list(await self._values(lookup, answers, deadline))
         failures = {**answers.failures, **cut_to_frame("/".join(lookup.state), values)}
-        return answers._replace(values=values, failures=failures)
+        return answers._replace(values=values, failures=failures, message=None)
 
     async def many(self, request: pb.GetManyRequest, deadline: float, most_bytes: int) -> list[pb.Answer]:
         """The answers to Get and GetMany; with the consistency SNAPSHOT all of one epoch.

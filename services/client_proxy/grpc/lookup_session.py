@@ -94,13 +94,18 @@ def answering(frame: int, respond: Respond) -> Callable[[Answers], None]:
     """Returns the function that takes the answers of a frame, once, and responds with them."""
 
     def answer(answers: Answers) -> None:
-        message = pb.LookupResponse(
-            frame=frame,
-            values=answers.values,
-            sources=answers.sources,
-            source_of=answers.source_of,
-            failures=failures_to_proto(answers.failures) if answers.failures else None,
-        )
+        message = answers.message
+        if message is not None:
+            # Of one server, which has answered the whole frame: the answer is passed on as it came.
+            message.frame = frame
+        else:
+            message = pb.LookupResponse(
+                frame=frame,
+                values=answers.values,
+                sources=answers.sources,
+                source_of=answers.source_of,
+                failures=failures_to_proto(answers.failures) if answers.failures else None,
+            )
         respond(message, sum(map(len, answers.values)))
 
     return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -127,6 +128,14 @@ def descriptor_from_proto(message: state_pb2.StateDescriptor) -> StateDescriptor
 
 def source_from_proto(message: state_pb2.Source) -> Source:
     """0 milliseconds mean None. An unknown role (a newer server) counts as standby: it promises least."""
+    # A server's answers have the same one until it commits or is confirmed again. To make one takes 4 us, as long as
+    # all else of a lone answer; to find it by its bytes takes 0.5.
+    return _source(message.SerializeToString())
+
+
+@functools.lru_cache(maxsize=1024)
+def _source(encoded: bytes) -> Source:
+    message = state_pb2.Source.FromString(encoded)
     return Source(
         server=message.server,
         role=_ROLES.get(message.role, Role.STANDBY),

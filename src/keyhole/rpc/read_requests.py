@@ -15,6 +15,7 @@ from keyhole.v1 import query_pb2
 MAX_KEYS_PER_REQUEST = 16_384
 """Enough for a frame of any client of ours, and small enough not to hold an event loop for more than milliseconds."""
 
+_ANY = ReadBounds()
 _COMMITTED = (query_pb2.CONSISTENCY_UNSPECIFIED, query_pb2.CONSISTENCY_COMMITTED)
 
 
@@ -72,8 +73,11 @@ def _lookup(
     storage_keys: Sequence[bytes] = (),
     topic_id: str = "",
 ) -> KeyLookup:
-    state, options = request.state, request.options
-    check_consistency(options)
+    state, bounds, as_json = request.state, _ANY, False
+    if request.HasField("options"):  # else all of them are the defaults, as they mostly are
+        options = request.options
+        check_consistency(options)
+        bounds, as_json = bounds_from_proto(options), options.format == query_pb2.VALUE_FORMAT_JSON
     count = len(storage_keys) or len(keys)
     if count > MAX_KEYS_PER_REQUEST:
         raise MalformedRequest(
@@ -81,8 +85,8 @@ def _lookup(
         )
     return KeyLookup(
         (state.application, state.state),
-        bounds_from_proto(options),
-        options.format == query_pb2.VALUE_FORMAT_JSON,
+        bounds,
+        as_json,
         [key_from_proto(key) for key in keys],
         storage_keys,
         topic_id,

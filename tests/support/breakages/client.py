@@ -8,6 +8,14 @@ _COALESCING = "src/keyhole/client/wire/coalescing.py"
 
 CLIENT = (
     Breakage(
+        "a proxy answers a frame of typed keys with the rows as a server has sent them",
+        "client",
+        "services/client_proxy/forwarding/client_reads.py",
+        "failures=failures, message=None)",
+        "failures=failures)",
+        ("test_query_service.py::test_values_are_json_where_asked",),
+    ),
+    Breakage(
         "an answer over HTTP is kept for longer than its reader allows",
         "client",
         "services/client_proxy/http/caching.py",

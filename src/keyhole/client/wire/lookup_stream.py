@@ -16,12 +16,14 @@ from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import InternalError, KeyholeError, ServerLost
 from keyhole.rpc import convert, status
 from keyhole.rpc.frames import Failure, failure_from_proto
-from keyhole.v1 import query_pb2, query_pb2_grpc
+from keyhole.v1 import query_pb2
 
 _log = logging.getLogger(__name__)
 
 # For the other side to end a stream; one that lives takes as long as a lookup does.
 _LEAVE_SECONDS = 0.5
+
+_METHOD = "/keyhole.v1.Query/Lookup"
 
 _Call: TypeAlias = Any  # grpc.aio.StreamStreamCall; its stub types `read` as object
 
@@ -47,8 +49,11 @@ class LookupStream:
         heard: Callable[[], None] = lambda: None,
         broken: Callable[[KeyholeError], None] = lambda _: None,
     ) -> None:
-        # The generated stubs are typed for both APIs at once.
-        self._stub: Any = query_pb2_grpc.QueryStub(channel)
+        # Not the generated stub: requests are bytes already.
+        self._lookup: Any = channel.stream_stream(
+            _METHOD, request_serializer=None, response_deserializer=query_pb2.LookupResponse.FromString
+        )
+        self._lane_bytes = (Lane("", "", ""), b"")
         self._target = target
         self._heard = heard
         self._broken = broken
@@ -121,7 +126,7 @@ class LookupStream:
                 self._ready.clear()
                 continue
             self._shown, self._ending = self._newest(), False
-            call: _Call = self._stub.Lookup()
+            call: _Call = self._lookup()
             reader = self._loop.create_task(self._read(call))
             reader.add_done_callback(lambda _: self._ready.set())
             try:
@@ -149,7 +154,7 @@ class LookupStream:
                 await self._ready.wait()
                 continue
             try:
-                await call.write(_to_request(frame, now))
+                await call.write(self._request(frame, now))
             except (grpc.RpcError, asyncio.InvalidStateError):
                 return  # The reader learns why.
 
@@ -183,9 +188,24 @@ class LookupStream:
                 return
             failures.update(dict.fromkeys(failure.indexes, failure_from_proto(failure.error)))
         answers = Answers(
-            list(response.values), response.sources, list(response.source_of), failures, response.server_micros
+            list(response.values),
+            response.sources,
+            list(response.source_of),
+            failures,
+            response.server_micros,
+            response,
         )
         self._coalescer.receive(response.frame, answers)
+
+    def _request(self, frame: Frame, now: float) -> bytes:
+        """Bytes of one message may stand behind those of another: together they are one with the fields of both."""
+        lane, encoded = self._lane_bytes
+        if lane != frame.lane:
+            encoded = _encoded(frame.lane)
+            self._lane_bytes = frame.lane, encoded
+        timeout_ms = max(1, int((frame.deadline - now) * 1000))
+        own = query_pb2.LookupRequest(frame=frame.number, storage_keys=frame.keys, timeout_ms=timeout_ms)
+        return own.SerializeToString() + encoded
 
     def _arm_timer(self) -> None:
         """A timer that is too early only looks again; re-arming it after every frame would cost more."""
@@ -204,14 +224,11 @@ class LookupStream:
         self._ready.set()
 
 
-def _to_request(frame: Frame, now: float) -> query_pb2.LookupRequest:
-    lane = frame.lane
+def _encoded(lane: Lane) -> bytes:
+    """What the requests of a lane have in common."""
     return query_pb2.LookupRequest(
-        frame=frame.number,
         state=query_pb2.StateRef(application=lane.application, state=lane.state),
-        storage_keys=frame.keys,
         topic_id=lane.topic_id,
         options=convert.bounds_to_proto(lane.bounds),
-        timeout_ms=max(1, int((frame.deadline - now) * 1000)),
         timed=lane.timed,
-    )
+    ).SerializeToString()

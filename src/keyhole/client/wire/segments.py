@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from keyhole.errors import KeyholeError, KeyTooLong
 from keyhole.rpc.frames import Failure
-from keyhole.v1 import state_pb2
+from keyhole.v1 import query_pb2, state_pb2
 
 
 class Answers(NamedTuple):
@@ -22,6 +22,7 @@ class Answers(NamedTuple):
         source_of: Which of `sources` answered each key; empty: sources[0] answered all.
         failures: By index; usually empty.
         server_micros: How long the server had the frame, of a timed one; 0: it does not say.
+        message: What they came as, where they are all that it has: a proxy passes it on. None: they were put together.
     """
 
     values: Sequence[bytes]
@@ -29,6 +30,7 @@ class Answers(NamedTuple):
     source_of: Sequence[int] = ()
     failures: Mapping[int, Failure] = {}
     server_micros: int = 0
+    message: query_pb2.LookupResponse | None = None
 
     def part(self, start: int, stop: int) -> Answers:
         """The answers of keys `start` to `stop` (exclusive)."""
