@@ -49,8 +49,8 @@ Epoch = list[tuple[bytes, bytes]]
 class BlindStore(IndexedStore):
     """Looks for no row that it replaces: the entries of these stay, as if they were removed later."""
 
-    def _change(self, step: Any, number: int, changes: Any, stored: Any) -> None:
-        super()._change(step, number, changes, None)
+    def _change(self, step: Any, number: int, changes: Any, stored: Any, known: Any) -> None:
+        super()._change(step, number, changes, None, {})
 
 
 WAYS: dict[str, Callable[..., IndexedStore]] = {

@@ -150,6 +150,11 @@ _STORES = Row(
             unit="percentunit",
             thresholds={0.9: "red"},
         ),
+        graph(
+            "Indexes",
+            "Rows that each index has, on all servers. Fewer than there are entries: it is being built, or given up.",
+            Query(_IN.now("keyhole_state_server_index_entries", "field"), "{{field}}"),
+        ),
     ),
 )
 
@@ -264,6 +269,12 @@ _READING = Row(
             "Scans",
             "That have ended, in a second.",
             Query(_IN.rate("keyhole_state_server_finished_scans_total", "server"), "{{server}}"),
+            unit="ops",
+        ),
+        graph(
+            "Scans by an index",
+            "Of these, those that looked rows up by the index of a field.",
+            Query(_IN.rate("keyhole_state_server_indexed_scans_total", "field"), "{{field}}"),
             unit="ops",
         ),
         graph(

@@ -7,15 +7,17 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
-from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, OTHER, Kept
+from keyhole.metrics.cardinality import MOST_INDEXES, MOST_QUERIES, MOST_STATES, OTHER, Kept
 from keyhole.metrics.catalogue import Component
 from keyhole.metrics.counters import ReadCounts
 from keyhole.metrics.families import Figures
 from keyhole.rpc.convert_stamps import put_stamp
 from keyhole.stores.base import StoreSize
+from keyhole.stores.indexed import IndexedStore
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.state_server.host import QueryHost
@@ -37,15 +39,22 @@ _TURN_STATES = 25
 _Name = tuple[str, str]
 
 
+class _Sizes(NamedTuple):
+    """Of a store, and by field the rows that its indexes have."""
+
+    whole: StoreSize
+    indexes: Mapping[str, int]
+
+
 @dataclass
 class StoreSizes:
     """How large the stores are, as of a few seconds ago at most. Asked in a thread: some engines count."""
 
     clock: Clock
-    known: Mapping[_Name, StoreSize] = field(default_factory=dict)
+    known: Mapping[_Name, _Sizes] = field(default_factory=dict)
     until_monotonic: float = float("-inf")
 
-    async def read(self, tables: Mapping[_Name, Table]) -> Mapping[_Name, StoreSize]:
+    async def read(self, tables: Mapping[_Name, Table]) -> Mapping[_Name, _Sizes]:
         """The sizes by (application, state). Stores that were closed meanwhile are missing."""
         now = self.clock.monotonic()
         if now >= self.until_monotonic or tables.keys() - self.known.keys():
@@ -54,11 +63,12 @@ class StoreSizes:
         return self.known
 
 
-def _sizes(tables: Iterable[tuple[_Name, Table]]) -> dict[_Name, StoreSize]:
+def _sizes(tables: Iterable[tuple[_Name, Table]]) -> dict[_Name, _Sizes]:
     found = {}
     for name, table in tables:
+        store = table.store
         try:
-            found[name] = table.store.size()
+            found[name] = _Sizes(store.size(), store.index_entries() if isinstance(store, IndexedStore) else {})
         except KeyholeError:  # it has been closed
             continue
     return found
@@ -113,7 +123,7 @@ class ServerStats:
             component=pb.COMPONENT_STATE_SERVER, name=registry.server, families=figures.families(), copies=copies
         )
 
-    def _server(self, figures: Figures, sizes: Mapping[_Name, StoreSize]) -> None:
+    def _server(self, figures: Figures, sizes: Mapping[_Name, _Sizes]) -> None:
         registry, counts, labels = self._registry, self._registry.counts, (self._registry.server,)
         figures.process(Component.STATE_SERVER, labels, registry.started_ms / 1000)
         figures.refusals(Component.STATE_SERVER, labels, counts.refusals)
@@ -125,7 +135,7 @@ class ServerStats:
         figures.add(f"{_P}_staging_bytes", (*labels, "memory"), self._room.memory_bytes)
         figures.add(f"{_P}_staging_bytes", (*labels, "disk"), self._room.disk_bytes)
         figures.add(f"{_P}_store_limit_bytes", labels, self._store_limit_bytes)
-        figures.add(f"{_P}_disk_used_bytes", labels, sum(size.bytes for size in sizes.values()))
+        figures.add(f"{_P}_disk_used_bytes", labels, sum(size.whole.bytes for size in sizes.values()))
         if self._directory.exists():  # a memory store has none
             usage = shutil.disk_usage(self._directory)
             figures.add(f"{_P}_disk_bytes", labels, usage.total)
@@ -149,11 +159,12 @@ class ServerStats:
         for reason, count in epochs.failed.items():
             figures.add(f"{_P}_failed_commits_total", (*labels, reason), count)
 
-    def _state(self, figures: Figures, labels: tuple[str, ...], table: Table, size: StoreSize | None) -> None:
+    def _state(self, figures: Figures, labels: tuple[str, ...], table: Table, size: _Sizes | None) -> None:
         reads, rows = table.reads, table.rows
         if size is not None:
-            figures.add(f"{_P}_store_entries", labels, size.entries)
-            figures.add(f"{_P}_store_bytes", labels, size.bytes)
+            figures.add(f"{_P}_store_entries", labels, size.whole.entries)
+            figures.add(f"{_P}_store_bytes", labels, size.whole.bytes)
+            _indexes(figures, labels, table, size.indexes)
         figures.add(f"{_P}_warm_key_groups", labels, len(table.given.warm))
         figures.add(f"{_P}_restoring_key_groups", labels, len(table.given.assigned - table.groups))
         figures.add(f"{_P}_restored_records", labels, table.progress.restored)
@@ -244,6 +255,14 @@ def _fed(figures: Figures, labels: tuple[str, ...], feed: FeedProgress, lag: Fee
     figures.add(f"{_P}_repeated_updates_total", labels, feed.repeated)
     figures.add(f"{_P}_refused_updates_total", labels, feed.refused)
     figures.add(f"{_P}_assumed_updates_total", labels, feed.assumed)
+
+
+def _indexes(figures: Figures, labels: tuple[str, ...], table: Table, entries: Mapping[str, int]) -> None:
+    """Of those that are declared: also of one that no scan has used."""
+    for number, name in enumerate(entries):
+        of = (*labels, name if number < MOST_INDEXES and OTHER not in labels else OTHER)
+        figures.add(f"{_P}_index_entries", of, entries[name])
+        figures.add(f"{_P}_indexed_scans_total", of, table.reads.indexed[name])
 
 
 def _failed(figures: Figures, labels: tuple[str, ...], reads: ReadCounts) -> None:

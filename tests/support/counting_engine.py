@@ -1,4 +1,4 @@
-"""Stores that know how many of their snapshots are open."""
+"""Stores that know how many of their snapshots are open, and how many rows were asked for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class CountingEngine:
         self._inner = inner
         self.snapshots = 0
         """Open ones, of all its stores."""
+        self.asked_keys = 0
+        """By get_many, of all its stores."""
 
     def open(self, application: str, state: str, topic_id: str) -> Store:
         return _Store(self, self._inner.open(application, state, topic_id))
@@ -60,6 +62,7 @@ class _Snapshot:
         return self._inner.get(storage_key)
 
     def get_many(self, storage_keys: Sequence[bytes]) -> list[bytes | None]:
+        self._engine.asked_keys += len(storage_keys)
         return self._inner.get_many(storage_keys)
 
     def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:

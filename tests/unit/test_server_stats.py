@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import functools
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from keyhole import field
 from keyhole.encoding.codec import StateCodec
-from keyhole.metrics.cardinality import MOST_STATES, OTHER
+from keyhole.encoding.row_codec import encode_row
+from keyhole.encoding.selected_entries import SelectedEntries
+from keyhole.metrics.cardinality import MOST_INDEXES, MOST_STATES, OTHER
 from keyhole.metrics.counters import Histogram
-from keyhole.model.epoch import EpochStamp, Position
+from keyhole.model.epoch import START, EpochStamp, Position
+from keyhole.model.selection import Selection
+from keyhole.model.state import ValueField, ValueSchema
 from keyhole.rpc.convert import key_to_proto
+from keyhole.stores.base import Advance, Batch
+from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
@@ -43,9 +51,9 @@ class Server:
         for number in range(states):
             self.add(f"state-{number}", lease)
 
-    def add(self, state: str, lease: Lease) -> None:
-        of = descriptor(state=state, topic_id="topic")
-        table = Table("server-a", of, self._engine.open("app", state, "topic"), lease)
+    def add(self, state: str, lease: Lease, **changes: object) -> None:
+        of = descriptor(state=state, topic_id="topic", **changes)
+        table = Table("server-a", of, IndexedStore(self._engine.open("app", state, "topic"), of), lease)
         table.given.assign(ALL_GROUPS)
         standing = Standing(EpochStamp(3, 0, self.clock.now_ms() - 7_000, self.clock.now_ms() - 9_000))
         positions = {group: Position(1, 3, 1, 0) for group in ALL_GROUPS}
@@ -134,3 +142,30 @@ def test_a_histogram_counts_a_value_below_the_bound_that_it_is_at_most() -> None
     for value in (0.5, 1.0, 1.5, 99.0):
         histogram.observe(value)
     assert (histogram.counts, histogram.sum) == ([2, 1, 1], 102.0)
+
+
+async def test_of_each_index_its_rows_and_the_scans_by_it_are_told_within_the_bounds(tmp_path: Path) -> None:
+    server = Server(0, tmp_path)
+    lease = Lease(server.clock, 3.0)
+    lease.confirm()
+    fields = tuple(f"f{number}" for number in range(MOST_INDEXES + 2))
+    value = ValueSchema(1, tuple(ValueField(name, "int") for name in fields))
+    server.add("by-fields", lease, value=value, index=fields)
+    table = server.registry.tables["app", "by-fields"]
+    rows = {table.codec.storage_key(f"k{number}"): number for number in range(200)}
+    epochs = {group: Advance(START, Position(1, 3, 1, 0)) for group in ALL_GROUPS}
+    puts = sorted((key, encode_row(1, [number] * len(fields))) for key, number in rows.items())
+    table.store.apply(Batch(puts, advances=epochs))
+    table.publish(table.store.snapshot(), ALL_GROUPS, table.standing, {}, sequence=1)
+    select = SelectedEntries(table.descriptor, Selection(field("f1") == 7))
+    for group in ALL_GROUPS:
+        with closing(table.scan(table.codec.group_range(group), indexed=select.indexed)) as scanned:
+            assert len([key for key, _ in scanned.entries if key]) <= 1
+    stats = await server.stats.read()
+    assert not figures.beyond_the_catalogue(stats)
+    entries, scans = "keyhole_state_server_index_entries", "keyhole_state_server_indexed_scans_total"
+    assert figures.value(stats, entries, field="f0") == figures.value(stats, entries, field="f9") == 200
+    assert figures.value(stats, entries, field=OTHER) == 2 * 200
+    assert [figures.value(stats, scans, field=name) for name in ("f0", "f1", OTHER)] == [0, KEY_GROUPS, 0]
+    # Of the store its own entries are told, without those of indexes.
+    assert figures.value(stats, "keyhole_state_server_store_entries") == 200

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -61,11 +62,13 @@ class IndexedScan(NamedTuple):
     Attributes:
         asked: Of each index that could be used, those first that are to be tried first.
         limit: How many entries are wanted that pass; 0: all.
+        used: Counts, by field, the scans that an index was used for.
     """
 
     asked: Sequence[IndexedValues]
     limit: int
     rule: IndexRule
+    used: Counter[str]
 
     def entries(self, snapshot: Snapshot, within: EntryRange, *, descending: bool) -> FoundEntries:
         """All entries in the range that the predicate can be true of, in their order, each once, and some others."""
@@ -89,6 +92,7 @@ class IndexedScan(NamedTuple):
                 if found is None:
                     continue
                 keys = found
+            self.used[asked.field.name] += 1
             if isinstance(snapshot, OverlaySnapshot):
                 over = snapshot.keys_over(group, first, end, descending=descending)
                 keys = _each_once(heapq.merge(keys, over, reverse=descending))

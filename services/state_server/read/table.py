@@ -235,7 +235,7 @@ class Table:
         show, length, found = self._visibility.show(), self.codec.prefix_length, None
         # The entries of one key, or of some map keys under each, are fewer than what an index would find.
         if indexed and len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
-            found = IndexedScan(indexed, limit, self.index_rule)
+            found = IndexedScan(indexed, limit, self.index_rule, self.reads.indexed)
         return copy.scan(within, bounds, show, length, descending=descending, indexed=found)
 
     def _check_as_of(self, bounds: ReadBounds) -> None:

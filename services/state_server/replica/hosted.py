@@ -106,14 +106,21 @@ class StateReplica:
         """How far the store is with the key group."""
         return self._positions.get(key_group, START)
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: Batch, befores: Mapping[bytes, bytes | None] | None = None) -> None:
         """Writes to the store, in one atomic step.
+
+        Args:
+            batch: Of rows.
+            befores: What the store has by some of its keys, where that was read: indexes don't read it again.
 
         Raises:
             StoreConflict: The store is not where the batch begins. Nothing of it was applied.
             StoreFull: Nothing of it was applied.
         """
-        self.store.apply(batch)
+        if self.indexes is None:
+            self.store.apply(batch)
+        else:
+            self.indexes.apply(batch, befores)
         self._positions.update({group: advance.after for group, advance in batch.advances.items()})
 
     def build_indexes(self) -> bool:

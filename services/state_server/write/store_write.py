@@ -10,7 +10,7 @@ from keyhole.errors import OutcomeUnknown, StageLost
 from keyhole.stores.base import Advance, Batch
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.spill import SpooledRows
-from services.state_server.write.watched_write import watched_epochs
+from services.state_server.write.watched_write import befores_of, watched_epochs
 
 # How much of what was on disk is in memory while it is written to a store; one key group may be more.
 _WRITE_BYTES = 16 << 20
@@ -73,7 +73,7 @@ def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapp
             deletes.append(key)
         else:
             puts.append((key, row))
-    state.apply(Batch(puts=puts, deletes=deletes, advances=advances))
+    state.apply(Batch(puts=puts, deletes=deletes, advances=advances), befores_of(watched))
     state.changed += watched
 
 

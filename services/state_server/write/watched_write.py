@@ -6,7 +6,7 @@ is read back from the changelog, by those who watch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from keyhole.changelog.base import PartitionChanges
 from keyhole.stores.base import Advance, Snapshot
@@ -40,6 +40,16 @@ def watched_epochs(
     finally:
         if stored is not None:
             stored.close()
+
+
+def befores_of(watched: Iterable[GroupEpoch]) -> dict[bytes, bytes | None]:
+    """What the store had by the keys that change, as far as it was read for those who watch."""
+    return {
+        key: before
+        for epoch in watched
+        if epoch.changes is not None and epoch.befores is not None
+        for (key, _), before in zip(epoch.changes, epoch.befores, strict=True)
+    }
 
 
 def _epoch(item: PartitionChanges, advance: Advance, stored: Snapshot | None, most_bytes: int) -> GroupEpoch:

@@ -13,6 +13,9 @@ MOST_STATES_OF_ALL = 500
 MOST_QUERIES = 50
 """The same for queries."""
 
+MOST_INDEXES = 10
+"""So many indexes of a state have series of their own."""
+
 MOST_TOPICS = 200
 """The same for the sources' topics; where a metric has the query, too, each is counted with it."""
 

@@ -138,7 +138,8 @@ _STATE_SERVER = (
     _gauge(_SERVER, "readable", "key_groups", _COPY, "Key groups that it answers for now."),
     _gauge(_SERVER, "warm", "key_groups", _STATE, "Followed key groups that could be owned at once."),
     _gauge(_SERVER, "store", "entries", _STATE, "Entries in its store, owned and followed; estimated where many."),
-    _gauge(_SERVER, "store", "bytes", _STATE, "Bytes that its store takes."),
+    _gauge(_SERVER, "store", "bytes", _STATE, "Bytes that its store takes, indexes included."),
+    _gauge(_SERVER, "index", "entries", f"{_STATE} field", "Rows that an index in its store has."),
     # How fresh that is.
     _gauge(_SERVER, "copy", "epoch", _COPY, "The epoch that its answers stand for.", _MIN),
     _gauge(
@@ -198,6 +199,7 @@ _STATE_SERVER = (
     _histogram(_SERVER, "lookup", "seconds", "server", "What a frame of lookups takes here.", _CALL_SECONDS),
     _histogram(_SERVER, "frame", "keys", "server", "Keys per frame of lookups.", _FRAME_KEYS),
     _counter(_SERVER, "finished", "scans", _STATE, "Scans that have ended, however."),
+    _counter(_SERVER, "indexed", "scans", f"{_STATE} field", "Scans that have looked rows up by an index."),
     _counter(_SERVER, "scanned", "entries", _STATE, "Entries that scans have sent."),
     _counter(_SERVER, "scanned", "bytes", _STATE, "Bytes of scanned entries, keys and values."),
     _gauge(_SERVER, "open", "scans", "server", "Scans under way."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 
@@ -30,12 +30,14 @@ class Histogram:
 
 class ReadCounts:
     """The reads of one state: keys looked up and the frames they came in, scans ended and what they sent, and what was
-    refused, by reason."""
+    refused, by reason. Also how many scans have used an index, by its field.
+    """
 
-    __slots__ = ("entries", "entry_bytes", "failed", "frames", "keys", "scans")
+    __slots__ = ("entries", "entry_bytes", "failed", "frames", "indexed", "keys", "scans")
 
     def __init__(self) -> None:
         self.keys = self.frames = self.scans = self.entries = self.entry_bytes = 0
+        self.indexed: Counter[str] = Counter()
         self.failed: defaultdict[str, int] = defaultdict(int)
 
 

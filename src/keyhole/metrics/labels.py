@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from keyhole import errors
-from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, RANGES
+from keyhole.metrics.cardinality import (
+    MOST_INDEXES,
+    MOST_QUERIES,
+    MOST_STATES,
+    MOST_STATES_OF_ALL,
+    MOST_TOPICS,
+    OTHER,
+    RANGES,
+)
 
 REASONS = frozenset(errors.by_reason())
 """Why something was refused, as in the proto's enum Reason."""
@@ -68,6 +76,11 @@ LABELS: Mapping[str, Label] = MappingProxyType(
             "a source's topic",
             MOST_TOPICS + 1,
             f"{MOST_TOPICS}, each with its query if that is a label, then `{OTHER}`",
+        ),
+        "field": Label(
+            "the indexed field's name",
+            MOST_INDEXES + 1,
+            f"{MOST_INDEXES} per state, in the order in which it names them, then `{OTHER}`",
         ),
         "range": Label(f"key groups, `first-last`; {RANGES} of them", RANGES, str(RANGES)),
         "component": Label("`state_server`, `client_proxy` or `job`", 3, "3"),

@@ -6,7 +6,7 @@ key group + 32,768, id, value, the key    ->  the value's length
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyhole.encoding.index_ranges import ValueRange
 from keyhole.encoding.indexed_fields import ID_BYTES, INDEX_GROUPS, MOST_VALUE_BYTES
@@ -56,6 +56,15 @@ def rows_counted(snapshot: Snapshot, key_group: int, index: bytes) -> int | None
     """How many rows the index has in the key group. None: it is not built there, and must not be asked."""
     stored = snapshot.get(place_of(key_group, index))
     return None if stored is None else int.from_bytes(stored, "big")
+
+
+def rows_before(snapshot: Snapshot, keys: Sequence[bytes], befores: Mapping[bytes, bytes | None]) -> list[bytes | None]:
+    """What is stored by keys, read but for those of which it is known."""
+    if not befores:
+        return snapshot.get_many(keys)
+    unknown = [key for key in keys if key not in befores]
+    known = {**befores, **dict(zip(unknown, snapshot.get_many(unknown), strict=True))} if unknown else befores
+    return [known[key] for key in keys]
 
 
 def rows_behind(snapshot: Snapshot, key_group: int, after: bytes, most: int) -> tuple[list[tuple[bytes, bytes]], bool]:

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 
 from keyhole.encoding.indexed_fields import (
     INDEX_GROUPS,
@@ -50,6 +49,7 @@ from keyhole.stores.index_entries import (
     index_group,
     indexes_in,
     place_of,
+    rows_before,
     rows_behind,
     rows_counted,
 )
@@ -102,6 +102,14 @@ class IndexedStore:
 
     def snapshot(self) -> Snapshot:
         return IndexedSnapshot(self._store.snapshot()) if self._has_entries else self._store.snapshot()
+
+    def index_entries(self) -> Mapping[str, int]:
+        """How many rows each index has, by field; those that it has so far where it is being built. Any thread."""
+        groups = list(self._groups.values())
+        return {
+            field.name: sum(of.rows.get(field.id, 0) + of.building.get(field.id, 0) for of in groups)
+            for field in self._fields
+        }
 
     def size(self) -> StoreSize:
         """As base.Store has it. While an index is removed, `entries` counts what is left of it."""
@@ -187,14 +195,18 @@ class IndexedStore:
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: Batch, befores: Mapping[bytes, bytes | None] | None = None) -> None:
         """See base.Store: the indexes change in the same step. Of rows that have one, those that they replace are read.
+
+        Args:
+            batch: Of rows.
+            befores: What the store has by some of its keys, as far as the caller has read it; it is not read again.
 
         Raises likewise.
         """
         if not self._known and self._has_entries:
             self._look()
-        self._write(batch, self._step(batch) if self._has_entries else IndexStep())
+        self._write(batch, self._step(batch, befores or {}) if self._has_entries else IndexStep())
 
     def _write(self, batch: Batch, step: IndexStep) -> None:
         """A batch of rows, and a step of index entries, all or nothing."""
@@ -222,7 +234,7 @@ class IndexedStore:
             }
         )
 
-    def _step(self, batch: Batch) -> IndexStep:
+    def _step(self, batch: Batch, befores: Mapping[bytes, bytes | None]) -> IndexStep:
         step = IndexStep()
         fresh = self._begun(batch)
         for number in batch.advances:
@@ -240,7 +252,7 @@ class IndexedStore:
         snapshot = self._store.snapshot()
         try:
             for number, of_group in changes.items():
-                self._change(step, number, of_group, None if number in fresh else snapshot)
+                self._change(step, number, of_group, None if number in fresh else snapshot, befores)
         finally:
             snapshot.close()
         return step
@@ -260,45 +272,26 @@ class IndexedStore:
         return begun
 
     def _change(
-        self, step: IndexStep, number: int, changes: Sequence[tuple[bytes, bytes | None]], stored: Snapshot | None
+        self,
+        step: IndexStep,
+        number: int,
+        changes: Sequence[tuple[bytes, bytes | None]],
+        stored: Snapshot | None,
+        known: Mapping[bytes, bytes | None],
     ) -> None:
         """Adds what changes of a key group's rows mean to its indexes.
 
         Args:
             stored: Before them; None: the key group was empty.
+            known: What it has by some of their keys.
         """
-        of = step.groups[number]
         keys = [key for key, _ in changes]
-        puts, deletes = [], []
         try:
             afters = self._values([row for _, row in changes])
-            befores = None if stored is None else self._values(stored.get_many(keys))
-            for at, field in enumerate(self._fields):
-                if field.id not in of.rows and field.id not in of.building:
-                    continue
-                place = place_of(number, field.id)
-                before = repeat(None) if befores is None else befores[at]
-                changed: Iterable[tuple[bytes, bytes | None, bytes | None]]
-                changed = zip(keys, before, afters[at], strict=False)
-                if field.id in of.building:
-                    # What is behind the cursor is not in the index yet.
-                    changed = filter(lambda change: change[0] <= of.cursor, changed)
-                others = [(key[GROUP_BYTES:], old, new) for key, old, new in changed if old != new]
-                gone = [place + old + key for key, old, _ in others if old is not None]
-                come = entries_of(place, ((new, key) for key, _, new in others if new is not None), self.max_key_bytes)
-                more = len(come) - len(gone)
-                if field.id in of.building:
-                    of.building[field.id] += more
-                elif more or stored is None:
-                    of.rows[field.id] += more
-                    puts.append((place, counted(of.rows[field.id])))
-                puts += come
-                deletes += gone
+            befores = None if stored is None else self._values(rows_before(stored, keys, known))
+            step.change(number, self._fields, keys, befores, afters, self.max_key_bytes)
         except (UnreadableRowError, NoRoomError) as error:
             self._give_up(step, number, error)
-        else:
-            step.puts += puts
-            step.deletes += deletes
 
     def _give_up(self, step: IndexStep, number: int, error: Exception) -> None:
         why = "a key is too long" if isinstance(error, NoRoomError) else "a row is of no schema that is known here"
