@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import grpc
 import pytest
 
-from keyhole import AsyncClient, errors
+from keyhole import AsyncClient, Client, errors, field
+from keyhole import aggregates as agg
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyholeError
 from keyhole.model.state import KeyType, StateDescriptor, StateKind
@@ -315,6 +316,49 @@ async def test_a_state_that_was_made_anew_with_another_map_key_is_read_by_its_ne
         with pytest.raises(errors.KeyMismatch):
             await client.scan(APPLICATION, STATE, "sensor-7", start=1)
         assert (await client.scan(APPLICATION, STATE, "sensor-7"))[0].value.celsius == 2.0
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        {},
+        {"start": "sensor-7"},
+        {"start": "a", "stop": "sensor-8"},
+        {"prefix": "sensor-"},
+        {"prefix": "sensor-", "map_start": 2, "map_stop": 4},
+        {"map_stop": 1, "where": field("celsius") >= 0},
+        {"start": "z"},
+    ],
+    ids=str,
+)
+async def test_counts_and_aggregates_are_of_what_a_scan_of_the_same_range_gives(served: Served, within: Any) -> None:
+    await served.host(hourly(), hours("sensor-7", range(6)) | hours("sensor-8", range(3)) | hours("other", range(4)))
+    path, asked = f"{APPLICATION}/{STATE}", {"sum": agg.sum("celsius"), "top": agg.top(2, "celsius")}
+    async with AsyncClient(served.address) as client:
+        found = [entry async for entry in client.scan_all(APPLICATION, STATE, **within)]
+        count, state = len(found), client.state(path)
+        assert await client.count(APPLICATION, STATE, **within) == await state.count(**within) == count
+        figures = await state.aggregate(asked, **within)
+        assert figures["sum"] == (sum(entry.value.celsius for entry in found) if found else None)
+        hottest = sorted((entry.value.celsius for entry in found), reverse=True)[:2]
+        assert [entry.value.celsius for entry in figures["top"]] == hottest
+    with Client(served.address) as threads:
+        assert await asyncio.to_thread(threads.count, APPLICATION, STATE, **within) == count
+        assert await asyncio.to_thread(threads.state(path).count, **within) == count
+
+
+async def test_a_range_of_aggregates_that_can_not_be_is_refused_as_that_of_a_scan(served: Served) -> None:
+    await served.host(hourly(kind=StateKind.VALUE), {"sensor-7": row(1.0)})
+    async with AsyncClient(served.address) as client:
+        for within, error in (
+            ({"start": 7}, errors.KeyMismatch),
+            ({"prefix": "a", "stop": "b"}, errors.MalformedRequest),
+            ({"map_start": 2}, errors.Unsupported),
+        ):
+            with pytest.raises(error):
+                await client.count(APPLICATION, STATE, **within)  # type: ignore[arg-type]  # by their names
+        with pytest.raises(TypeError, match="limit"):
+            await client.count(APPLICATION, STATE, limit=1)  # type: ignore[call-arg]  # there is none
 
 
 class Copied:

@@ -271,6 +271,15 @@ async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
         "values": {"count": 4, "max(celsius)": 23.0, "min(m0)": hour(20).isoformat()},
         "epochs": [1],
     }
+    ranges = (
+        (HOURLY, ("--from", "sensor-7", "--map-to", "2026-11-21T04:00:00"), 4),
+        (HOURLY, ("--from", "sensor-8"), 0),
+        (PATH, ("--from", "sensor-5", "--to", "sensor-51"), 2),
+        (PATH, ("--prefix", "sensor-9"), 11),
+    )
+    for path, within, count in ranges:
+        assert await keyhole("scan", path, "--aggregate", "count", *within, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["values"] == {"count": count}, within
     assert await keyhole("scan", PATH, "--aggregate", "count", "--aggregate", "top(1,celsius)") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{PATH}: top(1,celsius)" in shown
@@ -311,8 +320,9 @@ async def test_a_scan_that_cant_be_is_one_message_and_exit_code_1(
         ((WINDOWS, "sensor-7", "--map-to", "3"), "of one, give --from and --to"),
         ((WINDOWS, "sensor-7", "--after", "x"), "go on by --from"),
         ((RULES, "--after", "x"), "leave --after out"),
-        ((HOURLY, "sensor-7", "--aggregate", "count"), "of all keys of a state: leave KEY"),
-        ((HOURLY, "--limit", "3", "--aggregate", "count"), "of all keys of a state: leave KEY"),
+        ((HOURLY, "sensor-7", "--aggregate", "count"), "or of a range of them: leave KEY"),
+        ((HOURLY, "--limit", "3", "--aggregate", "count"), "or of a range of them: leave KEY"),
+        ((HOURLY, "--ordered", "--aggregate", "count"), "say by --where, --from"),
     ],
 )
 async def test_options_that_contradict_each_other_are_wrong_usage(

@@ -264,7 +264,18 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     assert told["values"] == {"count": 4, "sum(count)": 4}
     assert [(entry["map_key"], entry["value"]["celsius"]) for entry in top] == [(3, 3.0), (2, 2.0)]
     assert all(told["sources"][entry["source"]]["epoch"] == 1 for entry in top)
+    for path, count in (
+        ("hours:aggregate?of=count&map_from=1&map_to=3&prefix=sensor-1", 2),
+        ("hours:aggregate?of=count&from=sensor-2", 0),
+        ("hours:aggregate?of=count&to=sensor-2&where=hour%20%3C%203", 3),
+        ("rules:aggregate?of=count&from=b", None),
+    ):
+        status, told = await served.ask(f"/v1/{APPLICATION}/{path}")
+        assert status == 200, told
+        assert count is None or told["values"] == {"count": count}, path
     for path, said in (
+        ("hours:aggregate?of=count&prefix=a&from=b", "leave start and stop out"),
+        ("hours:aggregate?of=count&map_from=noon", "hour"),
         ("hours:scan?prefix=a&from=b", "leave start and stop out"),
         ("hours:scan?ordered=true&after=x", "no token"),
         ("rules:scan?prefix=a", "go on by from"),

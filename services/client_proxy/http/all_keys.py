@@ -135,15 +135,7 @@ class KeysScan:
         asked, descriptor = self._asked, self._descriptor
         request = pb.ScanRequest(
             state=pb.StateRef(application=descriptor.application, state=descriptor.state),
-            key_group=pb.KeyGroupScan(
-                key_group=key_group,
-                after=after,
-                start=asked.start,
-                stop=asked.stop,
-                descending=asked.descending,
-                map_start=asked.map_start,
-                map_stop=asked.map_stop,
-            ),
+            key_group=asked.within.within(key_group, after, descending=asked.descending),
             limit=limit,
             options=self._options,
             topic_id=descriptor.topic_id,

@@ -216,7 +216,8 @@ class HttpReads:
         codec = await self._servicer.codec(name, deadline)
         select, wanted = http_requests.selected(codec, asked), http_requests.aggregates(codec, asked)
         options = http_requests.packed(asked.options)
-        found = await computed(self._servicer, codec, options, wanted, select, deadline)
+        within = http_requests.key_range(codec, asked)
+        found = await computed(self._servicer, codec, options, wanted, select, within, deadline)
         body = await self._decoded(
             name,
             deadline,

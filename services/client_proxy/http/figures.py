@@ -18,6 +18,7 @@ from keyhole.rpc.scan_requests import CALLS_AT_A_TIME, check_computed, scan_numb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
 from services.client_proxy.grpc.query_servicer import ProxyServicer
+from services.client_proxy.http.requests import KeyRange
 from services.client_proxy.http.scanned_pages import scanned_pages
 
 
@@ -39,9 +40,13 @@ async def computed(
     options: pb.ReadOptions,
     aggregates: Mapping[str, AskedAggregate],
     select: Selection,
+    within: KeyRange,
     deadline: Any,
 ) -> Computed:
     """What all key groups have computed, each as of one epoch.
+
+    Args:
+        within: Of which keys.
 
     Raises:
         ValueMismatch: The state has no such field, or this is not computed of its type.
@@ -51,14 +56,16 @@ async def computed(
     bound = {text: BoundAggregate(descriptor, of) for text, of in aggregates.items()}
     partials = [Partial() for _ in bound]
     sources: dict[int, state_pb2.Source] = {}
-    selection, asked = selection_to_proto(select), [aggregate_to_proto(of) for of in aggregates.values()]
+    # One that is empty makes servers say whether they know of ranges.
+    selection = selection_to_proto(select) or (pb.Selection() if any(within) else None)
+    asked = [aggregate_to_proto(of) for of in aggregates.values()]
     number, waiting = scan_number(), iter(range(descriptor.key_groups))
 
     async def work() -> None:
         for key_group in waiting:
             request = pb.ScanRequest(
                 state=pb.StateRef(application=descriptor.application, state=descriptor.state),
-                key_group=pb.KeyGroupScan(key_group=key_group),
+                key_group=within.within(key_group),
                 options=options,
                 topic_id=descriptor.topic_id,
                 selection=selection,

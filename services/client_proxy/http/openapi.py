@@ -25,6 +25,7 @@ _Json = dict[str, Any]
 
 _READ = ("stale", "max_staleness", "min_epoch", "as_of", "timeout", "integers")
 _SCAN = ("from", "to", "limit", "descending", "where", "fields", "keys_only")
+_RANGE = ("from", "to", "prefix", "map_from", "map_to")
 _STATES = (DAILY_DESCRIPTOR, RULES_DESCRIPTOR, TOTALS_DESCRIPTOR)
 
 
@@ -170,16 +171,18 @@ def _figures() -> _Json:
     first = {"key": "c1", "value": {"orders": 3, "spent": 42.5}, "source": 0}
     figures = {"values": {"count": 1, "max(spent)": 42.5, "top(1,spent)": [first]}, "sources": [source()]}
     nothing = {"values": {"sum(orders)": None}, "sources": [source()]}
+    some = {"values": {"count": 1}, "sources": [source()]}
     totals = {"application": "shop", "state": "totals"}
     return _operation(
         "aggregate",
         "values",
-        "Figures over all entries of a state, or over those of where",
-        ("application", "state", "of", "where", "fields", "keys_only", *_READ),
-        _answered("The figures.", "Figures", {"figures": figures, "nothing": nothing}),
+        "Figures over all entries of a state, over those of where, or of a range of keys",
+        (*("application", "state", "of", *_RANGE, "where", "fields", "keys_only"), *_READ),
+        _answered("The figures.", "Figures", {"figures": figures, "nothing": nothing, "range": some}),
         {
             "figures": {**totals, "of": ["count", "max(spent)", "top(1,spent)"]},
             "nothing": {**totals, "of": ["sum(orders)"], "where": ["spent > 100"]},
+            "range": {**totals, "of": ["count"], "prefix": "c"},
         },
     )
 

@@ -216,11 +216,17 @@ PARAMETERS: _Json = {
         _parameter("state", "path", "The state's name.", _NAME),
         _parameter("key", "path", f"Of several columns a JSON array, or commas between them: {_SPELLED}.", _TEXT),
         _parameter("map_key", "query", "Of a map or list state: the entry that is asked for, spelled as a key.", _TEXT),
-        _parameter("from", "query", "The first map key of a scan; of all keys, and of a watch, the first key.", _TEXT),
-        _parameter("to", "query", "The map key before which a scan ends; of all keys, and of a watch, the key.", _TEXT),
-        _parameter("prefix", "query", "Of a scan of all keys, or of a watch: how the keys begin.", _TEXT),
-        _parameter("map_from", "query", "Of a scan of all keys: the first map key of each.", _TEXT),
-        _parameter("map_to", "query", "Of a scan of all keys: the map key before which each ends.", _TEXT),
+        _parameter(
+            "from", "query", "The first map key of a scan; of all keys, figures and a watch the first key.", _TEXT
+        ),
+        _parameter(
+            "to", "query", "The map key before which a scan ends; of all keys, figures and a watch the key.", _TEXT
+        ),
+        _parameter("prefix", "query", "Of a scan of all keys, of figures or of a watch: how the keys begin.", _TEXT),
+        _parameter("map_from", "query", "Of a scan of all keys, or of figures: the first map key of each.", _TEXT),
+        _parameter(
+            "map_to", "query", "Of a scan of all keys, or of figures: the map key before which each ends.", _TEXT
+        ),
         _parameter(
             "ordered",
             "query",

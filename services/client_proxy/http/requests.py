@@ -35,6 +35,7 @@ _AFTER, _OF = "after", "of"
 _ORDERED, _PREFIX = "ordered", "prefix"
 _MAP_BOUNDS = ("map_from", "map_to")
 _ALL_KEYS = (_AFTER, _ORDERED, _PREFIX, *_MAP_BOUNDS)
+_RANGE = ("from", "to", _PREFIX, *_MAP_BOUNDS)
 _MAP_KEY = "map_key"
 _CONSISTENCY = "consistency"
 _CONSISTENCIES = {"committed": pb.CONSISTENCY_COMMITTED, "snapshot": pb.CONSISTENCY_SNAPSHOT}
@@ -87,7 +88,7 @@ def parameters(
     """
     scan = (*_SCAN, *_SELECT)
     own = (*scan, _MAP_KEY) if one_key else (*scan, *_ALL_KEYS) if all_keys else (_CONSISTENCY,) if many else ()
-    known = (*_READ, *((_OF, *_SELECT) if figures else own))
+    known = (*_READ, *((_OF, *_RANGE, *_SELECT) if figures else own))
     given: dict[str, str] = {}
     several: dict[str, list[str]] = {_WHERE: [], _OF: []}
     for name, value in pairs:
@@ -224,49 +225,61 @@ def packed(options: pb.ReadOptions) -> pb.ReadOptions:
     return asked
 
 
+class KeyRange(NamedTuple):
+    """Bounds of encoded keys, and of the map keys under each: inclusive and exclusive; empty: none."""
+
+    start: bytes = b""
+    stop: bytes = b""
+    map_start: bytes = b""
+    map_stop: bytes = b""
+
+    def within(self, key_group: int, after: bytes = b"", *, descending: bool = False) -> pb.KeyGroupScan:
+        """Of a key group, behind a storage key."""
+        return pb.KeyGroupScan(key_group=key_group, after=after, descending=descending, **self._asdict())
+
+
 class AllKeys(NamedTuple):
     """A scan of all keys: how many may be in the answer, what to go on behind (empty: nothing), and which keys."""
 
     limit: int
     after: str
-    start: bytes
-    stop: bytes
+    within: KeyRange
     ordered: bool
     descending: bool
-    map_start: bytes = b""
-    map_stop: bytes = b""
 
     @property
     def is_bounded(self) -> bool:
         """Whether a server must know of ranges, or of orders."""
-        return bool(self.start or self.stop or self.descending or self.map_start or self.map_stop)
+        return self.descending or any(self.within)
 
 
 def all_keys(codec: StateCodec, asked: Parameters) -> AllKeys:
-    """What is asked for of all keys.
+    """What is asked for of all keys. Raises MalformedRequest: A parameter that can't be; and as `key_range`."""
+    others = asked.others
+    descending = _flag(others, "descending")
+    ordered = _flag(others, _ORDERED) or descending
+    return AllKeys(_limit(others), others.get(_AFTER, ""), key_range(codec, asked), ordered, descending)
+
+
+def key_range(codec: StateCodec, asked: Parameters) -> KeyRange:
+    """Which keys are asked for.
 
     Raises:
-        MalformedRequest: A parameter that can't be.
+        MalformedRequest: A prefix together with a bound.
         KeyMismatch: A bound that does not fit the key.
         Unsupported: A bound of map keys, of a state that has none under its keys.
     """
-    others = asked.others
-    columns = codec.descriptor.scan_key
-    given = {
-        name: _columns(parse_bound(columns, others[name])) if name in others else () for name in ("from", "to", _PREFIX)
-    }
-    start, stop = codec.key_range(given["from"], given["to"], given[_PREFIX])
-    descending = _flag(others, "descending")
-    ordered = _flag(others, _ORDERED) or descending
-    entry_key = codec.descriptor.entry_key
+    others, entry_key = asked.others, codec.descriptor.entry_key
+    columns = codec.descriptor.scan_key or entry_key
+    first, last, prefix = (
+        _columns(parse_bound(columns, others[name])) if name in others else () for name in ("from", "to", _PREFIX)
+    )
     # Where there is none, `map_range` says so.
     map_bounds = [
         _columns(parse_bound(entry_key, others[name]) if entry_key else others[name]) if name in others else ()
         for name in _MAP_BOUNDS
     ]
-    return AllKeys(
-        _limit(others), others.get(_AFTER, ""), start, stop, ordered, descending, *codec.map_range(*map_bounds)
-    )
+    return KeyRange(*codec.key_range(first, last, prefix), *codec.map_range(*map_bounds))
 
 
 def _flag(others: dict[str, str], name: str) -> bool:

@@ -60,7 +60,7 @@ def add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pro
         action="append",
         default=[],
         metavar="FIGURE",
-        help="in place of all entries: count, sum(FIELD), min(FIELD), max(FIELD), avg(FIELD), top(N,FIELD), ...",
+        help="in place of the entries: count, sum(FIELD), min(FIELD), max(FIELD), avg(FIELD), top(N,FIELD), ...",
     )
     scan.add_argument("--keys-only", action="store_true", help="no values")
     scan.add_argument("--limit", type=count, metavar="N", help="default: all of one key, 1,000 of all keys")

@@ -12,12 +12,13 @@ from rich.console import Console
 from keyhole import Client, KeyedEntry, StateDescriptor
 from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
 from keyhole.cli.wrong_usage import WrongUsage
-from keyhole.client.options import SelectOptions
+from keyhole.client.options import RangeOptions, SelectOptions
 from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyholeError, KeyMismatch, UnavailableError
+from keyhole.model.state import KeyColumn
 from keyhole.model.state_path import state_path
 from keyhole.rpc.scan_requests import check_has_entries
 
@@ -76,7 +77,7 @@ def scan(
     Raises:
         KeyMismatch: The key, or a bound, does not fit the state.
         WrongUsage: --after, --ordered, --prefix, --map-from or --map-to where the entries of one key come; or
-            aggregates of a part.
+            aggregates of one key, of so many entries, or in an order.
         ValueMismatch, MalformedRequest: What is wanted does not fit it, or is no comparison.
         Unsupported: The state has one value per key, and a key is named.
         KeyholeError: As Client.scan and Client.scan_all.
@@ -135,16 +136,16 @@ def _aggregate(
     bounds: Bounds,
     wanted: WantedEntries,
 ) -> None:
-    if key is not None or within != Range(None, None, descending=False, limit=None):
+    if key is not None or within.ordered or within.descending or within.limit is not None or within.after is not None:
         raise WrongUsage(
-            "--aggregate is of all keys of a state: leave KEY, --from, --to, --map-from, --map-to, --descending, "
-            "--limit and --after out, and say by --where which entries count"
+            "--aggregate is of all keys of a state, or of a range of them: leave KEY, --ordered, --descending, --limit "
+            "and --after out, and say by --where, --from, --to, --prefix, --map-from and --map-to which entries count"
         )
     found = client.aggregate(
         descriptor.application,
         descriptor.state,
         parsed_aggregates(descriptor, wanted.aggregate),
-        **wanted.options(descriptor, bounds),
+        **_of_range(descriptor, within, wanted.options(descriptor, bounds)),
     )
     with_map_key = bool(descriptor.entry_key and descriptor.scan_key)
     tops = {
@@ -173,20 +174,14 @@ def _scan_all(
     bounds: Bounds,
     wanted: WantedEntries,
 ) -> None:
-    key = descriptor.scan_key
     with client.scan_all(
         descriptor.application,
         descriptor.state,
-        start=None if within.start is None else parse_bound(key, within.start),
-        stop=None if within.stop is None else parse_bound(key, within.stop),
-        prefix=None if within.prefix is None else parse_bound(key, within.prefix),
-        map_start=_map_bound(descriptor, within.map_start),
-        map_stop=_map_bound(descriptor, within.map_stop),
+        **_of_range(descriptor, within, wanted.options(descriptor, bounds)),
         ordered=within.ordered,
         descending=within.descending,
         limit=within.limit or MOST_OF_ALL,
         after=within.after,
-        **wanted.options(descriptor, bounds),
     ) as found:
         rows: list[dict[str, Any]] = []
         broken: KeyholeError | None = None
@@ -206,9 +201,22 @@ def _scan_all(
         raise broken
 
 
-def _map_bound(descriptor: StateDescriptor, text: str | None) -> Any:
-    # Of a state without map keys the client says so.
-    return text if text is None or not descriptor.entry_key else parse_bound(descriptor.entry_key, text)
+def _of_range(descriptor: StateDescriptor, within: Range, options: SelectOptions) -> RangeOptions:
+    """These options, of a range of keys. Raises KeyMismatch: One does not fit its columns."""
+    # The keys of a broadcast state are its map keys. Of a state without map keys the client says so.
+    key, map_key = descriptor.scan_key or descriptor.entry_key, descriptor.entry_key
+
+    def parsed(columns: Sequence[KeyColumn], text: str | None) -> Any:
+        return text if text is None or not columns else parse_bound(columns, text)
+
+    return {
+        **options,
+        "start": parsed(key, within.start),
+        "stop": parsed(key, within.stop),
+        "prefix": parsed(key, within.prefix),
+        "map_start": parsed(map_key, within.map_start),
+        "map_stop": parsed(map_key, within.map_stop),
+    }
 
 
 def _show(

@@ -28,6 +28,7 @@ from keyhole.client.options import (
     at_one_epoch,
     defaults,
     keys_asked,
+    range_of,
     selection_of,
     watched_of,
 )
@@ -223,7 +224,8 @@ class AsyncClient(EventLoopCatalogue):
         aggregates: Mapping[str, AskedAggregate],
         **options: Unpack[AggregateOptions],
     ) -> AggregateAnswer:
-        """Figures over all entries of a state, or over those of `where`, computed by the servers that hold them.
+        """Figures over all entries of a state, over those of `where`, or of a range of keys, computed by the servers
+        that hold them.
 
             found = await client.aggregate("shop", "totals", {"n": agg.count(), "most": agg.max("spent")})
             print(found["n"], found["most"])
@@ -232,21 +234,27 @@ class AsyncClient(EventLoopCatalogue):
 
         Args:
             aggregates: By names of the caller's; keyhole.aggregates makes them.
-            options: where, fields, keys_only, and those of `get`: see AggregateOptions.
+            options: where, start, stop, prefix, map_start, map_stop, fields, keys_only, and those of `get`: see
+                AggregateOptions.
 
         Raises:
             ValueMismatch: The state has no such field, or this is not computed of its type.
-            MalformedRequest: What is no aggregate or no predicate.
+            KeyMismatch, NullKey: A bound does not fit the key.
+            MalformedRequest: What is no aggregate, no predicate or no range.
             TooLarge: The entries of a top take more than 16 MiB in a key group.
-            Unsupported: A server is of an earlier version.
+            Unsupported: A server is of an earlier version; or a bound of map keys, of a state that has none.
             KeyholeError: As `scan_all`.
         """
         bounds, seconds = asked_of(options, _SCANNING_ALL, AggregateOptions).read()
         select, asked = selection_of(options), checked_aggregates(aggregates)
-        return await self._here().aggregate((application, state), bounds, seconds, asked, select)
+        within = range_of(options)
+        return await self._here().aggregate((application, state), bounds, seconds, asked, select, within)
 
     async def count(self, application: str, state: str, **options: Unpack[AggregateOptions]) -> int:
-        """How many entries a state has, or of how many `where` is true. Takes and raises what `aggregate` does."""
+        """How many entries a state, or a range of its keys, has, or of how many `where` is true.
+
+        Takes and raises what `aggregate` does.
+        """
         found: int = (await self.aggregate(application, state, {"count": count()}, **options))["count"]
         return found
 

@@ -60,7 +60,23 @@ class SelectOptions(ReadOptions, total=False):
     """Keys without values, which are None."""
 
 
-class AggregateOptions(SelectOptions, total=False):
+class RangeOptions(SelectOptions, total=False):
+    """Which keys of a state a scan of all keys is of, or aggregates are."""
+
+    start: Key | None
+    """From which key on (inclusive); of several columns, the first ones will do. None: from the first one."""
+    stop: Key | None
+    """Up to which key (exclusive), as `start`. None: to the last one."""
+    prefix: Key | None
+    """Keys that begin so: a text or bytes; of several columns the first ones, and how the last of these begins."""
+    map_start: MapKey | None
+    """Of each key from which map key on (inclusive), or position of a list; of several columns, the first ones will do.
+    None: from the first entry."""
+    map_stop: MapKey | None
+    """Of each key up to which map key (exclusive), as `map_start`. None: to the last entry."""
+
+
+class AggregateOptions(RangeOptions, total=False):
     """What aggregates may be asked for: of which entries, and how old. `fields` and `keys_only` are of the entries of a
     top. The `timeout` is that of the whole: a minute, unless it is given."""
 
@@ -78,7 +94,7 @@ class ScanOptions(SelectOptions, total=False):
     """The most entries; None: all."""
 
 
-class ScanAllOptions(SelectOptions, total=False):
+class ScanAllOptions(RangeOptions, total=False):
     """What a scan of all keys may be asked for. Its `timeout` is that of each key group, of which there are many: a
     minute, unless it is given."""
 
@@ -86,17 +102,6 @@ class ScanAllOptions(SelectOptions, total=False):
     """The most entries; None: all."""
     after: str | None
     """The `token` of an earlier scan: go on behind what that one has given. None: from the start."""
-    start: Key | None
-    """From which key on (inclusive); of several columns, the first ones will do. None: from the first one."""
-    stop: Key | None
-    """Up to which key (exclusive), as `start`. None: to the last one."""
-    prefix: Key | None
-    """Keys that begin so: a text or bytes; of several columns the first ones, and how the last of these begins."""
-    map_start: MapKey | None
-    """Of each key from which map key on (inclusive), or position of a list; of several columns, the first ones will do.
-    None: from the first entry."""
-    map_stop: MapKey | None
-    """Of each key up to which map key (exclusive), as `map_start`. None: to the last entry."""
     ordered: bool
     """In the order of the keys, which takes longer than in none."""
     descending: bool
@@ -235,17 +240,21 @@ def keys_asked(options: ScanAllOptions) -> AskedKeys:
     ordered, key_groups = bool(options.get("ordered", False)) or descending, options.get("key_groups")
     if ordered and key_groups is not None:
         raise MalformedRequest("key_groups are read in no order; leave them, or ordered and descending, out")
-    within = key_bounds(
+    part_of = options.get("part_of")
+    if part_of is not None and not 1 <= part_of < 1 << 64:
+        raise MalformedRequest(f"part_of is {part_of}; it must be a whole number from 1 to 2^64 - 1")
+    return AskedKeys(selection_of(options), range_of(options), ordered, descending, key_groups, part_of or 0)
+
+
+def range_of(options: RangeOptions) -> KeyBounds:
+    """Which keys these options are of. Whether they fit the state's is known only with its descriptor."""
+    return key_bounds(
         options.get("start"),
         options.get("stop"),
         options.get("prefix"),
         options.get("map_start"),
         options.get("map_stop"),
     )
-    part_of = options.get("part_of")
-    if part_of is not None and not 1 <= part_of < 1 << 64:
-        raise MalformedRequest(f"part_of is {part_of}; it must be a whole number from 1 to 2^64 - 1")
-    return AskedKeys(selection_of(options), within, ordered, descending, key_groups, part_of or 0)
 
 
 def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptions] = ReadOptions) -> RequestedRead:

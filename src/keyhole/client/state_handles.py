@@ -194,7 +194,8 @@ class AsyncState(_Handle[T]):
     async def aggregate(
         self, aggregates: Mapping[str, AskedAggregate], /, **options: Unpack[AggregateOptions]
     ) -> AggregateAnswer:
-        """Figures over all entries of the state, or over those of `where`, computed by the servers that hold them.
+        """Figures over all entries of the state, over those of `where`, or of a range of keys, computed by the servers
+        that hold them.
 
             found = await orders.aggregate({"n": agg.count(), "most": agg.max("spent")}, where=field("city") == "Bern")
 
@@ -208,7 +209,9 @@ class AsyncState(_Handle[T]):
         )
 
     async def count(self, **options: Unpack[AggregateOptions]) -> int:
-        """How many entries the state has, or how many of which `where` is true. Raises as `aggregate`."""
+        """How many entries the state, or a range of its keys, has, or of how many `where` is true. Raises as
+        `aggregate`.
+        """
         found: int = (await self.aggregate({"count": count()}, **options))["count"]
         return found
 
@@ -311,7 +314,9 @@ class State(_Handle[T]):
         return self._typed.aggregates(self._catalogue.aggregate(self.application, self.name, aggregates, **options))
 
     def count(self, **options: Unpack[AggregateOptions]) -> int:
-        """How many entries the state has, or how many of which `where` is true. Raises as `aggregate`."""
+        """How many entries the state, or a range of its keys, has, or of how many `where` is true. Raises as
+        `aggregate`.
+        """
         found: int = self.aggregate({"count": count()}, **options)["count"]
         return found
 

@@ -1,4 +1,4 @@
-"""Aggregates of all keys of a state: some key groups at a time, what each has computed put together here."""
+"""Aggregates of all keys of a state, or of a range: some key groups at a time, what each has computed put together."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class AggregateReads:
         return AggregateAnswer(values, _copies(self._sources[group] for group in sorted(self._sources)))
 
     def _bind(self, codec: StateCodec) -> None:
+        self._calls.encoded(codec)
         self._bound = [BoundAggregate(codec.descriptor, of) for of in self._aggregates.values()]
 
     async def _work(self, waiting: Iterator[int]) -> None:
@@ -71,7 +72,7 @@ class AggregateReads:
         """The last page of its answer."""
 
         async def read(link: Link, codec: StateCodec) -> pb.ScanResponse:
-            of, last = pb.KeyGroupScan(key_group=key_group), pb.ScanResponse()
+            of, last = self._calls.key_group(codec, key_group), pb.ScanResponse()
             answer = self._calls.pages(link, codec, of, self._deadline, aggregates=self._asked)
             async with aclosing(answer) as pages:
                 async for last in pages:

@@ -18,7 +18,7 @@ from keyhole.client.options import Key, RequestedRead
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.wire.aggregate_reads import AggregateReads
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.key_bounds import AskedKeys
+from keyhole.client.wire.key_bounds import AskedKeys, KeyBounds
 from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.key_group_epochs import KeyGroupBatch
 from keyhole.client.wire.key_group_reads import EntriesRead, KeyGroupReads
@@ -144,9 +144,10 @@ class Connection:
         seconds: float,
         aggregates: Mapping[str, AskedAggregate],
         select: Selection,
+        within: KeyBounds,
     ) -> AggregateAnswer:
-        """Aggregates of all keys of a state. `seconds` is for all of them. Raises as AsyncClient.aggregate."""
-        calls = KeyGroupCalls(self._links, name, partial(self._reads, *name), bounds, select)
+        """Aggregates of a range of keys. `seconds` is for all key groups. Raises as AsyncClient.aggregate."""
+        calls = KeyGroupCalls(self._links, name, partial(self._reads, *name), bounds, select, within)
         with self._told_if_closed():
             return await AggregateReads(calls, aggregates, self.loop.time() + seconds).answer()
 
