@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_reading import key_length
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.storage_key import group_of
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -158,7 +159,7 @@ def test_the_store_is_asked_to_seek_and_what_is_stepped_over_is_told() -> None:
             entries_of_map_keys(
                 lambda start, stop, down=down: items(start, stop, descending=down),
                 within,
-                codec.prefix_length,
+                key_length(codec.descriptor.scan_key),
                 descending=down,
             )
         )

@@ -107,6 +107,19 @@ def test_what_cannot_be_exposed_is_refused_where_it_is_said(
         _ = exposing(**arguments).states
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": ["celsius"]}, "index can't be given: states that a processor exposes have none"),
+        ({"index": "celsius"}, "index can't be given"),
+        ({"op": "op", "defaults": {}}, "defaults, op can't be given: the processor says"),
+    ],
+)
+def test_options_that_exposed_states_can_not_have_are_refused_by_name(options: Any, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        queryable.exposed(exposing(), **options)
+
+
 def test_the_output_has_the_processors_columns_and_tells_the_schemas_of_what_it_holds_packed() -> None:
     own = StructType().add("sensor", "string", nullable=False, metadata={"comment": "own"})
     key = StructType().add("sensor", "string", nullable=False).add("day", "date")

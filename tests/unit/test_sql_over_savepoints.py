@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import io
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from keyhole.cli.main import main
 from keyhole.errors import (
@@ -25,8 +29,9 @@ from keyhole.errors import (
 from keyhole.model.predicates import field
 from keyhole.model.state import StateKind
 from keyhole.savepoint.create import create
-from keyhole.savepoint.folder import Folder
+from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
+from keyhole.savepoint.row_files import read_rows
 from keyhole.sql import entry_dataset, query_savepoint
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
@@ -148,6 +153,41 @@ def test_what_is_no_savepoint_or_is_damaged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SavepointDamaged, match="is missing"):
         query_savepoint(target.path, "select count(*) from counts")
     assert list(query_savepoint(target.path, "select 1")) == [(1,)]
+
+
+@pytest.mark.parametrize("good_bytes", [None, 0, 1000])
+def test_a_disk_or_a_store_that_does_not_answer_is_told_as_that_and_not_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_bytes: int | None
+) -> None:
+    made, target = Application(), Folder(str(tmp_path / "one"))
+    made.run(3, {f"key-{number}": float(number) for number in range(1000)})
+    (file,) = create("app", made.changelog, target, {}, ManualClock()).states[0].files
+    opened = LocalFileSystem.open
+
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if not size or size < 0 or self.tell() + size > (good_bytes or 0):
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(size)
+
+    def failing(self: LocalFileSystem, path: str, mode: str = "rb", **options: Any) -> Any:
+        if not path.endswith(file.path) or mode != "rb":
+            return opened(self, path, mode, **options)
+        if good_bytes is None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return Failing(Path(path).read_bytes())
+
+    monkeypatch.setattr(LocalFileSystem, "open", failing)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: list(read_rows(target, [file])),
+        lambda: list(read_rows(target, [file], checksums=True)),
+        lambda: check_file(target, file),
+        lambda: copy_file(target, file.path, Folder(str(tmp_path / "two")), "copy"),
+        lambda: query_savepoint(target.path, "select count(*) from counts"),
+    )
+    for call in calls:
+        with pytest.raises(InvalidConfiguration, match=f"at {file.path}: .*is no damage of the file: try again"):
+            call()
 
 
 def test_what_had_expired_when_it_was_taken_is_not_shown(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.key_codec import end_of_prefix
+from keyhole.encoding.storage_key import GROUP_BYTES
 
 Entries: TypeAlias = Iterator[tuple[bytes, bytes]]
 
@@ -29,7 +30,7 @@ def entries_of_map_keys(
 
     Args:
         items: Storage keys and entries from a first one (inclusive) to a last one (exclusive), in the scan's order.
-        key_length: How many bytes of a storage key come before the map key. Raises MalformedRequest.
+        key_length: How many bytes of an encoded key, behind the key group, come before the map key.
     """
     start, stop = within.start, within.stop
     first, last = within.map_keys
@@ -39,7 +40,7 @@ def entries_of_map_keys(
         for key, entry in items(start, stop):
             if not prefix or not key.startswith(prefix):
                 # No encoded key begins as another one does.
-                prefix = key[: key_length(key)]
+                prefix = key[: GROUP_BYTES + key_length(key[GROUP_BYTES:])]
                 low, high = prefix + first, prefix + last if last else None
             below, above = key < low, high is not None and key >= high
             if not below and not above:

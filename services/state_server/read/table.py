@@ -11,6 +11,7 @@ import msgspec
 from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.index_ranges import IndexedValues
+from keyhole.encoding.key_reading import key_length
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady, Unsupported
 from keyhole.metrics.counters import ReadCounts
@@ -70,6 +71,8 @@ class Table:
         self.reads = ReadCounts()
         self.rows = RowCounts()
         self._lease = lease
+        # Of the columns of a state's key no descriptor has others.
+        self._key_length = key_length(descriptor.scan_key)
         self._visibility = Visibility(descriptor, lease.clock)
         sources = Sources(server, lease)
         groups, name = descriptor.key_groups, self.name
@@ -232,11 +235,11 @@ class Table:
             copy = self.standby
         else:
             raise self.refusal()
-        show, length, found = self._visibility.show(), self.codec.prefix_length, None
+        show, found = self._visibility.show(), None
         # The entries of one key, or of some map keys under each, are fewer than what an index would find.
         if indexed and len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
             found = IndexedScan(indexed, limit, self.index_rule, self.reads.indexed)
-        return copy.scan(within, bounds, show, length, descending=descending, indexed=found)
+        return copy.scan(within, bounds, show, self._key_length, descending=descending, indexed=found)
 
     def _check_as_of(self, bounds: ReadBounds) -> None:
         if bounds.as_of and self.descriptor.updates_topic_id:

@@ -6,11 +6,12 @@ Names are relative, with slashes. Errors of the disk or the service come as Inva
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import posixpath
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 import fsspec
@@ -34,6 +35,23 @@ class SavedFile(msgspec.Struct, frozen=True):
 def part_of(name: str) -> str:
     """What a file that readers see whole or not at all is called until it is whole."""
     return posixpath.join(posixpath.dirname(name), f".{posixpath.basename(name)}.part")
+
+
+class FileRead(io.RawIOBase):
+    """A file of a folder, open for reading, from its first byte on. What its disk or service says comes as
+    InvalidConfiguration: it is nothing that is wrong with the file.
+    """
+
+    def __init__(self, file: BinaryIO, told: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._told = told
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        with self._told():
+            return self._file.read(size)
 
 
 class Folder:
@@ -83,16 +101,26 @@ class Folder:
             return bool(self._fs.isfile(self._at(name)))
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[BinaryIO]:
-        """The file, open for reading. Raises FileNotFoundError where it doesn't exist."""
-        try:
+    def reading(self, name: str) -> Iterator[FileRead]:
+        """The file, open for reading. Raises FileNotFoundError where it doesn't exist, also while it is read."""
+        with self._told_of(name):
             file = self._fs.open(self._at(name), "rb")
+        with file:
+            yield FileRead(file, lambda: self._told_of(name))
+
+    @contextmanager
+    def _told_of(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError:
             raise
         except _failures() as error:
-            raise self._failed("read", error) from error
-        with file:
-            yield file
+            raise InvalidConfiguration(
+                f"{self.path} can't be read, at {name}: {error}. That is no damage of the file: try again once its "
+                "disk or object store answers, and lets this process read",
+                path=self.path,
+                file=name,
+            ) from error
 
     def read(self, name: str) -> bytes:
         """The file's bytes. Raises FileNotFoundError where it doesn't exist."""

@@ -6,11 +6,11 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
-from keyhole.savepoint.folder import Folder, HashingFile, SavedFile, damaged
+from keyhole.savepoint.folder import FileRead, Folder, HashingFile, SavedFile, damaged
 
 SavedRows = list[tuple[bytes, bytes]]
 """(storage key, row), ascending."""
@@ -76,7 +76,7 @@ def _batch(gathered: _Gathering) -> pa.RecordBatch:
 class _HashedFile(io.RawIOBase):
     """What is read of a file is hashed."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileRead) -> None:
         self._file = file
         self._hash = hashlib.sha256()
 
@@ -102,7 +102,8 @@ def read_rows(folder: Folder, files: Iterable[SavedFile], *, checksums: bool = F
         checksums: Compares each file's at its end, when its rows were given.
 
     Raises:
-        SavepointDamaged: A file is missing or unreadable, has another number of rows, or another checksum.
+        SavepointDamaged: A file is missing or no such file, has another number of rows, or another checksum.
+        InvalidConfiguration: Its disk or object store doesn't give it.
     """
     for saved in files:
         rows = 0
@@ -117,7 +118,7 @@ def read_rows(folder: Folder, files: Iterable[SavedFile], *, checksums: bool = F
                     raise damaged(folder, saved.path, "has another checksum than when it was written")
         except FileNotFoundError:
             raise damaged(folder, saved.path, "is missing") from None
-        except (pa.ArrowException, OSError) as error:  # the latter also of a file that ends too soon
+        except (pa.ArrowException, OSError) as error:  # the latter of a file that ends too soon: Arrow's own
             raise damaged(folder, saved.path, "can't be read") from error
         if rows != saved.rows:
             raise damaged(folder, saved.path, f"has {rows} rows, {saved.rows} were written")

@@ -8,6 +8,22 @@ _STORE = "src/keyhole/stores/indexed.py"
 
 INDEXES = (
     Breakage(
+        "an index of an exposed state is declared and never kept",
+        "spark",
+        "src/keyhole/spark/write_path/processor_sink.py",
+        '    if "index" in options:\n',
+        '    if "index" in options and not processor.states:\n',
+        ("test_queryable_processor.py::test_options_that_exposed_states_can_not_have_are_refused_by_name",),
+    ),
+    Breakage(
+        "a count of a range of keys is one of all keys",
+        "client",
+        "src/keyhole/client/wire/aggregate_reads.py",
+        "self._calls.key_group(codec, key_group), pb.ScanResponse()",
+        "pb.KeyGroupScan(key_group=key_group), pb.ScanResponse()",
+        ("test_scans.py::test_counts_and_aggregates_are_of_what_a_scan_of_the_same_range_gives",),
+    ),
+    Breakage(
         "a row is read for an index though it was read for those who watch",
         "stores",
         "services/state_server/write/store_write.py",
