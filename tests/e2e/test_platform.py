@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,29 @@ def test_a_service_in_another_language_reads_by_the_services_name(platform: Plat
         report.note(f"Go client, {method}", found=known["found"], server=known["server"])
         assert (known["found"], unknown["found"]) == (True, False)
         assert known["value"]["readings"] > 0
+
+
+def test_a_service_in_another_language_scans_and_watches(platform: Platform, go_client: str) -> None:
+    command = ["/go-client", "-proxy", platform.proxy, "-state", f"{APPLICATION}/sensors", "-timeout", "60s"]
+
+    def told(name: str, *arguments: str) -> list[Any]:
+        return [json.loads(line) for line in platform.run_once(name, go_client, [*command, *arguments]).splitlines()]
+
+    entries = told("go-scan", "-method", "scan")
+    assert ["seattle"] in [one["key"] for one in entries]
+    some = told("go-scan-where", "-method", "scan", "-where", "readings>=1", "-prefix", "sea")
+    assert {one["key"][0] for one in some} == {one["key"][0] for one in entries if one["key"][0].startswith("sea")}
+    # The job goes on: beside the rows that are there, changes come.
+    most = str(len(entries) + 2)
+    lines = told("go-watch", "-method", "watch", "-changes", most, "-for", "300s")
+    changes = [one for one in lines if "key" in one and not one.get("snapshot")]
+    report.note("Go client, scan and watch", entries=len(entries), changes=len(changes))
+    assert changes
+    # Another watch goes on behind the token: what it tells is no older.
+    token, epoch = lines[-1]["token"], max(one["epoch"] for one in changes)
+    later = told("go-watch-on", "-method", "watch", "-token", token, "-changes", "1", "-for", "300s")
+    assert all(one["epoch"] >= epoch and not one.get("snapshot") for one in later if "key" in one)
+    assert any("key" in one for one in later)
 
 
 def test_a_service_without_grpc_reads_by_the_services_name(platform: Platform) -> None:

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -95,6 +96,75 @@ func appendPart(to []byte, kind pb.KeyType, part *pb.KeyPart) []byte {
 		to = append(to, byte(value>>shift))
 	}
 	return to
+}
+
+// decodeKey is the key and the map key of a storage key without its key group, as JSON can say them.
+func decodeKey(state *pb.StateDescriptor, encoded []byte) (key []any, mapKey []any, err error) {
+	second := state.MapKey
+	if state.Kind == pb.StateKind_STATE_KIND_LIST {
+		second = []*pb.KeyColumn{{Name: "position", Type: pb.KeyType_KEY_TYPE_BIGINT}}
+	}
+	for index, column := range append(append([]*pb.KeyColumn{}, state.Key...), second...) {
+		var value any
+		if value, encoded, err = decodePart(column.Type, encoded); err != nil {
+			return nil, nil, err
+		}
+		if index < len(state.Key) {
+			key = append(key, value)
+		} else {
+			mapKey = append(mapKey, value)
+		}
+	}
+	if len(encoded) > 0 {
+		return nil, nil, errors.New("an encoded key has more columns than the descriptor")
+	}
+	return key, mapKey, nil
+}
+
+// decodePart is a column's value, spelled as `part` reads it, and the bytes behind it.
+func decodePart(kind pb.KeyType, encoded []byte) (any, []byte, error) {
+	short := errors.New("an encoded key ends too soon")
+	switch kind {
+	case pb.KeyType_KEY_TYPE_STRING, pb.KeyType_KEY_TYPE_BINARY:
+		var data []byte
+		for at := 0; at+1 < len(encoded); at++ {
+			if encoded[at] != 0 {
+				data = append(data, encoded[at])
+				continue
+			}
+			if at++; encoded[at] == 0 {
+				if kind == pb.KeyType_KEY_TYPE_STRING {
+					return string(data), encoded[at+1:], nil
+				}
+				return hex.EncodeToString(data), encoded[at+1:], nil
+			}
+			data = append(data, 0)
+		}
+		return nil, nil, short
+	case pb.KeyType_KEY_TYPE_BOOLEAN:
+		if len(encoded) == 0 {
+			return nil, nil, short
+		}
+		return encoded[0] == 1, encoded[1:], nil
+	}
+	bytes := width(kind)
+	if len(encoded) < bytes {
+		return nil, nil, short
+	}
+	var bits uint64
+	for _, one := range encoded[:bytes] {
+		bits = bits<<8 | uint64(one)
+	}
+	// The sign bit is flipped, and stands for all above it.
+	shift := 64 - 8*bytes
+	value := int64((bits^1<<(8*bytes-1))<<shift) >> shift
+	switch kind {
+	case pb.KeyType_KEY_TYPE_DATE:
+		return time.Unix(value*86_400, 0).UTC().Format(time.DateOnly), encoded[bytes:], nil
+	case pb.KeyType_KEY_TYPE_TIMESTAMP:
+		return time.UnixMicro(value).UTC().Format(time.RFC3339Nano), encoded[bytes:], nil
+	}
+	return value, encoded[bytes:], nil
 }
 
 const seed = 42

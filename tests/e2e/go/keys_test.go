@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	pb "keyhole.dev/e2e/keyholev1"
 )
@@ -57,6 +60,16 @@ func TestKeysAreHashedAndEncodedAsTheGoldenVectorsSay(t *testing.T) {
 			}
 			if hex.EncodeToString(key[2:]) != one.EncodedKey {
 				t.Errorf("vector %d (%v): encoded as %x, not %s", index, one.Types, key[2:], one.EncodedKey)
+			}
+			decoded, _, err := decodeKey(&pb.StateDescriptor{Key: columns}, key[2:])
+			if err != nil {
+				t.Fatalf("vector %d (%v): %v", index, one.Types, err)
+			}
+			for at, column := range columns {
+				again, err := part(column, fmt.Sprint(decoded[at]))
+				if err != nil || !proto.Equal(again, parts[at]) {
+					t.Errorf("vector %d (%v): decoded to %v", index, one.Types, decoded)
+				}
 			}
 		}
 	}

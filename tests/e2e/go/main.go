@@ -1,8 +1,10 @@
-// A client in another language than Python: reads keys of a state from a proxy, or from a state server, in three ways, and
-// prints one JSON object per answer. Written from docs/clients.md alone; the end-to-end tests run it in a pod.
+// A client in another language than Python: reads keys of a state from a proxy, or from a state server, in three ways,
+// scans all of it, or watches it, and prints one JSON object per answer, entry or change. Written from docs/clients.md alone; the end-to-end tests run it in a pod.
 //
 //	go-client -proxy proxy:7400 -state app/sensors sensor-1 sensor-2
 //	go-client -proxy proxy:7400 -state app/sensors -method lookup-bytes -every 100ms -for 30s sensor-1
+//	go-client -proxy proxy:7400 -state app/sensors -method scan -where 'max>30' -prefix sensor- -limit 10
+//	go-client -proxy proxy:7400 -state app/sensors -method watch -changes 5 -for 30s
 //
 // A key of several columns is written with a comma between them, the map key's columns last.
 package main
@@ -21,15 +23,23 @@ func main() {
 	var (
 		proxy   = flag.String("proxy", "localhost:7400", "host:port of a client proxy, or of a state server")
 		of      = flag.String("state", "", "APPLICATION/STATE")
-		method  = flag.String("method", "get", "get, lookup (typed keys on the stream), or lookup-bytes (storage keys on the stream)")
+		method  = flag.String("method", "get", "get, lookup (typed keys on the stream), lookup-bytes (storage keys on the stream), scan or watch")
 		timeout = flag.Duration("timeout", 5*time.Second, "of each request")
 		every   = flag.Duration("every", 0, "ask again after so long; errors are then printed as answers")
-		during  = flag.Duration("for", time.Minute, "with -every: until so much time has passed")
+		during  = flag.Duration("for", time.Minute, "with -every, and of a watch: until so much time has passed")
+		where   = flag.String("where", "", "of a scan or a watch: FIELD>VALUE, or with >= < <= =")
+		prefix  = flag.String("prefix", "", "of a scan or a watch: how the first column of the key begins")
+		limit   = flag.Uint64("limit", 0, "of a scan: the most entries")
+		token   = flag.String("token", "", "of a watch: go on behind what an earlier one has told")
+		changes = flag.Int("changes", 0, "of a watch: end behind so many rows and changes, where they are whole")
 	)
 	flag.Parse()
 	application, state, named := strings.Cut(*of, "/")
-	if !named || flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, "usage: go-client -proxy HOST:PORT -state APPLICATION/STATE [-method get|lookup|lookup-bytes] KEY...")
+	streams := *method == "scan" || *method == "watch"
+	if !named || (flag.NArg() == 0 && !streams) || (flag.NArg() > 0 && *method == "scan") {
+		fmt.Fprintln(os.Stderr, "usage: go-client -proxy HOST:PORT -state APPLICATION/STATE [-method get|lookup|lookup-bytes] KEY...\n"+
+			"       go-client -proxy HOST:PORT -state APPLICATION/STATE -method scan\n"+
+			"       go-client -proxy HOST:PORT -state APPLICATION/STATE -method watch [KEY...]")
 		os.Exit(2)
 	}
 	client, err := connect(*proxy, application, state, *timeout)
@@ -38,6 +48,20 @@ func main() {
 	}
 	defer client.close()
 	output := json.NewEncoder(os.Stdout)
+	if streams {
+		of := wanted{where: *where, prefix: *prefix, limit: *limit}
+		if *method == "scan" {
+			err = client.scan(context.Background(), of, output.Encode)
+		} else {
+			ctx, cancel := context.WithTimeout(context.Background(), *during)
+			defer cancel()
+			err = client.watch(ctx, of, flag.Args(), *token, *changes, output.Encode)
+		}
+		if err != nil {
+			fail(err)
+		}
+		return
+	}
 	until := time.Now().Add(*during)
 	for {
 		begun := time.Now()
