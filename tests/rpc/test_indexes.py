@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read import indexed_scans
 from services.state_server.read.indexed_scans import IndexRule
 from services.state_server.read.table import Table
-from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours
+from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours, row
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 
 BY_COUNT = ("count",)
 
@@ -86,6 +87,32 @@ async def test_epochs_standbys_and_restarts_keep_an_index_and_scans_use_it(tmp_p
             before = len(looked_up)
             assert await found(again, rare) == [("sensor-1", 3), ("sensor-1", 4)]
             assert len(looked_up) == before + 2
+
+
+async def test_the_first_rows_of_a_watch_are_looked_up_by_an_index_and_changes_come_as_ever() -> None:
+    rare = field("count") == 7
+    async with state_server("server-a") as server, AsyncClient(server.address) as client:
+        await server.own(hourly(index=BY_COUNT))
+        await server.commit({**hours("sensor-1", range(600)), **hours("sensor-2", [5, 6], count=7)})
+        table = table_of(server)
+        table.index_rule = IndexRule(1, 1000)
+        for within in ({}, {"prefix": "sensor-2"}, {"start": "sensor-2", "stop": "sensor-3"}):
+            used = table.reads.indexed["count"]
+            async with asyncio.timeout(LONG_SECONDS), client.watch(APPLICATION, STATE, where=rare, **within) as watch:
+                told = aiter(watch)
+                assert {(await anext(told)).map_key for _ in range(2)} == {5, 6}
+                assert table.reads.indexed["count"] > used
+                # Of what comes then no index is asked.
+                await server.commit({("sensor-2", 5): row(5.0, 1), ("sensor-2", 9): row(9.0, 7)})
+                changes = [await anext(told) for _ in range(2)]
+            assert {(change.map_key, change.value is None) for change in changes} == {(5, True), (9, False)}
+            await server.commit({("sensor-2", 5): row(5.0, 7), ("sensor-2", 9): None})  # type: ignore[dict-item]
+        # Of some keys there are fewer entries than it would find.
+        used = table.reads.indexed["count"]
+        async with asyncio.timeout(LONG_SECONDS), client.watch(APPLICATION, STATE, "sensor-2", where=rare) as watch:
+            told = aiter(watch)
+            assert {(await anext(told)).map_key for _ in range(2)} == {5, 6}
+        assert table.reads.indexed["count"] == used
 
 
 async def test_an_index_is_added_to_a_state_that_lives_and_removed_and_scans_are_right_meanwhile() -> None:

@@ -14,14 +14,16 @@ from keyhole.model.epoch import EpochStamp
 from keyhole.model.read import ReadBounds
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateKind
+from keyhole.rpc.watch_requests import WatchedRange
 from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from keyhole.testing.clock import ManualClock
-from services.state_server.read.indexed_scans import IndexRule
+from services.state_server.read.indexed_scans import IndexedScan, IndexRule
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
+from services.state_server.read.watch_rows import entries_of, shown_rows, turns
 from tests.support.entries import APPLICATION, STATE, Epochs, hourly, row
 
 ROWS = 800
@@ -71,6 +73,29 @@ def test_few_rows_are_looked_up_in_the_order_of_their_keys(table: Table) -> None
     assert looked_at(table, field("count") < 0.5)[2] == looked_at(table, field("count") < 1)[2]
     assert looked_at(table, field("count") < 1)[:2] == (1 + 8, 8)
     assert looked_at(table, (field("count") == 0) & (field("count") == 1)) == (0, 0, [])
+
+
+def test_the_first_rows_of_a_watch_are_those_of_its_range_and_behind_where_it_is(table: Table) -> None:
+    indexed = table.by_index(SelectedEntries(table.descriptor, Selection(field("count") == 0)).indexed)
+    snapshot, key = table.store.snapshot(), table.codec.storage_key
+
+    def given(watched: WatchedRange | None, after: bytes = b"", by: IndexedScan | None = indexed) -> list[str]:
+        found = entries_of(snapshot, 0, watched, after, by)
+        rows = [of for turn in turns(found, 100, 1 << 20) for of in shown_rows(turn, None)]
+        return [str(table.codec.key(of)[0]) for of, stored in rows if stored == row(float(table.codec.key(of)[0]), 0)]
+
+    some = WatchedRange(key("0150")[2:], key("0500")[2:])
+    assert given(None) == [f"{at:04d}" for at in range(0, ROWS, 100)]
+    assert given(None, key("0300")) == ["0400", "0500", "0600", "0700"]
+    assert given(some) == ["0200", "0300", "0400"]
+    assert given(some, key("0300")) == ["0400"]
+    assert given(some, key("0700")) == []
+    for watched in (None, some):
+        for after in (b"", key("0300"), key("0350")):
+            assert given(watched, after) == given(watched, after, None)
+    assert len([of for of, _ in entries_of(snapshot, 0, None, b"", indexed) if of]) == 8
+    assert table.by_index(()) is None
+    snapshot.close()
 
 
 def test_what_stands_over_the_store_is_looked_at_too(table: Table) -> None:

@@ -237,9 +237,17 @@ class Table:
             raise self.refusal()
         show, found = self._visibility.show(), None
         # The entries of one key, or of some map keys under each, are fewer than what an index would find.
-        if indexed and len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
-            found = IndexedScan(indexed, limit, self.index_rule, self.reads.indexed)
+        if len(within.prefix) == GROUP_BYTES and not within.is_of_map_keys:
+            found = self.by_index(indexed, limit)
         return copy.scan(within, bounds, show, self._key_length, descending=descending, indexed=found)
+
+    def by_index(self, indexed: Sequence[IndexedValues], limit: int = 0) -> IndexedScan | None:
+        """What finds rows of any of its snapshots by an index; None: nothing is asked of one.
+
+        Args:
+            limit: How many are wanted at most; 0: all.
+        """
+        return IndexedScan(indexed, limit, self.index_rule, self.reads.indexed) if indexed else None
 
     def _check_as_of(self, bounds: ReadBounds) -> None:
         if bounds.as_of and self.descriptor.updates_topic_id:

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.entry_filter import StoredEntry
 from keyhole.encoding.envelope import Visible, expiry_ms
+from keyhole.encoding.index_ranges import IndexedValues
 from keyhole.encoding.selected_changes import SelectedChanges, ShownChange
 from keyhole.model.epoch import NO_EPOCH
 from keyhole.rpc.watch_requests import WatchAsked
@@ -80,6 +81,12 @@ class WatchSelection:
             self._codec = self._table.codec
             self._select = self._selections.of(self._codec, self._asked)
         return self._select
+
+    @property
+    def indexed(self) -> Sequence[IndexedValues]:
+        """What it asks of indexes. Raises ValueMismatch."""
+        select = self._newest()
+        return () if select is None else select.entries.indexed
 
     def kept(self, entries: Sequence[StoredEntry]) -> Sequence[StoredEntry]:
         """The rows that are given, of those that there are. Raises ValueMismatch, StaleDescriptor."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from keyhole.model.epoch import Position
 from keyhole.stores.base import Snapshot
 from services.state_server.read.held_snapshot import HeldSnapshot
+from services.state_server.read.watch_rows import StoredOrNot
 
 
 class WatchSnapshot:
@@ -22,7 +23,7 @@ class WatchSnapshot:
         self.closed = False
         self._held = held
         self._free = free
-        self._reading: Generator[tuple[bytes, bytes]] | None = None
+        self._reading: Generator[StoredOrNot] | None = None
 
     @property
     def positions(self) -> Mapping[int, Position]:
@@ -34,7 +35,7 @@ class WatchSnapshot:
         """What the watch reads from: as far as it is committed."""
         return self._held.stored
 
-    def reading(self, entries: Generator[tuple[bytes, bytes]]) -> Generator[tuple[bytes, bytes]]:
+    def reading(self, entries: Generator[StoredOrNot]) -> Generator[StoredOrNot]:
         """These entries of it, which end where it is closed."""
         self._reading = entries
         return entries

@@ -255,17 +255,18 @@ class Watching:
         """The rows of a key group above its mark; where that takes too long, the first of them."""
         limits, mark = self._limits, self._marks[group]
         show, last = self._table.show(position.stamp), b""
-        sent = self._begun(group, position.stamp)
-        entries = held.reading(entries_of(held.stored, group, self._asked.keys, mark.below or b""))
-        for turn in turns(entries, self._select.turn, limits.page_bytes):
-            if last:
-                self._marks[group] = WatchMark(position.offset, position.epoch, 0, last)
+        sent, indexed = self._begun(group, position.stamp), self._table.by_index(self._select.indexed)
+        entries = held.reading(entries_of(held.stored, group, self._asked.keys, mark.below or b"", indexed))
+        for number, turn in enumerate(turns(entries, self._select.turn, limits.page_bytes)):
+            if number:
+                if last:
+                    self._marks[group] = WatchMark(position.offset, position.epoch, 0, last)
                 if sent.keys or self._is_due():
                     yield self._message(*([sent] if sent.keys else []))
                     sent = self._begun(group, position.stamp)
                 if await self._interrupted(held):
                     return
-            stored = dict(turn) if self._expires else {}
+            stored = {key: entry for key, entry in turn if entry is not None} if self._expires else {}
             for key, row in self._select.kept(shown_rows(turn, show)):
                 sent.add(key, row, expires_ms=expiry_ms(stored[key]) if stored else 0)
                 if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
@@ -274,7 +275,7 @@ class Watching:
                     sent = self._begun(group, position.stamp)
                     if await self._interrupted(held):
                         return
-            last = turn[-1][0]
+            last = turn[-1][0] or last
         self._marks[group] = WatchMark.at(position)
         if sent.keys:
             yield self._message(sent)

@@ -8,6 +8,14 @@ _STORE = "src/keyhole/stores/indexed.py"
 
 INDEXES = (
     Breakage(
+        "the first rows of a watch that go by an index are those of all keys",
+        "watch",
+        "services/state_server/read/watch_rows.py",
+        "EntryRange(prefix, start or prefix, stop)",
+        "EntryRange(prefix, prefix, None)",
+        ("test_index_use.py",),
+    ),
+    Breakage(
         "an index of an exposed state is declared and never kept",
         "spark",
         "src/keyhole/spark/write_path/processor_sink.py",
