@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
+import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -53,6 +56,31 @@ def test_an_image_without_them_would_be_found() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_runbooks_is_one(command: str) -> None:
     assert parser_of_all().parse_args(command.split()).run
+
+
+def test_every_command_of_the_page_has_its_line_in_the_cluster() -> None:
+    for section in OPERATIONS.split("\n## "):
+        typed = set(re.findall(r"^    keyhole (\S+)", section, re.MULTILINE))
+        assert not typed - {command.split()[0] for command in COMMANDS}, section.partition("\n")[0]
+
+
+def test_the_pod_keeps_to_the_restricted_standard_and_is_of_the_release(tmp_path: Path) -> None:
+    """By the shell that runs it, with a kubectl that says what it was given."""
+    (function,) = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
+    script = "kubectl() { printf '%s\\0' \"$@\"; }\n" + function + "kh status --pods\n"
+    done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    given = done.stdout.rstrip("\0").split("\0")
+    assert given[-3:] == ["--", "status", "--pods"]
+    named = dict(itertools.pairwise(given))
+    spec = json.loads(named["--overrides"])["spec"]
+    (container,) = spec["containers"]
+    assert container["name"] == given[1] == "keyhole-cli"
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert named["--image"].startswith("keyhole/cli:")
+    assert named["--labels"].split(",") == [
+        f"app.kubernetes.io/{name}" for name in ("name=keyhole", "instance=keyhole", "component=cli")
+    ]
 
 
 def test_every_alert_has_its_command() -> None:

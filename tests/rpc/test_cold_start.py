@@ -1,0 +1,95 @@
+"""Reads that come before a job has begun may be tried again: each kind of call, over gRPC and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+
+from keyhole import AsyncClient
+from keyhole.errors import KeyholeError, NoServer, UnknownApplication
+from services.client_proxy.app import ClientProxy
+from tests.support.proxies import fake_servers, proxy_of, unused_address
+from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import PATIENCE_SECONDS
+
+KEY = "sensor-3"
+# A watch and a scan go on trying for so long.
+SHORT_SECONDS = 0.5
+HTTP_READS = ("", f"/{KEY}", ":scan", ":aggregate?of=count", f":watch?key={KEY}", ":batchGet")
+
+
+def reads_of(client: AsyncClient, application: str) -> dict[str, Callable[[], Awaitable[object]]]:
+    async def watched() -> object:
+        async with client.watch(application, STATE, KEY, timeout=SHORT_SECONDS) as watch:
+            return await anext(aiter(watch))
+
+    async def scanned() -> object:
+        return [entry async for entry in client.scan_all(application, STATE, timeout=SHORT_SECONDS)]
+
+    return {
+        "get": lambda: client.get(application, STATE, KEY),
+        "get_many": lambda: client.get_many(application, STATE, [KEY]),
+        "describe": lambda: client.describe_state(application, STATE),
+        "scan": scanned,
+        "watch": watched,
+    }
+
+
+async def errors_of(client: AsyncClient, application: str) -> dict[str, type[KeyholeError] | None]:
+    """By the call: None where it answers."""
+
+    async def error_of(read: Callable[[], Awaitable[object]]) -> type[KeyholeError] | None:
+        try:
+            await read()
+        except KeyholeError as error:
+            return type(error)
+        return None
+
+    reads = reads_of(client, application)
+    return dict(zip(reads, await asyncio.gather(*map(error_of, reads.values())), strict=True))
+
+
+async def refusals(http: aiohttp.ClientSession, proxy: ClientProxy, application: str) -> set[tuple[Any, ...]]:
+    """Status, reason and Retry-After of all kinds of reads over HTTP."""
+
+    async def refusal(read: str) -> tuple[Any, ...]:
+        method = "POST" if read == ":batchGet" else "GET"
+        url = f"http://{proxy.http_address}/v1/{application}/{STATE}{read}"
+        body = {"json": {"keys": [KEY]}} if method == "POST" else {}
+        async with http.request(method, url, **body) as response:
+            told = await response.json(content_type=None) if response.status != 200 else {"reason": read}
+            return response.status, told["reason"], response.headers.get("Retry-After")
+
+    return set(await asyncio.gather(*map(refusal, HTTP_READS)))
+
+
+async def test_an_application_that_is_to_be_there_is_unavailable_and_never_unknown_until_it_is() -> None:
+    early, unknown = {(503, "NO_SERVER", "1")}, {(404, "UNKNOWN_APPLICATION", None)}
+    options: dict[str, Any] = {"http": "127.0.0.1:0", "applications": (APPLICATION,)}
+    async with aiohttp.ClientSession() as http:
+        with unused_address() as nobody:
+            async with proxy_of(nobody, **options) as proxy, AsyncClient(proxy.address, timeout=1) as client:
+                # No server was reached: nobody knows which applications there are.
+                for application in (APPLICATION, "another"):
+                    assert await refusals(http, proxy, application) == early
+                    assert set((await errors_of(client, application)).values()) == {NoServer}
+                async with http.get(f"http://{proxy.http_address}/readyz") as response:
+                    assert response.status == 503
+        async with (
+            fake_servers("a") as (server,),
+            proxy_of(server.address, **options) as proxy,
+            AsyncClient(proxy.address, timeout=1) as client,
+        ):
+            # One was reached, and no job has given it a state yet.
+            assert await refusals(http, proxy, APPLICATION) == early
+            assert set((await errors_of(client, APPLICATION)).values()) == {NoServer}
+            assert await refusals(http, proxy, "another") == unknown
+            assert set((await errors_of(client, "another")).values()) == {UnknownApplication}
+            server.host(descriptor(), rows(10))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (seen := await refusals(http, proxy, APPLICATION)) & early:
+                    assert not seen & unknown
+            assert {status for status, _, _ in seen} == {200}
