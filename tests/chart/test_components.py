@@ -284,6 +284,7 @@ def test_network_policies_leave_each_port_to_those_who_must() -> None:
     servers = one(objects, "NetworkPolicy", "keyhole-state-servers")["spec"]["ingress"][0]
     [components] = servers["from"][0]["podSelector"]["matchExpressions"]
     assert set(components["values"]) == {
+        "cli",
         "client-proxy",
         "feed",
         "metrics-exporter",

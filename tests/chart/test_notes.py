@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support.chart import JOB, KAFKA, names, notes, pod, render
+import re
+from typing import Any
+
+import pytest
+
+from keyhole.cli.arguments import parser_of_all
+from tests.support.chart import JOB, KAFKA, Object, names, notes, one, pod, pods, render, spark_conf
 
 
 def test_every_object_that_the_notes_name_is_there() -> None:
@@ -50,7 +56,7 @@ def test_a_job_whose_states_are_not_beside_its_executors_is_told_so_and_both_dri
     assert "executors of each of two drivers, of which one stands by, its states on the release's own state" in said
     assert "beside each" not in said
     assert "reads of its states fail" not in said, "the servers stay"
-    [selector] = [line.split(" -l ")[1] for line in said.splitlines() if " -l " in line]
+    [selector] = [line.split(" -l ")[1] for line in said.splitlines() if " logs -f --prefix -l " in line]
     labels = pod(render(values), "Deployment/keyhole-temperature-monitor-driver").metadata["labels"]
     assert dict(of.split("=") for of in selector.split(",")).items() <= labels.items()
     both = notes(values | {"jobs": [apart, JOB | {"name": "other"}]})
@@ -61,3 +67,57 @@ def test_plaintext_is_told_and_whether_a_policy_bounds_it() -> None:
     assert "All ports are plaintext" in notes(KAFKA)
     assert "no NetworkPolicy says who may" in notes(KAFKA)
     assert "no NetworkPolicy" not in notes(KAFKA | {"networkPolicy.enabled": True})
+
+
+def _requested(objects: list[Object]) -> tuple[float, float]:
+    """Cores and GiB of all pods but that of the test: those of executors are as many as Spark makes."""
+
+    def cores(text: Any) -> float:
+        return float(str(text).removesuffix("m")) / 1000 if str(text).endswith("m") else float(text)
+
+    def gibibytes(text: str) -> float:
+        number, unit = re.fullmatch(r"(\d+)(Mi|Gi)", text).groups()  # type: ignore[union-attr]
+        return float(number) / (1024 if unit == "Mi" else 1)
+
+    cpu = memory = 0.0
+    for of in pods(objects):
+        kind, name = of.of.split("/")[:2]
+        if kind == "Job":
+            continue
+        resources = [container["resources"]["requests"] for container in of.containers if "resources" in container]
+        count = one(objects, kind, name).get("spec", {}).get("replicas")
+        if kind == "ConfigMap":
+            job = name.removesuffix("-spark")
+            conf = spark_conf(objects, job)
+            drivers = one(objects, "Deployment", f"{job}-driver")["spec"]["replicas"]
+            count = drivers * int(conf["spark.executor.instances"])
+            total = sum(int(conf[f"spark.executor.{part}"].removesuffix("m")) for part in ("memory", "memoryOverhead"))
+            resources.append({"cpu": conf["spark.kubernetes.executor.request.cores"], "memory": f"{total}Mi"})
+        cpu += count * sum(cores(of["cpu"]) for of in resources)
+        memory += count * sum(gibibytes(of["memory"]) for of in resources)
+    return cpu, memory
+
+
+FEED = {"name": "totals", "state": "shop/totals", "topic": "orders", "key": ["customer"], "reduce": ["amount=sum"]}
+SOURCE = {"source": {"enabled": True, "settingsPrefix": "KEYHOLE_READINGS_"}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        KAFKA | {"jobs": [JOB | SOURCE]},
+        {"kafka": {"bootstrapServers": "kafka:9092"}, "stateServers": {"enabled": True}, "feeds": [FEED]},
+        KAFKA
+        | {"jobs": [JOB | {"driver": {"standby": True}}, JOB | {"name": "b", "stateServer": {"sidecar": False}}]}
+        | {"stateServers": {"enabled": True, "replicas": 3}, "replica": {"enabled": True}, "clientProxy.replicas": 3},
+    ],
+    ids=["a job", "a feed", "all of it"],
+)
+def test_the_notes_say_what_the_pods_request_together_and_how_to_see_what_waits(values: dict[str, Any]) -> None:
+    said = notes(values)
+    told = re.search(r"Its pods request ([\d.]+) cores and ([\d.]+) GiB of memory together", said)
+    assert told is not None
+    assert (float(told[1]), float(told[2])) == pytest.approx(_requested(render(values)), abs=0.06)
+    (command,) = re.findall(r"^  keyhole (status --pods .*)$", said, re.MULTILINE)
+    asked = parser_of_all().parse_args(command.split())
+    assert (asked.pods, asked.namespace) == ("app.kubernetes.io/instance=keyhole", "data")

@@ -72,15 +72,17 @@ def test_the_pod_keeps_to_the_restricted_standard_and_is_of_the_release(tmp_path
     given = done.stdout.rstrip("\0").split("\0")
     assert given[-3:] == ["--", "status", "--pods"]
     named = dict(itertools.pairwise(given))
-    spec = json.loads(named["--overrides"])["spec"]
+    overrides = json.loads(named["--overrides"])
+    spec = overrides["spec"]
     (container,) = spec["containers"]
     assert container["name"] == given[1] == "keyhole-cli"
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert named["--image"].startswith("keyhole/cli:")
-    assert named["--labels"].split(",") == [
-        f"app.kubernetes.io/{name}" for name in ("name=keyhole", "instance=keyhole", "component=cli")
-    ]
+    assert overrides["metadata"]["labels"] == {
+        f"app.kubernetes.io/{name}": value
+        for name, value in (("name", "keyhole"), ("instance", "keyhole"), ("component", "cli"))
+    }
 
 
 def test_every_alert_has_its_command() -> None:
