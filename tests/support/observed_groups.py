@@ -245,9 +245,9 @@ def _watched_open(cls: type[StateReplica], *arguments: Any) -> StateReplica:
     return state
 
 
-def _watched_apply(self: StateReplica, batch: Batch) -> None:
+def _watched_apply(self: StateReplica, batch: Batch, *arguments: Any) -> None:
     _hold_against(self.groups, batch.advances, frozenset({_S.OWNER}), "written by an epoch")
-    _apply(self, batch)
+    _apply(self, batch, *arguments)
 
 
 def _watched_apply_pieces(self: StateReplica, pieces: Iterable[RestoredEpochs]) -> None:

@@ -21,13 +21,16 @@ from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row
 
 NAMES = [name for group in range(KEY_GROUPS) for name in names_in(group)]
 MAP_KEY = (KeyColumn("m", KeyType.INT),)
+BY_N = ("n",)
 KINDS = {
-    "map": descriptor(kind=StateKind.MAP, map_key=MAP_KEY),
-    "list": descriptor(kind=StateKind.LIST, max_length=2),
-    "value that expires": descriptor(ttl_ms=5000),
-    "sums that expire": descriptor(kind=StateKind.REDUCING, reducers=("sum",), map_key=MAP_KEY, ttl_ms=5000),
-    "list that expires": descriptor(kind=StateKind.LIST, ttl_ms=5000),
-    "aggregates that expire": descriptor(kind=StateKind.AGGREGATING, ttl_ms=5000),
+    "map": descriptor(kind=StateKind.MAP, map_key=MAP_KEY, index=BY_N),
+    "list": descriptor(kind=StateKind.LIST, max_length=2, index=BY_N),
+    "value that expires": descriptor(ttl_ms=5000, index=BY_N),
+    "sums that expire": descriptor(
+        kind=StateKind.REDUCING, reducers=("sum",), map_key=MAP_KEY, ttl_ms=5000, index=BY_N
+    ),
+    "list that expires": descriptor(kind=StateKind.LIST, ttl_ms=5000, index=BY_N),
+    "aggregates that expire": descriptor(kind=StateKind.AGGREGATING, ttl_ms=5000, index=BY_N),
 }
 
 
@@ -71,6 +74,7 @@ def test_all_copies_agree_with_the_changelog_and_a_row_that_is_lost_is_found(wor
         world.kafka.compact(world.descriptor.topic)
     verdict = verified(world)
     assert not verdict.findings
+    assert all(of.compared and not of.unread for of in verdict.indexes.values())
     assert {copy.role for copy in verdict.copies} == {Role.OWNER, Role.STANDBY}
     assert len(verdict.copies) == 2 * KEY_GROUPS
     store = world.servers["a"].tables["app", "counts"].store
