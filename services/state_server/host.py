@@ -216,10 +216,12 @@ class QueryHost:
         self.fence.check_may_write(run, incarnation, version)
         return await self._writer.read_base(state, context, keys)
 
-    def begin_attempt(self, run: Run, incarnation: str, version: int, attempt: Attempt) -> StagedAttempt:
+    def begin_attempt(
+        self, run: Run, incarnation: str, version: int, attempt: Attempt, replaces: bool | None = None
+    ) -> StagedAttempt:
         """See EpochWriter.begin_attempt. Raises also what Fence.check_may_write does."""
         self.fence.check_may_write(run, incarnation, version)
-        return self._writer.begin_attempt(attempt)
+        return self._writer.begin_attempt(attempt, replaces)
 
     async def add_rows(self, attempt: StagedAttempt, decode: Decode) -> None:
         await self._writer.add_rows(attempt, decode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -44,6 +44,12 @@ class Backend(Protocol):
     async def advance(self) -> None:
         """To the next epoch, from which on sensor-0 has 0.5."""
 
+    async def stage(self, values: Mapping[str, float | None]) -> None:
+        """What the next epoch is to put and delete: not committed, and in place of what was staged before."""
+
+    async def commit_staged(self) -> None:
+        """To the epoch that is staged."""
+
     async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
         """The state is made anew, with another descriptor and one key."""
 
@@ -65,6 +71,14 @@ class Fake:
         self._state.commit()
         self._state.put("sensor-0", row(0.5))
 
+    async def stage(self, values: Mapping[str, float | None]) -> None:
+        self._state.staged.clear()
+        for name, celsius in values.items():
+            self._state.stage(name, None if celsius is None else row(celsius))
+
+    async def commit_staged(self) -> None:
+        self._state.commit()
+
     async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
         self._server.host(renewed).put(key, stored)
 
@@ -85,6 +99,12 @@ class Real:
 
     async def advance(self) -> None:
         await self._server.commit({"sensor-0": row(0.5)})
+
+    async def stage(self, values: Mapping[str, float | None]) -> None:
+        await self._server.stage({name: None if of is None else row(of) for name, of in values.items()})
+
+    async def commit_staged(self) -> None:
+        await self._server.commit_staged()
 
     async def renew(self, renewed: StateDescriptor, key: int, stored: bytes) -> None:
         await self._server.own(renewed)
@@ -295,9 +315,65 @@ async def test_an_epoch_that_is_kept_is_read_by_its_number_by_every_call(served:
 
 
 async def test_consistency_levels_of_later_versions_are_refused_and_not_weakened(served: Served) -> None:
-    options = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST)
+    options = pb.ReadOptions(consistency=9)  # type: ignore[arg-type]  # a later one's
     error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options)))
     assert isinstance(error, errors.Unsupported)
+
+
+async def test_the_latest_has_what_is_staged_says_so_and_is_asked_for_alone(served: Served) -> None:
+    """By every call; other reads have what is committed, and so has this one of key groups without staged rows."""
+    latest = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST)
+    codec = StateCodec(descriptor())
+    alone = next(
+        name
+        for number in range(100)
+        if codec.storage_key(name := f"sensor-{number}")[:2]
+        not in {codec.storage_key(other)[:2] for other in ("sensor-0", "sensor-1", "new")}
+    )
+    names = ["sensor-0", "sensor-1", "new", alone]
+
+    async def found(options: pb.ReadOptions) -> list[tuple[bytes, int, int]]:
+        """Value, epoch and staged epoch of each key."""
+        many = (await served.stub.GetMany(pb.GetManyRequest(state=REF, keys=map(key, names), options=options))).answers
+        told = [(of.value, of.source.epoch, of.source.staged_epoch) for of in many]
+        for name, one in zip(names, told, strict=True):
+            answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key(name), options=options))).answer
+            assert (answer.value, answer.source.epoch, answer.source.staged_epoch) == one
+        stored = [codec.storage_key(name) for name in names]
+        for frame in (
+            pb.LookupRequest(frame=1, state=REF, storage_keys=stored, topic_id="topic-1", options=options),
+            pb.LookupRequest(frame=1, state=REF, keys=map(key, names), options=options),
+        ):
+            (response,) = await served.lookup(frame)
+            sources = [response.sources[of] for of in response.source_of or [0] * len(names)]
+            assert [
+                (value, of.epoch, of.staged_epoch) for value, of in zip(response.values, sources, strict=True)
+            ] == told
+        return told
+
+    committed = await found(pb.ReadOptions())
+    assert await found(latest) == committed
+    await served.backend.stage({"sensor-0": 0.5, "sensor-1": None, "new": 1.5})
+    assert await found(pb.ReadOptions()) == committed
+    staged = [(row(0.5), 1, 2), (b"", 1, 2), (row(1.5), 1, 2)]
+    assert await found(latest) == [*staged, committed[3]]
+    await served.backend.stage({"sensor-0": 0.75})  # staged again, with other rows
+    assert (await found(latest))[0] == (row(0.75), 1, 2)
+    await served.backend.commit_staged()
+    assert (
+        await found(latest)
+        == await found(pb.ReadOptions())
+        == [(row(0.75), 2, 0), *((value, 2, 0) for value, _, _ in committed[1:])]
+    )
+    for contradiction in ({"as_of_epoch": 1}, {"stale": pb.STALE_ALWAYS}):
+        options = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST, **contradiction)  # type: ignore[arg-type]  # each its own
+        error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("new"), options=options)))
+        assert isinstance(error, errors.MalformedRequest)
+    # It holds an epoch once that is committed.
+    await served.backend.stage({"sensor-0": 1.0})
+    options = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST, min_epoch=3)
+    asked = served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-0"), options=options), timeout=0.5)
+    assert isinstance(await refusal(asked), errors.EpochNotReached)
 
 
 async def test_one_epoch_for_all_keys_is_what_a_proxy_sees_to_and_a_server_does_not_pretend_to(served: Served) -> None:

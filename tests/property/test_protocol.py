@@ -114,6 +114,8 @@ class Protocol(RuleBasedStateMachine):
         if all(server.servicer is None or server.cut_off for server in world.servers.values()):
             world.servers["a"].start()
         self.expect(plan)
+        # Before the first of each: some of the rows are staged then, or all of them.
+        world.meanwhile = {(name, of): self.the_latest for name in self.servers for of in ("Stage", "Commit")}
         try:
             result = world.run_epoch(self.done, self.batches[self.done], replace=self.replace, strict=True)
         except (DriverDiedError, KeyholeError):
@@ -274,6 +276,25 @@ class Protocol(RuleBasedStateMachine):
                     found = {name: value for name, value in zip(names, rows, strict=True) if value is not None}
                     assert source.epoch == epoch
                     assert found == self.of(epoch, group), f"asked for epoch {epoch}, and got another"
+
+    def the_latest(self) -> None:
+        """What is staged, merged as it will be committed, of whole key groups: on the owner alone, and never twice."""
+        for group, names in KEYS.items():
+            for table in [table for server in self.world.servers.values() for table in server.tables.values()]:
+                with contextlib.suppress(NotOwner, NotReady):
+                    (committed,) = table.lookup(names).sources
+                    answers = table.lookup(names, ReadBounds(latest=True))
+                    (source,) = answers.sources
+                    found = {name: value for name, value in zip(names, answers.rows, strict=True) if value is not None}
+                    assert source.epoch == committed.epoch
+                    assert not source.staged_epoch or source.epoch < source.staged_epoch < len(self.history)
+                    assert not source.staged_epoch or (source.role == state_pb2.ROLE_OWNER and not source.unconfirmed)
+                    self.is_the_latest(group, source, found)
+
+    def is_the_latest(self, group: int, source: state_pb2.Source, found: CONTENT) -> None:
+        """`found`: what there is of all of its keys."""
+        epoch = source.staged_epoch or source.epoch
+        assert found == self.of(epoch, group), f"not the whole of epoch {epoch}"
 
     def answers(
         self, names: Sequence[bytes], min_epoch: int = 0, as_of: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hypothesis import settings
@@ -173,6 +173,32 @@ class KindsProtocol(Protocol):
     def who_watches_has_all(self, watched: WatchedGroup) -> None:
         """What has expired it may still have."""
 
+    def the_latest(self) -> None:
+        """Key by key, by the names that its entries may have; the model says what the epoch would make of them now."""
+        self.the_changelog_is_the_epochs_one_after_the_other()
+        for group in range(KEY_GROUPS):
+            keys = list(map(self.world.codec.prefix, NAMES[group]))
+            names = [key + name for key in keys for name in self.names()]
+            for table in [table for server in self.world.servers.values() for table in server.tables.values()]:
+                with contextlib.suppress(NotOwner, NotReady):
+                    answers = table.lookup(names, ReadBounds(latest=True))
+                    (source,) = answers.sources
+                    now = Moment(self.world.clock.now_ms(), source.watermark_ms)
+                    state = self.at(group, source.epoch).state
+                    if source.staged_epoch:
+                        rows = self.of_batch(source.staged_epoch, group)
+                        state = self.model.apply(state, rows, source.staged_epoch, now)
+                    read = iter(answers.rows)
+                    found = {key: [(name, row) for name in self.names() if (row := next(read))] for key in keys}
+                    shown = {key: tuple(entries) for key, entries in found.items() if entries}
+                    assert self.without_positions(shown) == self.model.shown(state, now), (
+                        f"not the latest of epoch {source.epoch}"
+                    )
+
+    def names(self) -> Sequence[bytes]:
+        """By which the entries of a key are looked up, in their order."""
+        return [b""]
+
     def scans(self, group: int, as_of: int = 0) -> Iterator[tuple[Source, Shown]]:
         """All that every copy of a key group shows."""
         for server in self.world.servers.values():
@@ -230,6 +256,9 @@ class MapProtocol(KindsProtocol):
         for name, n in entries.items():
             yield prefix + encode_integer(name, 4), None if n is None else row(n)
 
+    def names(self) -> Sequence[bytes]:
+        return [encode_integer(name, 4) for name in range(3)]
+
 
 class OrderedMapProtocol(KindsProtocol):
     """Entries, their deletions, and what clears keys have an order, and are remembered for a while."""
@@ -246,6 +275,9 @@ class OrderedMapProtocol(KindsProtocol):
             yield prefix, deletion(clears)
         for name, (deletes, n) in entries.items():
             yield prefix + encode_integer(name, 4), deletion(n) if deletes else row(n)
+
+    def names(self) -> Sequence[bytes]:
+        return [encode_integer(name, 4) for name in range(3)]
 
 
 class ExpiringSumsProtocol(MapProtocol):
@@ -268,6 +300,9 @@ class ListProtocol(KindsProtocol):
             yield prefix, None
         for at, n in enumerate(elements):
             yield prefix + encode_integer(at, 8), row(n)
+
+    def names(self) -> Sequence[bytes]:
+        return [encode_integer(at, 8) for at in range(4 * len(self.batches) + 4)]
 
 
 class ExpiringListProtocol(ListProtocol):

@@ -118,6 +118,7 @@ def test_an_answer_is_kept_until_the_next_epoch_is_due_and_no_longer_than_the_re
     assert _seconds(now_ms=NOW_MS - 5_000) == 10
     # Not what another copy may know better, and not where something comes or goes at any time.
     assert _seconds(stale=pb.STALE_NEVER) == 0
+    assert _seconds(consistency=pb.CONSISTENCY_LATEST) == 0
     assert _seconds(source={"unconfirmed": True}) == 0
     assert _seconds(source={"lag_epochs": 1}) == 0
     assert _seconds(source={"role": state_pb2.ROLE_STANDBY}) == 0

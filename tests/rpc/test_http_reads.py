@@ -101,6 +101,7 @@ async def test_an_answer_says_who_answered_and_as_of_when(served: Served) -> Non
         "watermark": None,
         "as_of": "2023-11-14T22:13:20.123000+00:00",
         "lag_epochs": 0,
+        "staged_epoch": None,
         "unconfirmed": True,
         "generation": 1,
         "assignment_version": 1,

@@ -90,9 +90,11 @@ class Hosted:
         await self.open(generation, f"grant-{generation}")
         assert await self.assign(complete=complete)
 
-    async def stage(self, epoch: int, rows: Mapping[bytes, bytes | None], round_: int = 0) -> list[GroupReceipt]:
+    async def stage(
+        self, epoch: int, rows: Mapping[bytes, bytes | None], round_: int = 0, *, replaces: bool | None = False
+    ) -> list[GroupReceipt]:
         name = Attempt("counts", epoch, round_, 0, epoch * 100 + round_)
-        attempt = self.host.begin_attempt(self.run, INCARNATION, self.version, name)
+        attempt = self.host.begin_attempt(self.run, INCARNATION, self.version, name, replaces)
         await self.host.add_rows(attempt, lambda: (list(rows), list(rows.values())))
         return await self.host.stage(name, attempt, self.run)
 
@@ -113,7 +115,7 @@ class Hosted:
         self, epoch: int, rows: Mapping[bytes, bytes | None], *, replace: bool = False
     ) -> list[GroupCommitted]:
         """Stage and commit."""
-        return await self.commit(epoch, await self.stage(epoch, rows), replace=replace)
+        return await self.commit(epoch, await self.stage(epoch, rows, replaces=replace), replace=replace)
 
     def read(self, *keys: bytes) -> list[bytes | None]:
         return list(self.table.lookup(keys).rows)

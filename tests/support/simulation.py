@@ -38,7 +38,7 @@ from keyhole.protocol.failpoints import NoObserver, Step
 from keyhole.protocol.membership import Sighting
 from keyhole.protocol.receipts import PartitionReceipt, ServerReceipt, StageOrder, Target
 from keyhole.protocol.replacement import Patience
-from keyhole.rpc.convert_writes import receipt_from_proto, run_to_proto
+from keyhole.rpc.convert_writes import effect_to_proto, receipt_from_proto, run_to_proto
 from keyhole.stores.base import StoreEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog, MemoryKafka, NextCommit
@@ -465,6 +465,7 @@ class World:
                 round=order.round,
                 partition=partition,
                 attempt_id=attempt,
+                effect=effect_to_proto(order.replaces(self.descriptor.state)),
             )
             try:
                 answer: pb.StageResponse = self.deliver(target.server, "Stage", (header, ipc(its)))

@@ -63,6 +63,8 @@ class Speaker:
         self._credentials = credentials
         self.version = 0
         self.epoch = 0
+        self._rounds = 0
+        self._staged: Sequence[pb.KeyGroupReceipt] = ()
 
     async def take(self, descriptor: StateDescriptor, owned: Sequence[int] = (), followed: Sequence[int] = ()) -> None:
         """Gives the server these key groups of the state, and no others of its query."""
@@ -99,39 +101,58 @@ class Speaker:
 
     async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
         """One epoch, committed at 1,000 ms times its number."""
+        await self.commit_encoded(self._encoded(rows), watermark_ms)
+
+    def _encoded(self, rows: Mapping[Any, bytes | None]) -> pa.RecordBatch:
         codec = StateCodec(self.descriptor)
         keys = pa.array([codec.storage_key(key) for key in rows], pa.binary())
-        batch = pa.record_batch({STORAGE_KEY: keys, VALUE: pa.array(list(rows.values()), pa.binary())})
-        await self.commit_encoded(batch, watermark_ms)
+        return pa.record_batch({STORAGE_KEY: keys, VALUE: pa.array(list(rows.values()), pa.binary())})
 
     async def commit_encoded(self, batch: pa.RecordBatch, watermark_ms: int = 0) -> None:
         """The same with rows as keyhole.encoding.columnar.encode makes them."""
-        self.epoch += 1
-        state = self.descriptor.state
-        run = run_to_proto(self.run)
+        await self._commit(await self._stage(batch), watermark_ms)
+
+    async def stage(self, rows: Mapping[Any, bytes | None]) -> None:
+        """The rows of the next epoch; None deletes. What was staged of it before is dropped."""
+        self._staged = await self._stage(self._encoded(rows))
+
+    async def commit_staged(self) -> None:
+        """Commits what was staged last."""
+        await self._commit(self._staged)
+
+    async def _stage(self, batch: pa.RecordBatch) -> Sequence[pb.KeyGroupReceipt]:
+        self._rounds += 1
         header = pb.StageHeader(
-            run=run,
+            run=run_to_proto(self.run),
             incarnation=self._target.incarnation,
             assignment_version=self.version,
-            state=state,
-            epoch=self.epoch,
-            attempt_id=self.epoch,
+            state=self.descriptor.state,
+            epoch=self.epoch + 1,
+            round=self._rounds,
+            attempt_id=self._rounds,
+            effect=pb.STAGE_EFFECT_MERGES,
         )
         async with channels.aio_channel(self._address(), self._credentials) as channel:
             stub = state_server_pb2_grpc.StateServerStub(channel)
             rows_in_chunks = [pb.StageRequest(chunk=ipc_stream(chunk)) for chunk in chunks(batch)]
             staged = await stub.Stage(iter([pb.StageRequest(header=header), *rows_in_chunks]))
-            part = pb.StateCommit(
-                state=state,
-                winners=[pb.Winner(partition=0, attempt_id=self.epoch)],
-                receipts=staged.receipts,
-            )
-            await stub.Commit(
+        return list(staged.receipts)
+
+    async def _commit(self, receipts: Sequence[pb.KeyGroupReceipt], watermark_ms: int = 0) -> None:
+        self.epoch += 1
+        part = pb.StateCommit(
+            state=self.descriptor.state,
+            winners=[pb.Winner(partition=0, attempt_id=self._rounds)],
+            receipts=receipts,
+        )
+        async with channels.aio_channel(self._address(), self._credentials) as channel:
+            await state_server_pb2_grpc.StateServerStub(channel).Commit(
                 pb.CommitRequest(
-                    run=run,
+                    run=run_to_proto(self.run),
                     incarnation=self._target.incarnation,
                     assignment_version=self.version,
                     epoch=self.epoch,
+                    round=self._rounds,
                     states=[part],
                     commit_time_ms=1000 * self.epoch,
                     watermark_ms=watermark_ms,
@@ -239,6 +260,14 @@ class RunningServer:
     async def commit_encoded(self, batch: pa.RecordBatch) -> None:
         """See Speaker.commit_encoded."""
         await self._speaker.commit_encoded(batch)
+
+    async def stage(self, rows: Mapping[Any, bytes | None]) -> None:
+        """See Speaker.stage."""
+        await self._speaker.stage(rows)
+
+    async def commit_staged(self) -> None:
+        """See Speaker.commit_staged."""
+        await self._speaker.commit_staged()
 
     async def retire(self) -> list[str]:
         """See Speaker.retire."""

@@ -130,9 +130,10 @@ def test_the_times_of_a_source_are_those_of_its_milliseconds() -> None:
         assignment_version=3,
         unconfirmed=True,
         lag_epochs=4,
+        staged_epoch=8,
     )
     time = datetime(2024, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)
-    source = Source("a", Role.OWNER, 7, time, None, 2, 3, unconfirmed=True, as_of=None, lag_epochs=4)
+    source = Source("a", Role.OWNER, 7, time, None, 2, 3, unconfirmed=True, as_of=None, lag_epochs=4, staged_epoch=8)
     assert convert.source_from_proto(message) == source
 
 

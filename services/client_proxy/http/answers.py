@@ -37,6 +37,7 @@ def source_json(message: state_pb2.Source, now: datetime) -> dict[str, Any]:
         "as_of": _moment(source.as_of),
         "staleness_seconds": staleness,
         "lag_epochs": source.lag_epochs,
+        "staged_epoch": source.staged_epoch or None,
         "unconfirmed": source.unconfirmed,
         "generation": source.generation,
         "assignment_version": source.assignment_version,

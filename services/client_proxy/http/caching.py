@@ -78,6 +78,7 @@ def tag_of(descriptor: StateDescriptor, key: pb.Key, answer: pb.Answer, *, integ
         source.role,
         source.unconfirmed,
         source.lag_epochs,
+        source.staged_epoch,
     )
     digest = hashlib.blake2b(repr(told).encode(), digest_size=15).digest()
     return base64.urlsafe_b64encode(digest).decode()
@@ -89,7 +90,7 @@ def fresh_seconds(
     """For so long the answer is as good as a new one: until the next epoch is due, and within the reader's bounds.
 
     0: it must be asked for again. So it is of a copy that lacks something, where the reader wants the confirmed owner
-    alone, and where updates come, or rows expire, at any time.
+    alone or the latest, and where updates come, or rows expire, at any time.
 
     Args:
         pace: How far apart the state's epochs are, in seconds; None: not known.
@@ -98,7 +99,7 @@ def fresh_seconds(
     bounds = bounds_from_proto(options)
     lacks = source.unconfirmed or source.lag_epochs or source.role != state_pb2.ROLE_OWNER
     at_any_time = descriptor.updates_topic_id or descriptor.ttl_ms
-    if pace is None or at_any_time or lacks or bounds.stale is Stale.NEVER:
+    if pace is None or at_any_time or lacks or bounds.stale is Stale.NEVER or bounds.latest:
         return 0
     # By two clocks: the driver's may be ahead.
     left_ms = min(pace * 1000, MOST_SECONDS * 1000, source.commit_time_ms + pace * 1000 - now_ms)

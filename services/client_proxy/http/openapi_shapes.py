@@ -35,6 +35,7 @@ def source(epoch: int = 7) -> _Json:
         "as_of": "2026-11-21T10:00:04.250000+00:00",
         "staleness_seconds": 0.4,
         "lag_epochs": 0,
+        "staged_epoch": None,
         "unconfirmed": False,
         "generation": 1,
         "assignment_version": 1,
@@ -116,6 +117,11 @@ SCHEMAS: _Json = {
         as_of=_MOMENT_OR_NULL | {"description": "It holds all that was complete then; null: not known."},
         staleness_seconds={"type": ["number", "null"], "minimum": 0, "description": "How long ago as_of was."},
         lag_epochs=_WHOLE | {"description": "How many epochs the copy lacks, as far as it knows."},
+        staged_epoch={
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "description": "Of consistency=latest: it also holds what is staged of this epoch. Null: all is committed.",
+        },
         unconfirmed={"type": "boolean", "description": "A newer epoch may exist."},
         generation=_WHOLE,
         assignment_version=_WHOLE,
@@ -283,8 +289,9 @@ PARAMETERS: _Json = {
         _parameter(
             "consistency",
             "query",
-            "snapshot: all keys of the request are read as of one and the same epoch, whichever servers have them.",
-            {"type": "string", "enum": ["committed", "snapshot"], "default": "committed"},
+            "latest: also what is staged and not committed; without as_of and stale=always, and not of a scan. "
+            "snapshot: all keys of :batchGet as of one and the same epoch, whichever servers have them.",
+            {"type": "string", "enum": ["committed", "latest", "snapshot"], "default": "committed"},
         ),
         _parameter(
             "as_of",

@@ -20,7 +20,7 @@ from keyhole.model.aggregates import AskedAggregate, checked_aggregates
 from keyhole.model.read import Stale
 from keyhole.model.selection import Selection, selection
 from keyhole.model.state import KeyColumn
-from keyhole.rpc.convert import bounds_to_proto, key_to_proto
+from keyhole.rpc.convert import bounds_from_proto, bounds_to_proto, key_to_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.rpc.scan_requests import check_has_entries
 from keyhole.v1 import query_pb2 as pb
@@ -38,7 +38,8 @@ _ALL_KEYS = (_AFTER, _ORDERED, _PREFIX, *_MAP_BOUNDS)
 _RANGE = ("from", "to", _PREFIX, *_MAP_BOUNDS)
 _MAP_KEY = "map_key"
 _CONSISTENCY = "consistency"
-_CONSISTENCIES = {"committed": pb.CONSISTENCY_COMMITTED, "snapshot": pb.CONSISTENCY_SNAPSHOT}
+_OF_ONE = {"committed": pb.CONSISTENCY_COMMITTED, "latest": pb.CONSISTENCY_LATEST}
+_OF_MANY = {**_OF_ONE, "snapshot": pb.CONSISTENCY_SNAPSHOT}
 _MOST_NUMBER = (1 << 63) - 1
 
 
@@ -87,7 +88,8 @@ def parameters(
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
     scan = (*_SCAN, *_SELECT)
-    own = (*scan, _MAP_KEY) if one_key else (*scan, *_ALL_KEYS) if all_keys else (_CONSISTENCY,) if many else ()
+    of_one = (*scan, _MAP_KEY, _CONSISTENCY)
+    own = of_one if one_key else (*scan, *_ALL_KEYS) if all_keys else (_CONSISTENCY,) if many else ()
     known = (*_READ, *((_OF, *_RANGE, *_SELECT) if figures else own))
     given: dict[str, str] = {}
     several: dict[str, list[str]] = {_WHERE: [], _OF: []}
@@ -112,9 +114,11 @@ def parameters(
     if (wanted := bounds_to_proto(bounds)) is not None:
         options.MergeFrom(wanted)
     consistency = given.get(_CONSISTENCY, "committed")
-    if consistency not in _CONSISTENCIES:
-        raise MalformedRequest(f"the query parameter consistency is neither {' nor '.join(_CONSISTENCIES)}")
-    options.consistency = _CONSISTENCIES[consistency]
+    levels = _OF_MANY if many else _OF_ONE
+    if consistency not in levels:
+        raise MalformedRequest(f"the query parameter consistency is neither {' nor '.join(levels)}")
+    options.consistency = levels[consistency]
+    bounds_from_proto(options)  # they may contradict each other
     integers = given.get("integers", "number")
     if integers not in ("number", "text"):
         raise MalformedRequest("the query parameter integers is neither number nor text")

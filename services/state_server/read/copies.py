@@ -20,6 +20,7 @@ from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.indexed_scans import FoundEntries, IndexedScan
 from services.state_server.read.kept_epochs import KeptEpoch, KeptEpochs
 from services.state_server.read.map_ranges import entries_of_map_keys
+from services.state_server.read.staged_over import StagedOver
 from services.state_server.read.standing import Standing, as_of_its_epoch
 
 Show = Callable[[EpochStamp], Visible]
@@ -62,6 +63,7 @@ class Copy:
         standing: Of all of them but those that were published apart.
         whole: These are all that the state has.
         kept: The epochs before the one that is published which can be read by their number.
+        staged: What is staged of the key groups, for reads of the latest; None: nothing can be.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Copy:
         self.groups: frozenset[int] = frozenset()
         self.standing = Standing()
         self.whole = False
+        self.staged: StagedOver | None = None
         self._key_groups = key_groups
         self._make_source = source
         self._moment = moment
@@ -193,6 +196,7 @@ class Copy:
         Raises:
             Unconfirmed, EpochNotReached, TooStale: See BoundsCheck.check.
             EpochNotReached, EpochGone: See `_as_of`.
+            ValueMismatch: What is staged can't be merged with what is stored; asked for the latest alone.
         """
         assert self._snapshot is not None
         if bounds.as_of:
@@ -204,6 +208,8 @@ class Copy:
         standings = self._standings(keys)
         self._bounds.check(keys, standings, bounds)
         rows, large = self._snapshot.get_first(keys, most_bytes)
+        if bounds.latest and self.staged is not None:
+            return self._latest(keys, rows, show, self.staged)
         if len(standings) > 1:
             standings = standings[: len(rows)]
         distinct = list(dict.fromkeys(standings)) if len(standings) > 1 else standings
@@ -216,6 +222,35 @@ class Copy:
             shown = [show(standing.stamp) for standing in distinct]
             rows = [None if row is None else shown[i].row(row) for row, i in zip(rows, source_of, strict=True)]
         return CopyAnswers(rows, [self._make_source(standing) for standing in distinct], source_of, large)
+
+    def _latest(
+        self, keys: Sequence[bytes], rows: list[bytes | None], show: Show | None, staged: StagedOver
+    ) -> CopyAnswers:
+        """Rows by storage key, as they would be if what is staged were committed now.
+
+        Args:
+            rows: What is stored of the first keys.
+        """
+        assert self._snapshot is not None
+        places: dict[bytes, list[int]] = {}
+        for place in range(len(rows)):
+            places.setdefault(keys[place][:GROUP_BYTES], []).append(place)
+        source_of = [0] * len(rows)
+        known: dict[tuple[Standing, int], int] = {}
+        for prefix, of in places.items():
+            standing = self._apart.get(prefix, self.standing)
+            entries = [rows[place] for place in of]
+            epoch, over = staged.over(prefix, [keys[place] for place in of], entries, self._snapshot, standing.stamp)
+            shown = over if show is None else show(standing.stamp).rows(over)
+            index = known.setdefault((standing, epoch), len(known))
+            for place, row in zip(of, shown, strict=True):
+                rows[place], source_of[place] = row, index
+        sources = []
+        for standing, epoch in known:
+            source = self._make_source(standing)
+            source.staged_epoch = epoch
+            sources.append(source)
+        return CopyAnswers(rows, sources, source_of, large=True)
 
     def scan(
         self,

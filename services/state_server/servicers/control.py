@@ -14,7 +14,13 @@ from keyhole.errors import MalformedRequest
 from keyhole.protocol.failpoints import Step
 from keyhole.rpc.convert import descriptor_from_proto
 from keyhole.rpc.convert_stamps import complete_stamp, written_stamp
-from keyhole.rpc.convert_writes import base_to_proto, receipt_from_proto, receipt_to_proto, run_from_proto
+from keyhole.rpc.convert_writes import (
+    base_to_proto,
+    receipt_from_proto,
+    receipt_to_proto,
+    replaces_from_proto,
+    run_from_proto,
+)
 from keyhole.rpc.version import check
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -83,7 +89,8 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         host = self._registry.host(run)
         name = Attempt(header.state, header.epoch, header.round, header.partition, header.attempt_id)
         self._settings.observer.reached(Step.SERVER_BEFORE_STAGE, header.epoch)
-        attempt = host.begin_attempt(run, header.incarnation, header.assignment_version, name)
+        replaces = replaces_from_proto(header.effect)
+        attempt = host.begin_attempt(run, header.incarnation, header.assignment_version, name, replaces)
         kept = False
         try:
             async for request in requests:

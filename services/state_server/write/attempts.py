@@ -1,6 +1,6 @@
 """Which task attempts of a query have rows on this server: those whose rows arrive, and those that are staged whole.
 
-Event loop only; the rows of an attempt belong to the host's thread (staged.py).
+Event loop only; the rows of an attempt belong to the host's thread (staged.py), and don't change once it is whole.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from keyhole.errors import StageLost
-from services.state_server.write.staged import StagedAttempt
+from services.state_server.write.staged import StagedAttempt, StagedGroup
 
 
 class Attempt(NamedTuple):
@@ -20,6 +20,14 @@ class Attempt(NamedTuple):
     round: int
     partition: int
     attempt_id: int
+
+
+class StagedPart(NamedTuple):
+    """The rows of an epoch of one key group, and whose they are."""
+
+    epoch: int
+    attempt: StagedAttempt
+    rows: StagedGroup
 
 
 class RoundAttempts:
@@ -33,6 +41,8 @@ class RoundAttempts:
         self._close = close
         self._arriving: set[StagedAttempt] = set()
         self._staged: dict[Attempt, StagedAttempt] = {}
+        # By state and key group; None: it is made anew when it is asked for.
+        self._by_group: dict[tuple[str, bytes], StagedPart] | None = None
 
     def names(self) -> list[Attempt]:
         """The attempts that are staged whole."""
@@ -41,6 +51,19 @@ class RoundAttempts:
     def held(self) -> list[StagedAttempt]:
         """Those that arrive and those that are staged whole: all that take memory."""
         return [*self._arriving, *self._staged.values()]
+
+    def part(self, state: str, prefix: bytes) -> StagedPart | None:
+        """What is staged of a key group, by its prefix: all its rows, as one partition has them. None: nothing is.
+
+        Of several attempts of that partition, those of the last one: which of them will be committed is not known yet.
+        """
+        if self._by_group is None:
+            self._by_group = {
+                (name.state, group): StagedPart(name.epoch, attempt, rows)
+                for name, attempt in self._staged.items()
+                for group, rows in attempt.groups.items()
+            }
+        return self._by_group.get((state, prefix))
 
     def begin(self, name: Attempt, make: Callable[[], StagedAttempt]) -> StagedAttempt:
         """One whose rows arrive from now on.
@@ -63,6 +86,7 @@ class RoundAttempts:
         self._arriving.discard(attempt)
         self._drop(lambda other: (other.epoch, other.round) < (name.epoch, name.round))
         self._staged[name] = attempt
+        self._by_group = None
 
     def discard(self, attempt: StagedAttempt) -> None:
         """It did not come to its end."""
@@ -96,3 +120,4 @@ class RoundAttempts:
     def _drop(self, which: Callable[[Attempt], bool]) -> None:
         for name in [name for name in self._staged if which(name)]:
             self._close(self._staged.pop(name))
+            self._by_group = None

@@ -23,6 +23,7 @@ from services.state_server.write.commit import EpochToCommit, GroupCommitted, co
 from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
 from services.state_server.write.merging import CommitContext
+from services.state_server.write.open_epoch import OpenEpoch
 from services.state_server.write.query_states import PublishedView, QueryStates
 from services.state_server.write.staged import StagedAttempt
 
@@ -62,6 +63,11 @@ class EpochWriter:
         self._thread = thread
         self._settings = settings
         self._committing: set[asyncio.Future[list[GroupCommitted]]] = set()
+        states.on_open(self._show_staged)
+
+    def _show_staged(self, state: StateReplica) -> None:
+        if state.applied is None:  # else no epochs come
+            state.table.owned.staged = OpenEpoch(state.table, self.attempts, self._lease)
 
     async def read_base(self, state: str, context: CommitContext, keys: Sequence[bytes]) -> list[Base | None]:
         """The accumulators of an aggregating state before the epoch; None: the key had none.
@@ -74,8 +80,11 @@ class EpochWriter:
         """
         return await self._thread.call(read_bases, self._states.state(state), context, keys)
 
-    def begin_attempt(self, attempt: Attempt) -> StagedAttempt:
+    def begin_attempt(self, attempt: Attempt, replaces: bool | None = None) -> StagedAttempt:
         """Room for one task attempt's rows, not yet among what is staged (see `stage`).
+
+        Args:
+            replaces: See StagedAttempt.
 
         Raises:
             NotOwner: Nothing of the state is here.
@@ -86,7 +95,7 @@ class EpochWriter:
         name = f"{self._application}/{attempt.state}"
         groups, room = state.descriptor.key_groups, self._settings.room
         return self.attempts.begin(
-            attempt, lambda: StagedAttempt(name, groups, state.store.max_key_bytes, state.merge, room)
+            attempt, lambda: StagedAttempt(name, groups, state.store.max_key_bytes, state.merge, room, replaces)
         )
 
     def _state(self, name: str) -> StateReplica:

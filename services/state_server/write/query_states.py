@@ -77,11 +77,16 @@ class QueryStates:
         self._thread = thread
         self._settings = settings
         self._indexes = IndexBuilding(thread, settings.clock)
+        self._opened: Callable[[StateReplica], None] = lambda state: None
         # Those that are in the log already.
         self._unusable: dict[str, StateDescriptor] = {}
         self._views_taken = 0
         # By state that is fed by updates: the last view's number and key groups. Host thread only.
         self._applied: dict[str, tuple[StateReplica, int, frozenset[int]]] = {}
+
+    def on_open(self, callback: Callable[[StateReplica], None]) -> None:
+        """Is called with each state that is opened from then on, before anybody reads it. Event loop."""
+        self._opened = callback
 
     @property
     def tables(self) -> list[Table]:
@@ -147,6 +152,7 @@ class QueryStates:
                 await self._thread.call(current.store.close)
             self._check_feeder(descriptor)
             state = await self._thread.call(open_state, self._application, descriptor, self._settings, self.lease)
+            self._opened(state)
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
             self._indexes.look(state)

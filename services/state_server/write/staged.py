@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
 from keyhole.protocol.receipts import GroupReceipt
-from services.state_server.write.merging import Merge, StoredValue
+from services.state_server.write.merging import Merge, StoredValue, StoredValues
 from services.state_server.write.spill import Extent, Spool, StagingRoom
 from services.state_server.write.ttl_gc import Written
 
@@ -25,7 +27,7 @@ class StagedGroup:
         spool: Where the others are; None: there are none.
     """
 
-    __slots__ = ("_extents", "_merge", "bytes", "checksum", "count", "rows", "spool")
+    __slots__ = ("_extents", "_merge", "_ordered", "bytes", "checksum", "count", "rows", "spool")
 
     def __init__(self, merge: Merge) -> None:
         self.rows: dict[bytes, StoredValue] = {}
@@ -35,6 +37,22 @@ class StagedGroup:
         self._merge = merge
         self.spool: Spool | None = None
         self._extents: list[Extent] = []
+        self._ordered: list[bytes] | None = None
+
+    def in_memory(self) -> StoredValues | None:
+        """All rows, merged by key; None: some of them are on disk. Of a whole attempt these rows don't change any more.
+
+        Any thread: `spill` says where rows are before it lets go of them.
+        """
+        rows = self.rows
+        return rows if self.spool is None else None
+
+    def under(self, rows: StoredValues, prefix: bytes) -> StoredValues:
+        """Those of `rows`, which `in_memory` has given, whose keys begin so. Event loop; sorts the keys once."""
+        if self._ordered is None:
+            self._ordered = sorted(rows)
+        from_there = itertools.islice(self._ordered, bisect.bisect_left(self._ordered, prefix), None)
+        return {key: rows[key] for key in itertools.takewhile(lambda key: key.startswith(prefix), from_there)}
 
     def spill(self, spool: Spool) -> None:
         """Moves the rows in memory to the end of the spool."""
@@ -67,13 +85,22 @@ class StagedAttempt:
         max_key_bytes: The store's limit.
         merge: What becomes of several rows of one key.
         room: None: as much memory as it takes.
+        replaces: Its rows are all that their key groups hold from then on, or else are merged with what these hold.
+            None: the task does not say, and nobody reads the rows before they are committed.
     """
 
     def __init__(
-        self, name: str, key_groups: int, max_key_bytes: int, merge: Merge, room: StagingRoom | None = None
+        self,
+        name: str,
+        key_groups: int,
+        max_key_bytes: int,
+        merge: Merge,
+        room: StagingRoom | None = None,
+        replaces: bool | None = None,
     ) -> None:
         self.groups: dict[bytes, StagedGroup] = {}
         self.memory_bytes = 0
+        self.replaces = replaces
         self._name = name
         self._key_groups = key_groups
         self._max_key_bytes = max_key_bytes

@@ -82,7 +82,7 @@ def read(options: argparse.Namespace) -> int:
         elif options.read == "describe":
             reads.describe(client, output, options.state)
         elif options.read == "get":
-            reads.get(client, output, options.state, options.keys, _bounds(options))
+            reads.get(client, output, options.state, options.keys, _bounds(options), latest=options.latest)
         elif options.read == "explain":
             from keyhole.cli import explain
 

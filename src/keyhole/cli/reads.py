@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
@@ -120,12 +120,23 @@ def codegen(client: Client, application: str, states: Sequence[str], language: s
     print(write(application, [found[state] for state in sorted(states or found)]), end="")
 
 
-def get(client: Client, output: OutputFormat, path: str, keys: Sequence[str], bounds: Bounds) -> None:
-    """The answers to some keys, in their order. An absent key is an answer."""
+def get(
+    client: Client, output: OutputFormat, path: str, keys: Sequence[str], bounds: Bounds, *, latest: bool = False
+) -> None:
+    """The answers to some keys, in their order. An absent key is an answer.
+
+    Args:
+        latest: Also what is staged and not committed.
+    """
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
-    answers = client.get_many(application, state, typed_keys(descriptor, path, keys), **bounds.options)
-    output.rows([_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)], path)
+    consistency: Literal["latest", "committed"] = "latest" if latest else "committed"
+    typed = typed_keys(descriptor, path, keys)
+    answers = client.get_many(application, state, typed, consistency=consistency, **bounds.options)
+    rows = [_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)]
+    if latest:
+        rows = [row | {"staged_epoch": of.source.staged_epoch or None} for row, of in zip(rows, answers, strict=True)]
+    output.rows(rows, path)
     if any(answer.epoch == 0 for answer in answers):
         output.before_the_first_epoch(path)
 

@@ -17,6 +17,7 @@ from keyhole.client.mirrors import AsyncMirror, Mirrored
 from keyhole.client.one_epoch import of_one_epoch, one_query
 from keyhole.client.options import (
     AggregateOptions,
+    GetOptions,
     Key,
     ManyOptions,
     MirrorOptions,
@@ -81,14 +82,14 @@ class AsyncClient(EventLoopCatalogue):
             used.
     """
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> asyncio.Future[Answer]:
         """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
 
         Not a coroutine: the lookup is under way once this returns, and the future is yours to await or gather.
 
         Args:
             key: One value, or a tuple of one per key column, then one per map key column.
-            options: stale, max_staleness, min_epoch, timeout: see ReadOptions.
+            options: stale, max_staleness, min_epoch, as_of, consistency, timeout: see GetOptions.
 
         Raises (through the future):
             UnknownApplication, UnknownState: The message names those that exist.
@@ -112,7 +113,7 @@ class AsyncClient(EventLoopCatalogue):
         connection = self._connection
         if connection is None or connection.loop is not running_loop() or forked.process.cut_off:
             connection = self._connected()
-        asked = asked_of(options, self._defaults) if options else self._defaults
+        asked = asked_of(options, self._defaults, GetOptions) if options else self._defaults
         alike = (application, state, asked)
         batch = connection.turn.get(alike) or connection.batch(alike)
         future: asyncio.Future[Answer] = connection.loop.create_future()
@@ -384,7 +385,7 @@ class AsyncClient(EventLoopCatalogue):
 
         Args:
             key: As for `get`.
-            options: As for `get`.
+            options: As for `get`, but for the consistency.
 
         Raises:
             UnknownApplication, UnknownState, KeyMismatch, NullKey: There is no such key.

@@ -47,14 +47,18 @@ def bounds_of(
     max_staleness: Duration | None,
     min_epoch: int | tuple[tuple[int, int], ...],
     as_of: int = 0,
+    *,
+    latest: bool = False,
 ) -> ReadBounds:
     """What an answer must meet, from the arguments of a read. Staleness counts in whole milliseconds, rounded up.
 
     Args:
         min_epoch: One, or pairs of key group and epoch.
+        latest: Also what is staged and not committed.
 
     Raises:
-        MalformedRequest: An unknown policy, a staleness of nothing or less, an epoch below 0; a bound beside `as_of`.
+        MalformedRequest: An unknown policy, a staleness of nothing or less, an epoch below 0; a bound beside `as_of`;
+            the latest, as of an epoch or of any copy.
     """
     try:
         policy = Stale(stale)
@@ -71,9 +75,14 @@ def bounds_of(
         raise MalformedRequest(f"as_of is {as_of!r}; epochs are whole numbers from 1 on")
     if as_of and (min_epoch or max_staleness is not None):
         raise MalformedRequest("as_of says of which epoch the answer is: leave min_epoch and max_staleness out")
-    if max_staleness is None:
-        return ReadBounds(least, policy, min_epochs=by_group, as_of=as_of)
-    staleness_ms = math.ceil(round(seconds_of("max_staleness", max_staleness) * 1000, 3))
-    if staleness_ms <= 0:
-        raise MalformedRequest(f"max_staleness is {max_staleness}; no answer can be that fresh, and None means any age")
-    return ReadBounds(least, policy, staleness_ms, by_group)
+    staleness_ms = 0
+    if max_staleness is not None:
+        staleness_ms = math.ceil(round(seconds_of("max_staleness", max_staleness) * 1000, 3))
+        if staleness_ms <= 0:
+            raise MalformedRequest(
+                f"max_staleness is {max_staleness}; no answer can be that fresh, and None means any age"
+            )
+    bounds = ReadBounds(least, policy, staleness_ms, by_group, as_of, latest)
+    if latest:
+        bounds.check_latest()
+    return bounds

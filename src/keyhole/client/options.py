@@ -40,12 +40,21 @@ class ReadOptions(TypedDict, total=False):
     """How long the read may take, in seconds or as a timedelta; None: as long as the client was made with."""
 
 
+class GetOptions(ReadOptions, total=False):
+    """What a read of one key may be asked for."""
+
+    consistency: Literal["committed", "latest"]
+    """"committed": as of the last epoch of its server, the default. "latest": also what is staged on the owner and not
+    committed, which may come to nothing; `Answer.committed` says whether that is so. Without `as_of` and
+    `stale="always"`."""
+
+
 class ManyOptions(ReadOptions, total=False):
     """What a read of many keys may be asked for."""
 
-    consistency: Literal["committed", "snapshot"]
+    consistency: Literal["committed", "snapshot", "latest"]
     """"committed": each key as of the last epoch of its server, the default. "snapshot": all keys of the call as of one
-    and the same epoch, whichever servers have them."""
+    and the same epoch, whichever servers have them. "latest": as of one key."""
 
 
 class SelectOptions(ReadOptions, total=False):
@@ -170,6 +179,7 @@ class RequestedRead(NamedTuple):
     min_epoch: int | tuple[tuple[int, int], ...]
     timeout: Duration
     as_of: int = 0
+    latest: bool = False
 
     def read(self) -> tuple[ReadBounds, float]:
         """The bounds, and the timeout in seconds.
@@ -177,7 +187,7 @@ class RequestedRead(NamedTuple):
         Raises:
             MalformedRequest: A policy, a bound or a timeout that there is not.
         """
-        bounds = bounds_of(self.stale, self.max_staleness, self.min_epoch, self.as_of)
+        bounds = bounds_of(self.stale, self.max_staleness, self.min_epoch, self.as_of, latest=self.latest)
         return bounds, seconds_of("timeout", self.timeout)
 
     def again(self, as_of: int, min_epoch: int, timeout: float) -> RequestedRead:
@@ -195,11 +205,8 @@ class RequestedRead(NamedTuple):
 
 
 def at_one_epoch(options: ManyOptions) -> bool:
-    """Whether all answers are to be as of one epoch. Raises MalformedRequest: a consistency that there is not."""
-    consistency = options.get("consistency", "committed")
-    if consistency not in ("committed", "snapshot"):
-        raise MalformedRequest(f"consistency is {consistency!r}; it must be one of committed, snapshot")
-    return consistency == "snapshot"
+    """Whether all answers are to be as of one epoch."""
+    return options.get("consistency") == "snapshot"
 
 
 def defaults(timeout: Duration) -> RequestedRead:
@@ -265,6 +272,7 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
 
     Raises:
         TypeError: An option that the method does not take; the message names it, and those that it takes.
+        MalformedRequest: A consistency that the method does not have.
     """
     if not options:
         return default
@@ -276,7 +284,17 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
         tuple(sorted(min_epoch.items())) if isinstance(min_epoch, Mapping) else min_epoch,
         default.timeout if timeout is None else timeout,
         options.get("as_of") or 0,
+        _is_latest(options, known),
     )
+
+
+def _is_latest(options: Mapping[str, Any], known: type[ReadOptions]) -> bool:
+    consistency = options.get("consistency", "committed")
+    levels = ("committed", "snapshot", "latest") if known is ManyOptions else ("committed", "latest")
+    if consistency not in levels:
+        one_key = ": a snapshot is of many keys, by get_many" if consistency == "snapshot" else ""
+        raise MalformedRequest(f"consistency is {consistency!r}; it must be one of {', '.join(levels)}{one_key}")
+    return bool(consistency == "latest")
 
 
 def _check_known(options: Iterable[str], known: type) -> None:

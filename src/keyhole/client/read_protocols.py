@@ -11,10 +11,10 @@ from keyhole.client.bounds import Duration
 from keyhole.client.mirrors import AsyncMirror, Mirror
 from keyhole.client.options import (
     AggregateOptions,
+    GetOptions,
     Key,
     ManyOptions,
     MirrorOptions,
-    ReadOptions,
     ScanAllOptions,
     ScanOptions,
     WatchingOptions,
@@ -34,7 +34,7 @@ from keyhole.model.state import StateDescriptor
 class AsyncReads(Protocol):
     """An AsyncClient's reads, or an AsyncSession's."""
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]: ...
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> asyncio.Future[Answer]: ...
 
     async def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
@@ -88,13 +88,13 @@ class StateWatches(Protocol):
 class Reads(Protocol):
     """A Client's reads, or a Session's."""
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer: ...
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Answer: ...
 
     def get_many(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]
     ) -> list[Answer]: ...
 
-    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]: ...
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Future[Answer]: ...
 
     def get_many_async(
         self, application: str, state: str, keys: Iterable[Key], **options: Unpack[ManyOptions]

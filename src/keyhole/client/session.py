@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar, Unpack, overload
 
 from keyhole.client.futures import then
-from keyhole.client.options import Key, ManyOptions, ReadOptions, ScanOptions
+from keyhole.client.options import GetOptions, Key, ManyOptions, ReadOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.session_epochs import Epochs, Seen, StateName
@@ -70,18 +70,18 @@ class AsyncSession:
         """One state, whose reads are this session's. See AsyncClient.state."""
         return AsyncState(self, self._client, path, value)
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> asyncio.Future[Answer]:
         """The value of one key, at the highest epoch seen or a later one. Raises as AsyncClient.get."""
         name = application, state
         if self._seen.needs_key_groups(name, options) and self._codecs.get(name) is None:
             return asyncio.ensure_future(self._get_described(name, key, options))
         return self._get(name, key, options)
 
-    async def _get_described(self, name: StateName, key: Key, options: ReadOptions) -> Answer:
+    async def _get_described(self, name: StateName, key: Key, options: GetOptions) -> Answer:
         await self._describe(name, options)
         return await self._get(name, key, options)
 
-    def _get(self, name: StateName, key: Key, options: ReadOptions) -> asyncio.Future[Answer]:
+    def _get(self, name: StateName, key: Key, options: GetOptions) -> asyncio.Future[Answer]:
         codec = self._codecs.get(name)
         self._seen.hold(name, options, (key,), codec)
         future = self._client.get(*name, key, **options)
@@ -157,7 +157,7 @@ class Session:
         """One state, whose reads are this session's. See Client.state."""
         return State(self, self._client, path, value)
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Answer:
         """The value of one key, at the highest epoch seen or a later one. Blocks. Raises as Client.get."""
         name = application, state
         codec = self._described(name, options)
@@ -178,7 +178,7 @@ class Session:
         answers = self._client.get_many(application, state, wanted, **options)
         return self._noted(name, _epochs(wanted, answers), answers)
 
-    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]:
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Future[Answer]:
         """As `get`, without waiting: see Client.get_async.
 
         Reads that are under way at the same time don't wait for each other: an answer holds what was seen before its

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration
 from keyhole.client.one_epoch import one_query
-from keyhole.client.options import AggregateOptions, Key, ManyOptions, ReadOptions, ScanAllOptions, ScanOptions
+from keyhole.client.options import AggregateOptions, GetOptions, Key, ManyOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.state_handles import AsyncState, State
@@ -106,6 +106,10 @@ class _OneEpoch(Generic[C]):
         """The options with the epoch. Raises MalformedRequest or Unsupported."""
         if options.get("as_of"):
             raise MalformedRequest(f"a snapshot is as of epoch {self.epoch}: leave as_of out")
+        if options.get("consistency") == "latest":
+            raise MalformedRequest(
+                f"a snapshot is as of epoch {self.epoch}, which is committed: read the latest by the client"
+            )
         self._descriptor(application, state)
         options["as_of"] = self.epoch
         return options
@@ -138,7 +142,7 @@ class AsyncStateSnapshot(_OneEpoch[AsyncStates]):
         """One of its states, whose reads are as of its epoch. See AsyncClient.state. Raises Unsupported: not its."""
         return AsyncState(self, self, self._path(path), value)
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> asyncio.Future[Answer]:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> asyncio.Future[Answer]:
         """The value of one key. Raises as AsyncClient.get, and EpochGone."""
         return self._client.get(application, state, key, **self._as_of(application, state, options))
 
@@ -193,7 +197,7 @@ class StateSnapshot(_OneEpoch[States]):
         """One of its states, whose reads are as of its epoch. See Client.state. Raises Unsupported: not its."""
         return State(self, self, self._path(path), value)
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Answer:
         """The value of one key. Blocks. Raises as Client.get, and EpochGone."""
         return self._client.get(application, state, key, **self._as_of(application, state, options))
 
@@ -203,7 +207,7 @@ class StateSnapshot(_OneEpoch[States]):
         """The values of many keys, in their order. Blocks. Raises as Client.get_many, and EpochGone."""
         return self._client.get_many(application, state, keys, **self._as_of(application, state, options))
 
-    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]:
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Future[Answer]:
         """As `get`, without waiting: see Client.get_async."""
         return self._client.get_async(application, state, key, **self._as_of(application, state, options))
 

@@ -17,10 +17,10 @@ from keyhole.client.futures import then
 from keyhole.client.mirrors import AsyncMirror, Mirror
 from keyhole.client.options import (
     AggregateOptions,
+    GetOptions,
     Key,
     ManyOptions,
     MirrorOptions,
-    ReadOptions,
     ScanAllOptions,
     ScanOptions,
     WatchingOptions,
@@ -79,7 +79,7 @@ class _Handle(Generic[T]):
         return state_table(self.path, self.known)
 
     def _parted(
-        self, key: Key, given: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+        self, key: Key, given: Mapping[str, Any], options: type[GetOptions] | type[ScanOptions]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Options, and columns of the key. Raises TypeError: the key is given by position, and columns are, too."""
         columns = {name: value for name, value in given.items() if name not in options.__annotations__}
@@ -99,7 +99,7 @@ class _Handle(Generic[T]):
             )
 
     def _key(
-        self, of: StateDescriptor, columns: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+        self, of: StateDescriptor, columns: Mapping[str, Any], options: type[GetOptions] | type[ScanOptions]
     ) -> tuple[Any, ...]:
         """The key whose columns are these: of a scan without the map key. Raises KeyMismatch."""
         wanted = [column.name for column in (*of.scan_key, *(() if options is ScanOptions else of.entry_key))]
@@ -135,7 +135,7 @@ class AsyncState(_Handle[T]):
         return self._described
 
     async def _asked(
-        self, key: Key, given: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+        self, key: Key, given: Mapping[str, Any], options: type[GetOptions] | type[ScanOptions]
     ) -> tuple[Key, dict[str, Any]]:
         """The key, and the options. The state is described first where the key is given by its columns."""
         others, columns = self._parted(key, given, options)
@@ -157,7 +157,7 @@ class AsyncState(_Handle[T]):
             TypeError: An option that there is not.
             KeyholeError: As AsyncClient.get.
         """
-        key, options = await self._asked(key, given, ReadOptions)
+        key, options = await self._asked(key, given, GetOptions)
         return self._typed.answer(await self._reads.get(self.application, self.name, key, **options))
 
     async def get_many(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> list[TypedAnswer[T]]:
@@ -266,7 +266,7 @@ class State(_Handle[T]):
         return self._described
 
     def _asked(
-        self, key: Key, given: Mapping[str, Any], options: type[ReadOptions] | type[ScanOptions]
+        self, key: Key, given: Mapping[str, Any], options: type[GetOptions] | type[ScanOptions]
     ) -> tuple[Key, dict[str, Any]]:
         """The same as AsyncState has it, but it blocks."""
         others, columns = self._parted(key, given, options)
@@ -276,7 +276,7 @@ class State(_Handle[T]):
 
     def get(self, key: Key = _NOT_GIVEN, /, **given: Any) -> TypedAnswer[T]:
         """The value of one key. Takes and raises what AsyncState.get does."""
-        key, options = self._asked(key, given, ReadOptions)
+        key, options = self._asked(key, given, GetOptions)
         return self._typed.answer(self._reads.get(self.application, self.name, key, **options))
 
     def get_many(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> list[TypedAnswer[T]]:
@@ -288,7 +288,7 @@ class State(_Handle[T]):
         """As `get`, without waiting: see Client.get_async. A key by its columns waits where nothing is known of the
         state yet: `describe` first.
         """
-        key, options = self._asked(key, given, ReadOptions)
+        key, options = self._asked(key, given, GetOptions)
         return then(self._reads.get_async(self.application, self.name, key, **options), self._typed.answer)
 
     def get_many_async(self, keys: Iterable[Key], **options: Unpack[ManyOptions]) -> Future[list[TypedAnswer[T]]]:

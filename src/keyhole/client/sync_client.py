@@ -12,6 +12,7 @@ from keyhole.client.explanation import Explanation
 from keyhole.client.mirrors import Mirror
 from keyhole.client.options import (
     AggregateOptions,
+    GetOptions,
     Key,
     ManyOptions,
     MirrorOptions,
@@ -60,14 +61,14 @@ class Client(ThreadClient):
             used.
     """
 
-    def get(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Answer:
+    def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Answer:
         """The value of one key, as of the last committed epoch; an absent key is an answer with `found` False.
 
         Blocks until the answer is there, or the timeout has passed.
 
         Args:
             key: One value, or a tuple of one per key column, then one per map key column.
-            options: stale, max_staleness, min_epoch, timeout: see ReadOptions.
+            options: stale, max_staleness, min_epoch, as_of, consistency, timeout: see GetOptions.
 
         Raises:
             KeyholeError: Those of AsyncClient.get.
@@ -96,7 +97,7 @@ class Client(ThreadClient):
         wanted = keys_of(keys)
         return self._run(lambda: self._client.get_many(application, state, wanted, **options))
 
-    def get_async(self, application: str, state: str, key: Key, **options: Unpack[ReadOptions]) -> Future[Answer]:
+    def get_async(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Future[Answer]:
         """The same as `get`, without waiting: the lookup is under way once this returns.
 
             first, second = client.get_async("shop", "totals", "c1"), client.get_async("shop", "totals", "c2")
@@ -313,7 +314,7 @@ class Client(ThreadClient):
         That the key has no answer is no error: the explanation has it.
 
         Args:
-            key, options: As for `get`.
+            key, options: As for `get`, but for the consistency.
 
         Raises:
             KeyholeError: As AsyncClient.explain.

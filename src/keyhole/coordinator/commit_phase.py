@@ -36,7 +36,7 @@ def commit_requests(
                 state_commit_to_proto(
                     plan.descriptor.state,
                     proceed.commits[target.server][plan.descriptor.state],
-                    plan.replace or order.empties,
+                    order.replaces(plan.descriptor.state),
                 )
                 for plan in batch.states
             ],

@@ -144,6 +144,7 @@ class Epoch:
             descriptors=dict(self._run.descriptors),
             credentials=self._config.credentials,
             empties=self._number == self._record.reset_epoch,
+            replaced=frozenset(plan.descriptor.state for plan in self._batch.states if plan.replace),
         )
 
     def _stage(self, order: StageOrder) -> Sequence[PartitionReceipt] | None:

@@ -14,7 +14,7 @@ from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.encoding.columnar import ipc_stream
 from keyhole.errors import ConflictError, KeyholeError, RequestError, ServerLost, TooLarge
 from keyhole.protocol.receipts import PartitionReceipt, ServerReceipt, StageOrder, Target
-from keyhole.rpc.convert_writes import receipt_from_proto, run_to_proto
+from keyhole.rpc.convert_writes import effect_to_proto, receipt_from_proto, run_to_proto
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import state_server_pb2, state_server_pb2_grpc
 
@@ -115,6 +115,7 @@ class _ServerStream:
             round=order.round,
             partition=partition,
             attempt_id=attempt_id,
+            effect=effect_to_proto(order.replaces(state)),
         )
         self._queue.put(state_server_pb2.StageRequest(header=header))
         stub = state_server_pb2_grpc.StateServerStub(connect(target.address))

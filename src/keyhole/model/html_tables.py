@@ -60,7 +60,8 @@ def _fields(value: Any) -> Mapping[str, Any]:
 def _told(source: Source) -> str:
     when = "" if source.commit_time is None else f", committed {source.commit_time:%Y-%m-%d %H:%M:%S} UTC"
     doubt = "; unconfirmed: a newer owner may exist" if source.unconfirmed else ""
-    return f"epoch {source.epoch}{when}, by {source.role} {source.server}{doubt}"
+    staged = f", with what is staged of epoch {source.staged_epoch}" if source.staged_epoch else ""
+    return f"epoch {source.epoch}{when}{staged}, by {source.role} {source.server}{doubt}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[Any]], caption: str) -> str:

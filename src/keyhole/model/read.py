@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from keyhole.errors import MalformedRequest
 from keyhole.model.html_tables import answer_table, entries_table
 
 
@@ -33,6 +34,7 @@ class ReadBounds(NamedTuple):
         max_staleness_ms: It holds all that was complete so many milliseconds ago; 0: no bound.
         min_epochs: By key group, ascending, where it is to hold a later one than `min_epoch`.
         as_of: It is as of this very epoch; 0: of the last one. The other bounds of epoch and age are empty then.
+        latest: It may hold, beyond that, what is staged and not committed. Without `as_of`, and not of any copy.
     """
 
     min_epoch: int = 0
@@ -40,6 +42,20 @@ class ReadBounds(NamedTuple):
     max_staleness_ms: int = 0
     min_epochs: tuple[tuple[int, int], ...] = ()
     as_of: int = 0
+    latest: bool = False
+
+    def check_latest(self) -> None:
+        """Whether they can be met, where the latest is asked for.
+
+        Raises:
+            MalformedRequest: It is to be of an epoch that is committed, or of any copy: what is staged, the owner has.
+        """
+        if self.as_of:
+            raise MalformedRequest(
+                "as_of asks for an epoch that is committed, and latest for what is not: leave one out"
+            )
+        if self.stale is Stale.ALWAYS:
+            raise MalformedRequest("latest asks for what is staged, which the owner alone has: leave stale=always out")
 
     def among(self, key_groups: Collection[int]) -> ReadBounds:
         """What they come to where all keys are of these key groups, at least one: with as few that are named as can be.
@@ -82,6 +98,8 @@ class Source(msgspec.Struct, frozen=True):
         unconfirmed: The owner has not heard of its coordinator for the lease time: a newer owner may exist.
         as_of: The answer holds all that was complete at this time, by the coordinator's clock; None: not known.
         lag_epochs: How many complete epochs this copy is known to lack; an owner lacks none.
+        staged_epoch: The answer also holds the rows of this epoch, which are staged and not committed: they may still
+            come to nothing. Only where a reader asks for the latest. 0: all of the answer is committed.
     """
 
     server: str
@@ -94,6 +112,7 @@ class Source(msgspec.Struct, frozen=True):
     unconfirmed: bool
     as_of: datetime | None = None
     lag_epochs: int = 0
+    staged_epoch: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -129,6 +148,11 @@ class Answer(msgspec.Struct, frozen=True):
     def commit_time(self) -> datetime | None:
         """When the epoch's commit was decided, UTC, by the driver's clock; None with epoch 0."""
         return self.source.commit_time
+
+    @property
+    def committed(self) -> bool:
+        """All of the answer is committed: always, but where the latest was asked for. See Source.staged_epoch."""
+        return not self.source.staged_epoch
 
     @property
     def server(self) -> str:

@@ -28,6 +28,7 @@ class StageOrder(msgspec.Struct, frozen=True):
         stamp: Of the epoch: what has expired by then is not merged with.
         credentials: What tasks show to the servers: names of files, which each executor has for itself.
         empties: The epoch takes the place of all that its states hold: nothing is merged with that.
+        replaced: The states whose rows are all that they hold from then on, in each epoch (complete mode).
     """
 
     run: Run
@@ -40,6 +41,11 @@ class StageOrder(msgspec.Struct, frozen=True):
     descriptors: dict[str, StateDescriptor]
     credentials: Credentials = PLAIN
     empties: bool = False
+    replaced: frozenset[str] = frozenset()
+
+    def replaces(self, state: str) -> bool:
+        """Whether the rows of a state are all that it holds from then on, or are merged with what it holds."""
+        return self.empties or state in self.replaced
 
 
 class GroupReceipt(msgspec.Struct, frozen=True):

@@ -147,6 +147,7 @@ def _source(encoded: bytes) -> Source:
         unconfirmed=message.unconfirmed,
         as_of=time_from_ms(message.as_of_ms),
         lag_epochs=message.lag_epochs,
+        staged_epoch=message.staged_epoch,
     )
 
 
@@ -155,6 +156,7 @@ def bounds_to_proto(bounds: ReadBounds) -> query_pb2.ReadOptions | None:
     if bounds == ReadBounds():
         return None
     return query_pb2.ReadOptions(
+        consistency=query_pb2.CONSISTENCY_LATEST if bounds.latest else query_pb2.CONSISTENCY_UNSPECIFIED,
         min_epoch=bounds.min_epoch,
         stale=_STALE[bounds.stale],
         max_staleness_ms=bounds.max_staleness_ms,
@@ -168,7 +170,7 @@ def bounds_from_proto(message: query_pb2.ReadOptions) -> ReadBounds:
 
     Raises:
         Unsupported: A policy that this version does not know.
-        MalformedRequest: A bound beside `as_of_epoch`, which says all.
+        MalformedRequest: A bound beside `as_of_epoch`, which says all. LATEST, as of an epoch or of any copy.
     """
     if message.stale not in _STALE_BACK:
         raise Unsupported(f"the policy for stale reads {message.stale} is not known here; update this side")
@@ -176,7 +178,11 @@ def bounds_from_proto(message: query_pb2.ReadOptions) -> ReadBounds:
     as_of = message.as_of_epoch
     if as_of and (message.min_epoch or by_group or message.max_staleness_ms):
         raise MalformedRequest("as_of says of which epoch the answer is: leave min_epoch and max_staleness out")
-    return ReadBounds(message.min_epoch, _STALE_BACK[message.stale], message.max_staleness_ms, by_group, as_of)
+    stale, latest = _STALE_BACK[message.stale], message.consistency == query_pb2.CONSISTENCY_LATEST
+    bounds = ReadBounds(message.min_epoch, stale, message.max_staleness_ms, by_group, as_of, latest)
+    if latest:
+        bounds.check_latest()
+    return bounds
 
 
 def key_to_proto(columns: Sequence[KeyColumn], key: KeyValue | Sequence[KeyValue]) -> query_pb2.Key:

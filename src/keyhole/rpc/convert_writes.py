@@ -9,6 +9,8 @@ from keyhole.protocol.decisions import ServerCommit
 from keyhole.protocol.receipts import GroupReceipt
 from keyhole.v1 import state_server_pb2
 
+_REPLACES = {state_server_pb2.STAGE_EFFECT_REPLACES: True, state_server_pb2.STAGE_EFFECT_MERGES: False}
+
 
 def run_to_proto(run: Run) -> state_server_pb2.Run:
     """The run that a message comes from, or is for."""
@@ -32,6 +34,16 @@ def receipt_to_proto(receipt: GroupReceipt) -> state_server_pb2.KeyGroupReceipt:
 def receipt_from_proto(message: state_server_pb2.KeyGroupReceipt) -> GroupReceipt:
     """The receipt of a message that `receipt_to_proto` made."""
     return GroupReceipt(message.key_group, message.rows, message.bytes, message.checksum)
+
+
+def effect_to_proto(replaces: bool) -> state_server_pb2.StageEffect.ValueType:
+    """What is to become of staged rows. `replaces`: they are all that the state holds from then on."""
+    return state_server_pb2.STAGE_EFFECT_REPLACES if replaces else state_server_pb2.STAGE_EFFECT_MERGES
+
+
+def replaces_from_proto(effect: state_server_pb2.StageEffect.ValueType) -> bool | None:
+    """What `effect_to_proto` was given; None: the task is of a version that does not say."""
+    return _REPLACES.get(effect)
 
 
 def state_commit_to_proto(state: str, commit: ServerCommit, replace: bool) -> state_server_pb2.StateCommit:

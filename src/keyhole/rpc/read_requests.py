@@ -17,6 +17,7 @@ MAX_KEYS_PER_REQUEST = 16_384
 
 _ANY = ReadBounds()
 _COMMITTED = (query_pb2.CONSISTENCY_UNSPECIFIED, query_pb2.CONSISTENCY_COMMITTED)
+_OF_LOOKUPS = (*_COMMITTED, query_pb2.CONSISTENCY_LATEST)
 
 
 class KeyLookup(NamedTuple):
@@ -62,9 +63,12 @@ def key_count(request: query_pb2.LookupRequest) -> int:
 
 
 def check_consistency(options: query_pb2.ReadOptions) -> None:
-    """Raises Unsupported for a consistency that this version does not have."""
+    """What scans take. Raises Unsupported for a consistency that they don't have."""
     if options.consistency not in _COMMITTED:
-        raise Unsupported("the consistency is not COMMITTED; Get and GetMany of a client proxy also take SNAPSHOT")
+        raise Unsupported(
+            "a scan has what is committed: leave the consistency out. LATEST is of look-ups, and SNAPSHOT of those of "
+            "a client proxy; a scan is of one epoch by as_of"
+        )
 
 
 def _lookup(
@@ -76,7 +80,10 @@ def _lookup(
     state, bounds, as_json = request.state, _ANY, False
     if request.HasField("options"):  # else all of them are the defaults, as they mostly are
         options = request.options
-        check_consistency(options)
+        if options.consistency not in _OF_LOOKUPS:
+            raise Unsupported(
+                "the consistency is neither COMMITTED nor LATEST; Get and GetMany of a client proxy also take SNAPSHOT"
+            )
         bounds, as_json = bounds_from_proto(options), options.format == query_pb2.VALUE_FORMAT_JSON
     count = len(storage_keys) or len(keys)
     if count > MAX_KEYS_PER_REQUEST:

@@ -27,7 +27,6 @@ from keyhole.errors import (
 from keyhole.model.read import ReadBounds, Role, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
 from keyhole.rpc import convert, status
-from keyhole.rpc.read_requests import check_consistency
 from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_requests import is_descending, selected_entries
 from keyhole.v1 import predicate_pb2, state_pb2
@@ -55,6 +54,8 @@ class HostedState:
         as_of_ms: Milliseconds since 1970, UTC; None: now, as a confirmed owner's is; 0: not known.
         earlier: The rows of epochs before the last one, as far as they are kept. `commit` fills it.
         changes: What was put and deleted, in this order: for watches.
+        staged: What is staged of the next epoch, by storage key; None deletes. Reads of the latest have it. `stage`
+            fills it, `commit` makes it of the last epoch, and who clears it aborts the epoch.
     """
 
     descriptor: StateDescriptor
@@ -70,6 +71,7 @@ class HostedState:
     lag_epochs: int = 0
     earlier: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
     changes: list[HostedChange] = field(default_factory=list)
+    staged: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.codec = StateCodec(self.descriptor)
@@ -77,31 +79,51 @@ class HostedState:
 
     def put(self, key: Any, row: bytes) -> None:
         """Sets the value of a key. `row`: as keyhole.encoding.row_codec.encode_row makes it."""
-        storage_key = self.codec.storage_key(key)
-        self.changes.append(HostedChange(self.epoch, storage_key, row, self.rows.get(storage_key)))
-        self.rows[storage_key] = row
+        self._put(self.codec.storage_key(key), row)
 
     def delete(self, key: Any) -> None:
         """Leaves the key without a value."""
-        storage_key = self.codec.storage_key(key)
-        self.changes.append(HostedChange(self.epoch, storage_key, None, self.rows.pop(storage_key, None)))
+        self._put(self.codec.storage_key(key), None)
+
+    def _put(self, storage_key: bytes, row: bytes | None) -> None:
+        self.changes.append(HostedChange(self.epoch, storage_key, row, self.rows.get(storage_key)))
+        if row is None:
+            self.rows.pop(storage_key, None)
+        else:
+            self.rows[storage_key] = row
+
+    def stage(self, key: Any, row: bytes | None) -> None:
+        """Sets the value of a key in the next epoch, which is not committed. `row`: as of `put`; None deletes."""
+        self.staged[self.codec.storage_key(key)] = row
 
     def commit(self) -> None:
-        """What is put from now on is of the next epoch; of the one before, as many are kept as by a real server."""
+        """What is put from now on is of the next epoch, as is what was staged.
+
+        Of those before, as many are kept as by a real server.
+        """
         self.earlier[self.epoch] = dict(self.rows)
         self.epoch += 1
         for epoch in sorted(self.earlier)[: 1 - (self.descriptor.keep_epochs or KEPT_EPOCHS)]:
             del self.earlier[epoch]
+        staged, self.staged = self.staged, {}
+        for key, row in staged.items():
+            self._put(key, row)
+
+    def staged_epoch(self, key_group: int) -> int:
+        """Of which epoch there is anything staged of a key group, where that may be read; 0: of none."""
+        staged = self.role is Role.OWNER and self.confirmed and key_group in {group_of(key) for key in self.staged}
+        return self.epoch + 1 if staged else 0
 
     def rows_as_of(self, epoch: int) -> dict[bytes, bytes]:
         """The rows of an epoch that is kept; 0: of the last one."""
         return self.rows if epoch in (0, self.epoch) else self.earlier[epoch]
 
-    def source(self, server: str, as_of: int = 0) -> state_pb2.Source:
+    def source(self, server: str, as_of: int = 0, staged_epoch: int = 0) -> state_pb2.Source:
         """The source that answers of this copy have now.
 
         Args:
             as_of: The epoch that was asked for; 0: the last one.
+            staged_epoch: Whose staged rows the answers hold, too; 0: none.
         """
         epoch = as_of or self.epoch
         as_of_ms = _now_ms() if self.as_of_ms is None else self.as_of_ms
@@ -115,6 +137,7 @@ class HostedState:
             unconfirmed=not self.confirmed,
             as_of_ms=min(as_of_ms, 1_000 * epoch) if as_of else as_of_ms,
             lag_epochs=self.lag_epochs + self.epoch - epoch,
+            staged_epoch=staged_epoch,
         )
 
     def check(self, server: str, bounds: ReadBounds) -> None:
@@ -197,7 +220,6 @@ class StateCopies:
         """The copy that answers each key, chosen before any is answered: one that can't be fails the request."""
         if self._refuse is not None:
             raise self._refuse
-        check_consistency(options)
         bounds = convert.bounds_from_proto(options)
         chosen = [self._choose(group_of(key), bounds.stale) for key in keys]
         for state in self.all:
@@ -263,6 +285,8 @@ def _kept(
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
     """The value in the request's format; empty: there is none."""
     row = state.rows_as_of(options.as_of_epoch).get(key, b"")
+    if options.consistency == pb.CONSISTENCY_LATEST and state.staged_epoch(group_of(key)):
+        row = state.staged.get(key, row) or b""
     return state.codec.rows.to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
 
 

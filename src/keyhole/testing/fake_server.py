@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import grpc
 
 from keyhole.clock import SystemClock
 from keyhole.config import SecuritySettings
-from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.storage_key import GROUP_BYTES, group_of
 from keyhole.errors import (
     KeyholeError,
     NotOwner,
@@ -23,14 +23,14 @@ from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert, status
 from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
-from keyhole.rpc.read_requests import key_count, lookup_of_frame
+from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, aggregates_of, entries_of
 from keyhole.testing.fake_watches import FakeWatch
 from keyhole.v1 import query_pb2 as pb
-from keyhole.v1 import query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
+from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -265,6 +265,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         copies = self._copies(request.state)
+        check_consistency(request.options)
         within = scan_range(copies.codec, request)
         if len(within.prefix) > GROUP_BYTES:  # else it is the key group itself
             copies.check([within.prefix])
@@ -308,23 +309,39 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             count = key_count(request)
             failure = pb.LookupFailure(error=status.to_proto(error))
             return pb.LookupResponse(frame=request.frame, values=[b""] * count, failures=[failure])
+        sources, source_of = self._sources(keys, chosen, request.options)
         return pb.LookupResponse(
             frame=request.frame,
             values=values,
-            sources=[state.source(self._server.server, request.options.as_of_epoch) for state in copies.all],
-            source_of=[copies.all.index(state) for state in chosen] if len(copies.all) > 1 else (),
+            sources=sources,
+            source_of=source_of if len(sources) > 1 else (),
             failures=failures,
             server_micros=int(request.timed),
         )
 
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
+        lookup_of_keys(pb.GetManyRequest(state=ref, keys=keys, options=options))
         copies = self._copies(ref)
-        values, chosen = copies.lookup(copies.encoded(keys), options)
+        encoded = copies.encoded(keys)
+        values, chosen = copies.lookup(encoded, options)
         check_answer(f"{ref.application}/{ref.state}", values, len(keys))
+        sources, source_of = self._sources(encoded, chosen, options)
         return [
-            pb.Answer(found=bool(value), value=value, source=state.source(self._server.server, options.as_of_epoch))
-            for value, state in zip(values, chosen, strict=True)
+            pb.Answer(found=bool(value), value=value, source=sources[of])
+            for value, of in zip(values, source_of, strict=True)
         ]
+
+    def _sources(
+        self, keys: Sequence[bytes], chosen: Sequence[HostedState], options: pb.ReadOptions
+    ) -> tuple[list[state_pb2.Source], list[int]]:
+        """The sources of the copies that were chosen, and which of them each key has."""
+        latest = options.consistency == pb.CONSISTENCY_LATEST
+        told = [
+            (state, state.staged_epoch(group_of(key)) if latest else 0) for key, state in zip(keys, chosen, strict=True)
+        ]
+        distinct = list(dict.fromkeys(told))
+        sources = [state.source(self._server.server, options.as_of_epoch, staged) for state, staged in distinct]
+        return sources, [distinct.index(of) for of in told]
 
     def _copies(self, ref: pb.StateRef) -> StateCopies:
         copies = self._server.copies((ref.application, ref.state))

@@ -99,6 +99,31 @@ class ServedStates:
         encoded = [_encoded(descriptor, row) for row in rows]
         return self._run(lambda: self._put(descriptor, encoded, _keys(descriptor, delete)))
 
+    def stage(self, path: str, rows: Sequence[Mapping[str, Any]], *, delete: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Puts rows into the next epoch of a state, which is not committed: only reads of the latest have them. Blocks.
+
+        What was staged before is dropped; the next `write` commits what is staged, and its own rows behind that.
+
+        Args:
+            path, rows, delete: As of `write`.
+
+        Raises:
+            InvalidConfiguration: There is no such state: `write` makes it.
+            KeyMismatch, ValueMismatch: A row doesn't fit.
+        """
+        hosted = self._run(lambda: self._server.states.get(state_path(path)))
+        if hosted is None:
+            raise InvalidConfiguration(f"state {path!r} is not there: write its first rows, and stage others then")
+        staged: list[tuple[object, bytes | None]] = [_encoded(hosted.descriptor, row) for row in rows]
+        staged += [(key, None) for key in _keys(hosted.descriptor, delete)]
+
+        def stage() -> None:
+            hosted.staged.clear()
+            for key, row in staged:
+                hosted.stage(key, row)
+
+        self._run(stage)
+
     def _put(self, descriptor: StateDescriptor, rows: Sequence[tuple[object, bytes]], deleted: Sequence[object]) -> int:
         name = descriptor.application, descriptor.state
         hosted = self._server.states.get(name)

@@ -32,7 +32,9 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """as COMMITTED"""
     CONSISTENCY_COMMITTED: _Consistency.ValueType  # 1
     CONSISTENCY_LATEST: _Consistency.ValueType  # 2
-    """Also what is staged: refused as UNSUPPORTED for now."""
+    """Also what is staged on the owner and not yet committed: Source.staged_epoch says of which epoch. Of Get, GetMany,
+    Lookup and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
+    """
     CONSISTENCY_SNAPSHOT: _Consistency.ValueType  # 3
     """All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone."""
 
@@ -42,7 +44,9 @@ CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """as COMMITTED"""
 CONSISTENCY_COMMITTED: Consistency.ValueType  # 1
 CONSISTENCY_LATEST: Consistency.ValueType  # 2
-"""Also what is staged: refused as UNSUPPORTED for now."""
+"""Also what is staged on the owner and not yet committed: Source.staged_epoch says of which epoch. Of Get, GetMany,
+Lookup and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
+"""
 CONSISTENCY_SNAPSHOT: Consistency.ValueType  # 3
 """All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone."""
 Global___Consistency: _TypeAlias = Consistency  # noqa: Y015

@@ -315,6 +315,7 @@ class Source(_message.Message):
     UNCONFIRMED_FIELD_NUMBER: _builtins.int
     AS_OF_MS_FIELD_NUMBER: _builtins.int
     LAG_EPOCHS_FIELD_NUMBER: _builtins.int
+    STAGED_EPOCH_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     role: Global___Role.ValueType
     epoch: _builtins.int
@@ -333,6 +334,11 @@ class Source(_message.Message):
     """
     lag_epochs: _builtins.int
     """How many complete epochs this copy is known to lack; an owner lacks none."""
+    staged_epoch: _builtins.int
+    """Of a read with CONSISTENCY_LATEST: the answer also holds the rows of this epoch, which are staged and not committed.
+    They may come to nothing, or come otherwise. `epoch` and `commit_time_ms` are of what is committed. 0: all of the
+    answer is committed.
+    """
     def __init__(
         self,
         *,
@@ -346,10 +352,11 @@ class Source(_message.Message):
         unconfirmed: _builtins.bool = ...,
         as_of_ms: _builtins.int = ...,
         lag_epochs: _builtins.int = ...,
+        staged_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "generation", b"generation", "lag_epochs", b"lag_epochs", "role", b"role", "server", b"server", "unconfirmed", b"unconfirmed", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_ms", b"as_of_ms", "assignment_version", b"assignment_version", "commit_time_ms", b"commit_time_ms", "epoch", b"epoch", "generation", b"generation", "lag_epochs", b"lag_epochs", "role", b"role", "server", b"server", "staged_epoch", b"staged_epoch", "unconfirmed", b"unconfirmed", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

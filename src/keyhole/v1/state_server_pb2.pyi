@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from keyhole.v1 import query_pb2 as _query_pb2
 from keyhole.v1 import state_pb2 as _state_pb2
 import builtins as _builtins
@@ -19,6 +20,29 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _StageEffect:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StageEffectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageEffect.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STAGE_EFFECT_UNSPECIFIED: _StageEffect.ValueType  # 0
+    """An older task: nobody reads the rows before they are committed."""
+    STAGE_EFFECT_MERGES: _StageEffect.ValueType  # 1
+    """They are merged with what is stored."""
+    STAGE_EFFECT_REPLACES: _StageEffect.ValueType  # 2
+    """They are all that their key groups hold from then on (StateCommit.replace)."""
+
+class StageEffect(_StageEffect, metaclass=_StageEffectEnumTypeWrapper): ...
+
+STAGE_EFFECT_UNSPECIFIED: StageEffect.ValueType  # 0
+"""An older task: nobody reads the rows before they are committed."""
+STAGE_EFFECT_MERGES: StageEffect.ValueType  # 1
+"""They are merged with what is stored."""
+STAGE_EFFECT_REPLACES: StageEffect.ValueType  # 2
+"""They are all that their key groups hold from then on (StateCommit.replace)."""
+Global___StageEffect: _TypeAlias = StageEffect  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):
@@ -298,6 +322,7 @@ class StageHeader(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     ATTEMPT_ID_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     assignment_version: _builtins.int
     state: _builtins.str
@@ -306,6 +331,8 @@ class StageHeader(_message.Message):
     partition: _builtins.int
     attempt_id: _builtins.int
     """Spark's task attempt id: unique over rounds."""
+    effect: Global___StageEffect.ValueType
+    """What the Commit will do with the rows, for those who read before it."""
     @_builtins.property
     def run(self) -> Global___Run: ...
     def __init__(
@@ -319,10 +346,11 @@ class StageHeader(_message.Message):
         round: _builtins.int = ...,
         partition: _builtins.int = ...,
         attempt_id: _builtins.int = ...,
+        effect: Global___StageEffect.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "attempt_id", b"attempt_id", "epoch", b"epoch", "incarnation", b"incarnation", "partition", b"partition", "round", b"round", "run", b"run", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "attempt_id", b"attempt_id", "effect", b"effect", "epoch", b"epoch", "incarnation", b"incarnation", "partition", b"partition", "round", b"round", "run", b"run", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from tests.support.breakages.client import CLIENT
 from tests.support.breakages.feeding import FEEDING
 from tests.support.breakages.indexes import INDEXES
 from tests.support.breakages.kinds import KINDS
+from tests.support.breakages.latest import LATEST
 from tests.support.breakages.protocol import PROTOCOL
 from tests.support.breakages.realtime import REALTIME
 from tests.support.breakages.restore import RESTORE
@@ -35,4 +36,5 @@ BREAKAGES: tuple[Breakage, ...] = (
     *UP,
     *WATCHES,
     *INDEXES,
+    *LATEST,
 )

@@ -37,6 +37,7 @@ export interface Source {
   as_of: string | null;
   staleness_seconds: number | null;
   lag_epochs: number;
+  staged_epoch: number | null;
   unconfirmed: boolean;
   generation: number;
   assignment_version: number;

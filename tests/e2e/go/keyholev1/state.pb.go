@@ -658,7 +658,11 @@ type Source struct {
 	// max_staleness is counted from. 0: not known.
 	AsOfMs int64 `protobuf:"varint,9,opt,name=as_of_ms,json=asOfMs,proto3" json:"as_of_ms,omitempty"`
 	// How many complete epochs this copy is known to lack; an owner lacks none.
-	LagEpochs     uint64 `protobuf:"varint,10,opt,name=lag_epochs,json=lagEpochs,proto3" json:"lag_epochs,omitempty"`
+	LagEpochs uint64 `protobuf:"varint,10,opt,name=lag_epochs,json=lagEpochs,proto3" json:"lag_epochs,omitempty"`
+	// Of a read with CONSISTENCY_LATEST: the answer also holds the rows of this epoch, which are staged and not committed.
+	// They may come to nothing, or come otherwise. `epoch` and `commit_time_ms` are of what is committed. 0: all of the
+	// answer is committed.
+	StagedEpoch   uint64 `protobuf:"varint,11,opt,name=staged_epoch,json=stagedEpoch,proto3" json:"staged_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -763,6 +767,13 @@ func (x *Source) GetLagEpochs() uint64 {
 	return 0
 }
 
+func (x *Source) GetStagedEpoch() uint64 {
+	if x != nil {
+		return x.StagedEpoch
+	}
+	return 0
+}
+
 var File_keyhole_v1_state_proto protoreflect.FileDescriptor
 
 const file_keyhole_v1_state_proto_rawDesc = "" +
@@ -805,7 +816,7 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\x10updates_topic_id\x18\x12 \x01(\tR\x0eupdatesTopicId\x12\x1f\n" +
 	"\vkeep_epochs\x18\x13 \x01(\rR\n" +
 	"keepEpochs\x12\x14\n" +
-	"\x05index\x18\x14 \x03(\tR\x05index\"\xcf\x02\n" +
+	"\x05index\x18\x14 \x03(\tR\x05index\"\xf2\x02\n" +
 	"\x06Source\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.keyhole.v1.RoleR\x04role\x12\x14\n" +
@@ -820,7 +831,8 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\bas_of_ms\x18\t \x01(\x03R\x06asOfMs\x12\x1d\n" +
 	"\n" +
 	"lag_epochs\x18\n" +
-	" \x01(\x04R\tlagEpochs*\xb5\x01\n" +
+	" \x01(\x04R\tlagEpochs\x12!\n" +
+	"\fstaged_epoch\x18\v \x01(\x04R\vstagedEpoch*\xb5\x01\n" +
 	"\tStateKind\x12\x1a\n" +
 	"\x16STATE_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10STATE_KIND_VALUE\x10\x01\x12\x17\n" +

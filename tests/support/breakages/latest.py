@@ -1,0 +1,53 @@
+"""Of reads of the latest: what is laid over what is committed, and when."""
+
+from __future__ import annotations
+
+from tests.support.breakages.breakage import Breakage
+
+_CACHING = (
+    "test_http_caching.py::test_an_answer_is_kept_until_the_next_epoch_is_due_and_no_longer_than_the_reader_allows"
+)
+_OPEN_EPOCH = "services/state_server/write/open_epoch.py"
+
+LATEST = (
+    Breakage(
+        "the latest has an epoch that is committed once more on top of it",
+        "protocol",
+        _OPEN_EPOCH,
+        "part.epoch <= before.epoch",
+        "part.epoch < before.epoch",
+        ("test_latest_reads.py::test_whole_key_groups_are_shown_once_they_are_staged_and_until_they_are_committed",),
+    ),
+    Breakage(
+        "the latest has what a job has staged that nobody has heard of since",
+        "protocol",
+        _OPEN_EPOCH,
+        " or self._lease.expired:",
+        ":",
+        ("test_latest_reads.py::test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at_hand",),
+    ),
+    Breakage(
+        "the latest has a part of the rows of a key group, where others are on disk",
+        "protocol",
+        "services/state_server/write/staged.py",
+        "        return rows if self.spool is None else None\n",
+        "        return rows\n",
+        ("test_latest_reads.py::test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at_hand",),
+    ),
+    Breakage(
+        "the latest of a key is without what clears it",
+        "kinds",
+        _OPEN_EPOCH,
+        "        if self._descriptor.map_key:\n",
+        "        if not self._descriptor.map_key:\n",
+        ("test_latest_reads.py::test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_before_it",),
+    ),
+    Breakage(
+        "a proxy lets HTTP's caches keep what is staged for as long as what is committed",
+        "routing",
+        "services/client_proxy/http/caching.py",
+        " or bounds.latest:",
+        ":",
+        (_CACHING,),
+    ),
+)

@@ -1,0 +1,127 @@
+"""Reads of the latest on a state server: what is staged, laid over what is committed, and when it is not."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.errors import MalformedRequest, ValueMismatch
+from keyhole.model.read import ReadBounds, Stale
+from keyhole.model.state import KeyColumn, KeyType, StateKind
+from services.state_server.write.attempts import Attempt
+from services.state_server.write.spill import StagingRoom
+from tests.support.hosts import INCARNATION, Hosted
+from tests.support.states import descriptor, group, key, names_in, row
+
+LATEST = ReadBounds(latest=True)
+A, SAME = map(key, names_in(group("a"), 2))
+OTHER = key(names_in((group("a") + 1) % 4, 1)[0])
+
+
+def told(hosted: Hosted, *keys: bytes) -> list[tuple[bytes | None, int, int]]:
+    """Row, committed epoch and staged epoch of each key."""
+    answers = hosted.table.lookup(keys, LATEST)
+    sources = [answers.sources[of] for of in answers.source_of or [0] * len(keys)]
+    return [(row, source.epoch, source.staged_epoch) for row, source in zip(answers.rows, sources, strict=True)]
+
+
+async def test_whole_key_groups_are_shown_once_they_are_staged_and_until_they_are_committed() -> None:
+    hosted = Hosted()
+    await hosted.own()
+    await hosted.apply(1, {A: row(1.0), OTHER: row(2.0)})
+    committed = [(row(1.0), 1, 0), (row(2.0), 1, 0), (None, 1, 0)]
+    assert told(hosted, A, OTHER, SAME) == committed
+    arriving = hosted.begin(2, 7)
+    await hosted.host.add_rows(arriving, lambda: ([A], [row(9.0)]))
+    assert told(hosted, A, OTHER, SAME) == committed  # not whole yet
+    receipts = await hosted.stage(2, {A: row(5.0)})
+    assert told(hosted, A, OTHER, SAME) == [(row(5.0), 1, 2), (row(2.0), 1, 0), (None, 1, 2)]
+    assert hosted.read(A) == [row(1.0)]
+    assert told(hosted) == []
+    # Another round drops what was staged, and has the rest of it later.
+    await hosted.stage(2, {OTHER: None}, round_=1)
+    assert told(hosted, A, OTHER) == [(row(1.0), 1, 0), (None, 1, 2)]
+    receipts = await hosted.stage(2, {A: row(6.0)}, round_=2)
+    await hosted.commit(2, receipts, round_=2)
+    assert told(hosted, A, OTHER) == [(row(6.0), 2, 0), (row(2.0), 2, 0)]
+    # The batch is run again, though it was committed.
+    await hosted.stage(2, {A: row(7.0)}, round_=3)
+    assert told(hosted, A) == [(row(6.0), 2, 0)]
+    for wrong in (LATEST._replace(as_of=1), LATEST._replace(stale=Stale.ALWAYS)):
+        with pytest.raises(MalformedRequest, match="leave"):
+            wrong.check_latest()
+    await hosted.host.close()
+
+
+async def test_sums_are_merged_as_at_the_commit_and_rows_that_replace_everything_replace_it() -> None:
+    hosted = Hosted(of=descriptor(kind=StateKind.REDUCING, reducers=("sum",)))
+    await hosted.own()
+    await hosted.apply(1, {A: row(1.0), SAME: row(2.0), OTHER: row(3.0)})
+    receipts = await hosted.stage(2, {A: row(5.0)})
+    for _ in range(2):  # a read changes nothing
+        assert told(hosted, A, SAME, OTHER) == [(row(6.0), 1, 2), (row(2.0), 1, 2), (row(3.0), 1, 0)]
+    await hosted.commit(2, receipts)
+    assert told(hosted, A) == [(row(6.0), 2, 0)]
+    receipts = await hosted.stage(3, {A: row(5.0)}, replaces=True)
+    # What becomes of a key group without rows is known at the commit.
+    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 2, 3), (None, 2, 3), (row(3.0), 2, 0)]
+    await hosted.commit(3, receipts, replace=True)
+    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 3, 0), (None, 3, 0), (None, 3, 0)]
+    await hosted.stage(4, {A: b"no row"})
+    assert told(hosted, OTHER) == [(None, 3, 0)]
+    with pytest.raises(ValueMismatch):  # as its commit will
+        told(hosted, A)
+    assert hosted.read(A) == [row(5.0)]
+    await hosted.host.close()
+
+
+async def test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_before_it() -> None:
+    prefix = key("a")
+    maps = Hosted(of=descriptor(kind=StateKind.MAP, map_key=(KeyColumn("m", KeyType.INT),)))
+    await maps.own()
+    entries = [prefix + encode_integer(m, 4) for m in range(3)]
+    await maps.apply(1, {entries[0]: row(1.0), entries[1]: row(2.0)})
+    await maps.stage(2, {prefix: None, entries[1]: row(5.0)})
+    assert told(maps, *entries) == [(None, 1, 2), (row(5.0), 1, 2), (None, 1, 2)]
+    await maps.host.close()
+    lists = Hosted(of=descriptor(kind=StateKind.LIST, max_length=2))
+    await lists.own()
+    elements = [prefix + encode_integer(at, 8) for at in range(3)]
+    await lists.apply(1, {elements[0]: row(1.0), elements[1]: row(2.0)})
+    # The task numbers its own alone; the first one is dropped for the third.
+    await lists.stage(2, {elements[0]: row(5.0)})
+    assert told(lists, *elements) == [(None, 1, 2), (row(2.0), 1, 2), (row(5.0), 1, 2)]
+    await lists.host.close()
+
+
+async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at_hand() -> None:
+    room = StagingRoom(1 << 30, 1 << 30, Path(tempfile.gettempdir()))
+    hosted = Hosted(room=room)
+    await hosted.own()
+    await hosted.apply(1, {A: row(1.0)})
+    committed = [(row(1.0), 1, 0)]
+    # A task of an earlier version does not say what its rows do.
+    await hosted.stage(2, {A: row(5.0)}, replaces=None)
+    assert told(hosted, A) == committed
+    await hosted.stage(2, {A: row(5.0)}, round_=1)
+    assert told(hosted, A) == [(row(5.0), 1, 2)]
+    hosted.clock.advance(3.5)  # the lease has passed
+    assert told(hosted, A) == committed
+    hosted.host.confirm(hosted.run, hosted.version)
+    assert told(hosted, A) == [(row(5.0), 1, 2)]
+    # On disk, in part or as a whole.
+    name = Attempt("counts", 2, 2, 0, 9)
+    attempt = hosted.host.begin_attempt(hosted.run, INCARNATION, hosted.version, name, False)
+    await hosted.host.add_rows(attempt, lambda: ([A], [row(6.0)]))
+    attempt.spill()
+    await hosted.host.add_rows(attempt, lambda: ([SAME], [row(7.0)]))
+    await hosted.host.stage(name, attempt, hosted.run)
+    assert told(hosted, A, SAME) == [*committed, (None, 1, 0)]
+    await hosted.stage(2, {A: row(5.0)}, round_=3)
+    # Another run begins: it stages anew.
+    await hosted.own(generation=2, complete=1)
+    assert told(hosted, A) == committed
+    await hosted.host.close()
