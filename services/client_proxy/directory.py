@@ -59,6 +59,7 @@ class Directory:
         self.events = RouteEvents()
         """What happened of late, for the console."""
         self._change = asyncio.Event()
+        self._looking: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
         self.reached = asyncio.Event()
         """Set once any server was reached."""
@@ -79,6 +80,8 @@ class Directory:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError, KeyholeError):
                 await self._task
+        if self._looking is not None:
+            self._looking.cancel()
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
     @property
@@ -107,6 +110,7 @@ class Directory:
         link = self._links.get(address)
         if link is not None:
             link.suspect()
+            self._look()  # at once: whoever has noticed goes on by the new tables
 
     def table(self, name: StateName) -> RouteTable:
         """Returns the routes of a state.
@@ -186,10 +190,20 @@ class Directory:
                     address, self._changed, self.hop_seconds, self.clock, self._credentials
                 )
             self._discovered = True
-            self._changed()
+            self._look()
             await asyncio.gather(*(link.close() for link in gone))
 
     def _changed(self) -> None:
+        """A server has said something. What several say in one turn of the event loop is looked at once: all that a
+        thousand servers hold takes a while to look at, and at a start they all speak.
+        """
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         links = self._links.values()
         views = {link.address: link.view for link in links if link.view}
         for address, view in views.items():

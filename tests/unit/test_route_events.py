@@ -109,7 +109,7 @@ def _directory(*expected: str) -> tuple[Directory, Any]:
 
     def see(*views: ServerView) -> None:
         directory._links = {of.address: SimpleNamespace(address=of.address, view=of, reached=True) for of in views}  # type: ignore[misc]
-        directory._changed()
+        directory._look()
 
     return directory, see
 

@@ -18,7 +18,7 @@ from keyhole.errors import ConflictError, EpochFailed, KeyholeError, RequestErro
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GrantRecord
-from keyhole.protocol.membership import Held, Member, Membership, Sighting, followed_by, groups_of, takers
+from keyhole.protocol.membership import Held, Member, Membership, Sighting, all_followed, all_owned, takers
 from keyhole.protocol.plan import Needs
 from keyhole.protocol.receipts import Target
 
@@ -66,9 +66,10 @@ class ServerCalls:
         """
         version = membership.assignment.version
         calls = {}
+        could = frozenset(able)
         for name, member in membership.members.items():
             link = self._fleet.link(member.target)
-            alone = not set(able) - {name}
+            alone = len(could) == (name in could)
             calls[name] = link, partial(link.confirm, run, version, complete, alone=alone)
         answers = self._fleet.ask("Confirm", calls)
         return {
@@ -126,12 +127,12 @@ class ServerCalls:
             EpochFailed: One has not restored what it owns by the deadline.
         """
 
+        owned, followed = all_owned(assignment), all_followed(assignment)
+
         def give(member: Member) -> None:
             server = member.target.server
             states = [
-                ServerShare(
-                    descriptor, groups_of(assignment, server, name), sorted(followed_by(assignment, server, name))
-                )
+                ServerShare(descriptor, owned.get((server, name), ()), sorted(followed.get((server, name), ())))
                 for name, descriptor in desired.descriptors.items()
             ]
             link = self._fleet.link(member.target)

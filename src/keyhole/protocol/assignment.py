@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 Copies = Mapping[int, Collection[str]]
@@ -63,14 +64,16 @@ def take_over(
         servers: Those that can take key groups over; at least one.
         preferred: Who should have a key group, the best first.
     """
-    names = sorted(set(servers))
+    able = frozenset(servers)
     owners = {group: staying[group] for group in range(key_groups) if group in staying}
-    load = Counter(owners.values())
+    loads = Loads(able, owners.values())
     for group in (group for group in range(key_groups) if group not in staying):
-        choices = ([name for name in names if name in of.get(group, ())] for of in preferred)
-        able = next(filter(None, choices), names)
-        owners[group] = min(able, key=lambda name: (load[name], name))
-        load[owners[group]] += 1
+        choices = (able.intersection(of.get(group, ())) for of in preferred)
+        best = next(filter(None, choices), None)
+        owner = loads.least() if best is None else min(best, key=loads.rank)
+        assert owner is not None  # there is at least one server
+        owners[group] = owner
+        loads.add(owner)
     return owners
 
 
@@ -88,39 +91,79 @@ def assign_standbys(
         previous: The standbys before, by key group; of too many the first stay.
         servers: Those that may follow. Owners need not be among them.
     """
-    names = sorted(set(servers))
+    able = frozenset(servers)
     chosen = {
-        group: list(dict.fromkeys(s for s in previous.get(group, ()) if s in names and s != owner))[:count]
+        group: list(dict.fromkeys(s for s in previous.get(group, ()) if s in able and s != owner))[:count]
         for group, owner in sorted(owners.items())
     }
-    load = Counter(name for of in chosen.values() for name in of)
+    loads = Loads(able, (name for of in chosen.values() for name in of))
     for group, of in chosen.items():
-        while len(of) < count and (able := _able(names, of, owners[group])):
-            of.append(min(able, key=lambda name: (load[name], name)))
-            load[of[-1]] += 1
+        while len(of) < count and (least := loads.least({owners[group], *of})) is not None:
+            of.append(least)
+            loads.add(least)
     moving = True
     while moving:
-        moved = [_evened(of, _able(names, of, owners[group]), load) for group, of in chosen.items()]
+        moved = [_evened(of, owners[group], loads) for group, of in chosen.items()]
         moving = any(moved)
     return {group: tuple(of) for group, of in chosen.items()}
 
 
-def _able(names: Sequence[str], of: Sequence[str], owner: str) -> list[str]:
-    """Who could follow a key group beside those that do."""
-    return [name for name in names if name != owner and name not in of]
-
-
-def _evened(of: list[str], able: Sequence[str], load: Counter[str]) -> bool:
+def _evened(of: list[str], owner: str, loads: Loads) -> bool:
     """Moves the copy of the server that follows most to the one that follows least, if that makes it more even.
 
     Each step makes the sum of squares of the loads smaller: they come to an end.
     """
-    if not of or not able:
+    least = loads.least({owner, *of}) if of else None
+    if least is None:
         return False
-    most, least = max(of, key=lambda name: (load[name], name)), min(able, key=lambda name: (load[name], name))
-    if load[most] < load[least] + 2:
+    most = max(of, key=loads.rank)
+    if loads.rank(most)[0] < loads.rank(least)[0] + 2:
         return False
     of[of.index(most)] = least
-    load.subtract([most])
-    load[least] += 1
+    loads.add(most, -1)
+    loads.add(least)
     return True
+
+
+class Loads:
+    """How many key groups each server has; the one that has least is found without looking at all of them.
+
+    Each change leaves an entry behind that is no longer right, and is dropped once it is met. So a question takes the
+    logarithm of the number of servers, beside the few that it leaves out.
+
+    Args:
+        servers: Those that can be asked for.
+        held: A server for each key group that one has; it need not be among them.
+    """
+
+    def __init__(self, servers: Collection[str], held: Iterable[str]) -> None:
+        self._servers = servers
+        self._load = Counter(held)
+        self._heap = [self.rank(name) for name in servers]
+        heapq.heapify(self._heap)
+
+    def rank(self, server: str) -> tuple[int, str]:
+        """Its load, and its name where loads are equal: the least first."""
+        return self._load[server], server
+
+    def add(self, server: str, key_groups: int = 1) -> None:
+        """It has so many more."""
+        self._load[server] += key_groups
+        if server in self._servers:
+            heapq.heappush(self._heap, self.rank(server))
+
+    def least(self, but: Collection[str] = ()) -> str | None:
+        """The server that comes first by `rank`, and isn't one of `but`; None: there is no other."""
+        passed: list[tuple[int, str]] = []
+        found = None
+        while self._heap and found is None:
+            entry = self._heap[0]
+            if entry != self.rank(entry[1]):
+                heapq.heappop(self._heap)
+            elif entry[1] in but:
+                passed.append(heapq.heappop(self._heap))
+            else:
+                found = entry[1]
+        for entry in passed:
+            heapq.heappush(self._heap, entry)
+        return found

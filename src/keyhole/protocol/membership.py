@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from keyhole.protocol.control import AssignmentRecord
@@ -90,8 +90,9 @@ class Membership:
 
     def heard(self, warm: Mapping[str, Held]) -> Membership:
         """Servers have reported which of their copies are warm; of the others it is known from before."""
+        followed = all_followed(self.assignment)
         told = {
-            name: {state: groups & followed_by(self.assignment, name, state) for state, groups in held.items()}
+            name: {state: groups & followed.get((name, state), frozenset()) for state, groups in held.items()}
             for name, held in warm.items()
             if name in self.members
         }
@@ -118,13 +119,40 @@ def standbys_of(assignment: AssignmentRecord, state: str) -> dict[int, tuple[str
 
 
 def groups_of(assignment: AssignmentRecord, server: str, state: str) -> tuple[int, ...]:
-    """The key groups of a state that a server owns."""
-    return tuple(group for group, owner in owners_of(assignment, state).items() if owner == server)
+    """The key groups of a state that a server owns. Of many servers: `all_owned`."""
+    return all_owned(assignment, (state,)).get((server, state), ())
 
 
 def followed_by(assignment: AssignmentRecord, server: str, state: str) -> frozenset[int]:
-    """The key groups of a state of which a server is a standby."""
-    return frozenset(group for group, of in standbys_of(assignment, state).items() if server in of)
+    """The key groups of a state of which a server is a standby. Of many servers: `all_followed`."""
+    return all_followed(assignment, (state,)).get((server, state), frozenset())
+
+
+def all_owned(
+    assignment: AssignmentRecord, states: Iterable[str] | None = None
+) -> dict[tuple[str, str], tuple[int, ...]]:
+    """By server and state the key groups that it owns, in order; found by one look at each key group.
+
+    Args:
+        states: None: all of them.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for state in assignment.owners if states is None else states:
+        for group, index in enumerate(assignment.owners.get(state, ())):
+            found.setdefault((assignment.servers[index], state), []).append(group)
+    return {of: tuple(groups) for of, groups in found.items()}
+
+
+def all_followed(
+    assignment: AssignmentRecord, states: Iterable[str] | None = None
+) -> dict[tuple[str, str], frozenset[int]]:
+    """As `all_owned`, the key groups of which it is a standby."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for state in assignment.standbys if states is None else states:
+        for group, of in enumerate(assignment.standbys.get(state, ())):
+            for index in of:
+                found.setdefault((assignment.servers[index], state), []).append(group)
+    return {of: frozenset(groups) for of, groups in found.items()}
 
 
 def assignment_of(

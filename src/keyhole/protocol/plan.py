@@ -110,13 +110,12 @@ def _content(assignment: AssignmentRecord) -> object:
 def _released(
     kept: Collection[str], states: Mapping[str, _State], after: Mapping[str, Owners]
 ) -> dict[str, dict[str, tuple[int, ...]]]:
-    release: dict[str, dict[str, tuple[int, ...]]] = {}
+    release: dict[str, dict[str, list[int]]] = {}
     for name, state in states.items():
         for group, owner in state.owners.items():
             if owner in kept and after[name].get(group) != owner:
-                release.setdefault(owner, {}).setdefault(name, ())
-                release[owner][name] += (group,)
-    return release
+                release.setdefault(owner, {}).setdefault(name, []).append(group)
+    return {owner: {name: tuple(groups) for name, groups in of.items()} for owner, of in release.items()}
 
 
 @dataclass(frozen=True)

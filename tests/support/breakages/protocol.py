@@ -418,4 +418,12 @@ PROTOCOL = (
         "",
         ("test_unusable_states.py",),
     ),
+    Breakage(
+        "a heartbeat looks at all key groups once for each server",
+        "protocol",
+        "src/keyhole/protocol/membership.py",
+        "groups & followed.get((name, state), frozenset())",
+        "groups & followed_by(self.assignment, name, state)",
+        ("test_control_plane_growth.py::test_no_step_of_the_coordinator_grows_as_servers_times_key_groups",),
+    ),
 )

@@ -297,4 +297,14 @@ ROUTING = (
         "",
         ("test_lookup_session.py",),
     ),
+    Breakage(
+        "a proxy looks at all routes once for each server that speaks",
+        "routing",
+        "services/client_proxy/directory.py",
+        "            self._looking = asyncio.get_running_loop().call_soon(self._look)\n",
+        "            self._look()\n",
+        (
+            "test_control_plane_growth.py::test_a_proxy_looks_at_all_routes_once_however_many_servers_speak_at_its_start",
+        ),
+    ),
 )
