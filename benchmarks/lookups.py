@@ -1,8 +1,9 @@
-"""Lookups per second and latency, direct to a state server and through a proxy; client, proxy and server are processes
-of their own. With --flink, Flink's queryable state is measured in the same run, in turn (needs Maven and a JDK); with
---ttl, beside the state, the same one with a ttl.
+"""Lookups per second, latency and processor time: direct to a state server, through a proxy, and "routed", by a client
+that asks the servers itself, told by the proxy where they are. Client, proxy and servers are processes of their own; of
+several servers none has all keys, and there is no direct way. With --flink, Flink's queryable state is measured in the
+same run, in turn (needs Maven and a JDK); with --ttl, beside the state, the same one with a ttl.
 
-    uv run python -m benchmarks.lookups [--keys 100000] [--seconds 5] [--repeats 3] [--flink] [--ttl]
+    uv run python -m benchmarks.lookups [--keys 100000] [--servers 1] [--seconds 5] [--repeats 3] [--flink] [--ttl]
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.flink.running import Settings, flink
 from benchmarks.loading import APPLICATION, Loader, descriptor, rows
 from keyhole import AsyncClient
+from keyhole.client.options import Routing
 from keyhole.errors import MachineError
 from keyhole.rpc.server import run
 
@@ -35,6 +40,21 @@ STATES = {PLAIN: "lookups", WITH_TTL: "expiring"}
 DAY_MS = 86_400_000
 
 
+class Size(NamedTuple):
+    """Of what is looked up in."""
+
+    keys: int
+    servers: int
+
+
+class Target(NamedTuple):
+    """What a client is made with, and the processes that work for it beside it."""
+
+    address: str
+    routing: Routing
+    pids: Sequence[int]
+
+
 def main() -> None:
     """Prints one line of JSON per measurement, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -42,36 +62,41 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--flink", action="store_true", help="also the same lookups of Flink's queryable state")
+    parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--ttl", action="store_true", help="also the same lookups of a state whose entries expire")
     parser.add_argument("--client", help=argparse.SUPPRESS)  # the client process: the target's address
+    parser.add_argument("--routing", default="proxy", help=argparse.SUPPRESS)
+    parser.add_argument("--pids", type=int, nargs="*", default=[], help=argparse.SUPPRESS)  # whose time counts
     parser.add_argument("--system", default=PLAIN, help=argparse.SUPPRESS)
     parser.add_argument("--outstanding", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        looking_up = client(options.client, STATES[options.system], options.keys, options.outstanding, options.seconds)
+        target = Target(options.client, options.routing, options.pids)
+        looking_up = client(target, STATES[options.system], options.keys, options.outstanding, options.seconds)
         result = run(looking_up)
         print(json.dumps(result))
         return
     systems = (PLAIN, WITH_TTL) if options.ttl else (PLAIN,)
     try:
-        summarise(measure(systems, options.keys, options.seconds, options.repeats, beside_flink=options.flink))
+        size = Size(options.keys, options.servers)
+        summarise(measure(systems, size, options.seconds, options.repeats, beside_flink=options.flink))
     except MachineError as error:
         sys.exit(error.message)
 
 
 def measure(
-    systems: Sequence[str], keys: int, seconds: float, repeats: int, *, beside_flink: bool
+    systems: Sequence[str], size: Size, seconds: float, repeats: int, *, beside_flink: bool
 ) -> list[dict[str, Any]]:
     """All in turn, and that several times, so that a noisy minute hits all alike. Whose turn it isn't idles."""
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         # First, because Maven may have to build it.
-        beside = stack.enter_context(flink(keys, Settings())) if beside_flink else None
-        running = stack.enter_context(cluster())
+        beside = stack.enter_context(flink(size.keys, Settings())) if beside_flink else None
+        running = stack.enter_context(cluster(size.servers))
         for system in systems:
-            load(running, system, keys)
+            load(running, system, size.keys)
         for _ in range(repeats):
-            results += told(keyhole_lookups(running, systems, keys, seconds))
+            results += told(keyhole_lookups(running, systems, size.keys, seconds))
             if beside is not None:
                 results += told(beside.lookups(OUTSTANDING, seconds))
     return results
@@ -86,10 +111,15 @@ def told(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def keyhole_lookups(running: Cluster, systems: Sequence[str], keys: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Each level, by each path, of each system; each by a client process of its own."""
-    paths = {"direct": running.servers[0], "proxy": running.proxy}
+    paths = {"proxy": (running.proxy, "proxy"), "routed": (running.proxy, "direct")}
+    if len(running.servers) == 1:
+        paths = {"direct": (running.servers[0], "proxy"), **paths}
+    pids = [str(pid) for name, pid in running.pids.items() if name != "kafka"]
     for outstanding, path, system in itertools.product(OUTSTANDING, paths, systems):
-        command = [sys.executable, "-m", "benchmarks.lookups", "--client", paths[path], "--system", system]
-        command += ["--keys", str(keys), "--outstanding", str(outstanding), "--seconds", str(seconds)]
+        target, routing = paths[path]
+        command = [sys.executable, "-m", "benchmarks.lookups", "--client", target, "--system", system]
+        command += ["--routing", routing, "--keys", str(keys), "--outstanding", str(outstanding)]
+        command += ["--seconds", str(seconds), "--pids", *pids]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         yield {"system": system, "path": path, **json.loads(out)}
 
@@ -103,11 +133,11 @@ def load(running: Cluster, system: str, keys: int) -> None:
             loader.epoch(rows(state, sensors, 1))
 
 
-async def client(target: str, state: str, keys: int, outstanding: int, seconds: float) -> dict[str, Any]:
+async def client(target: Target, state: str, keys: int, outstanding: int, seconds: float) -> dict[str, Any]:
     """A closed loop: each answer sends the next lookup, of a key drawn at random."""
     latencies: list[float] = []
     recording = stopping = False
-    async with AsyncClient(target, timeout=30) as lookups:
+    async with AsyncClient(target.address, timeout=30, routing=target.routing) as lookups:
 
         async def loop() -> None:
             draw = random.random
@@ -121,10 +151,11 @@ async def client(target: str, state: str, keys: int, outstanding: int, seconds: 
 
         tasks = [asyncio.create_task(loop()) for _ in range(outstanding)]
         await asyncio.sleep(WARM_SECONDS)
-        recording = True
+        recording, before = True, processor_seconds(target.pids)
         began = time.perf_counter()
         await asyncio.sleep(seconds)
         recording, elapsed = False, time.perf_counter() - began
+        taken = processor_seconds(target.pids) - before
         stopping = True
         await asyncio.gather(*tasks)
     latencies.sort()
@@ -134,7 +165,14 @@ async def client(target: str, state: str, keys: int, outstanding: int, seconds: 
         "lookups_per_second": round(len(latencies) / elapsed),
         "p50_us": round(latencies[len(latencies) // 2] * 1e6),
         "p99_us": round(latencies[int(len(latencies) * 0.99)] * 1e6),
+        "processor_us": round(1e6 * taken / len(latencies), 1),
     }
+
+
+def processor_seconds(pids: Sequence[int]) -> float:
+    """User and system, of this process and of these; what they do beside lookups counts, too."""
+    times = [psutil.Process(pid).cpu_times() for pid in (os.getpid(), *pids)]
+    return sum(of.user + of.system for of in times)
 
 
 def summarise(results: list[dict[str, Any]]) -> None:
@@ -156,6 +194,8 @@ def summarise(results: list[dict[str, Any]]) -> None:
             "p50_us": statistics.median(r["p50_us"] for r in measured),
             "p99_us": statistics.median(r["p99_us"] for r in measured),
         }
+        if "processor_us" in measured[0]:
+            line["processor_us"] = statistics.median(r["processor_us"] for r in measured)
         if outstanding in flink and not system.startswith("flink"):
             line["ratio_to_flink"] = round(median / flink[outstanding], 2)
         if system == WITH_TTL:

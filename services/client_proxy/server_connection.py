@@ -16,8 +16,9 @@ from keyhole.backoff import Backoff
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.clock import Clock
 from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
-from keyhole.protocol.server_view import Holding, ServerView
-from keyhole.rpc import channels, convert, status
+from keyhole.protocol.server_view import ServerView
+from keyhole.rpc import channels, status
+from keyhole.rpc.server_views import view_of
 from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc, stats_pb2, stats_pb2_grpc
@@ -183,7 +184,7 @@ class ServerConnection:
             async for ownership in self._stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest()):
                 check(ownership.protocol_version, f"state server {ownership.server} ({self.address})")
                 backoff.reset()
-                view = _view(self.address, ownership)
+                view = view_of(self.address, ownership)
                 if self.view is None or self.view.lost:
                     _log.info("server found", extra={"address": self.address, "server": view.server})
                 self.holdings = tuple(ownership.holdings)
@@ -216,26 +217,3 @@ class ServerConnection:
         if view != self.view:
             self.view = view
             self._changed()
-
-
-def _view(address: str, message: state_server_pb2.Ownership) -> ServerView:
-    return ServerView(
-        address=address,
-        server=message.server,
-        draining=message.draining,
-        max_key_bytes=message.max_key_bytes,
-        holdings=tuple(_holding(holding) for holding in message.holdings),
-        incarnation=message.incarnation,
-    )
-
-
-def _holding(message: query_pb2.StateHolding) -> Holding:
-    source = convert.source_from_proto(message.source)
-    return Holding(
-        descriptor=convert.descriptor_from_proto(message.descriptor),
-        key_groups=frozenset(message.key_groups),
-        role=source.role,
-        generation=source.generation,
-        assignment_version=source.assignment_version,
-        ready=message.ready,
-    )

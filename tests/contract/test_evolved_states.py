@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client
+from keyhole.client.options import Routing
 from keyhole.encoding.row_codec import encode_row
 from keyhole.model.evolution import evolved
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -39,20 +40,21 @@ class Served:
 
     address: str
     server: RunningServer
+    routing: Routing
 
     async def evolve(self, to: StateDescriptor, written: dict[object, bytes]) -> None:
         await self.server.evolve(to)
         await self.server.commit(written)
 
 
-@pytest.fixture(params=["state server", "state server behind a proxy"])
+@pytest.fixture(params=["state server", "state server behind a proxy", "directly, told by a proxy"])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(state_server("server-a"))
         address = server.address
         if request.param.endswith("proxy"):
             address = (await stack.enter_async_context(proxy_of(address))).address
-        yield Served(address, server)
+        yield Served(address, server, "direct" if request.param.startswith("directly") else "proxy")
 
 
 async def begin(served: Served) -> None:
@@ -62,7 +64,7 @@ async def begin(served: Served) -> None:
 
 async def test_a_client_that_knows_the_old_schema_gets_old_and_new_rows_by_the_new_one(served: Served) -> None:
     await begin(served)
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, routing=served.routing) as client:
         assert (await client.get(APPLICATION, STATE, "sensor-1")).value.asdict() == OLD_ROW
         await served.evolve(NEW, {"sensor-2": encode_row(2, ["F", 2.0])})
         # Until a row of the new schema has come, it is not worth a question.
@@ -74,7 +76,7 @@ async def test_a_client_that_knows_the_old_schema_gets_old_and_new_rows_by_the_n
 
 async def test_many_keys_are_answered_by_one_schema(served: Served) -> None:
     await begin(served)
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, routing=served.routing) as client:
         await client.get(APPLICATION, STATE, "sensor-1")
         await served.evolve(NEW, {"sensor-2": encode_row(2, ["F", 2.0])})
         answers = await client.get_many(APPLICATION, STATE, ["sensor-1", "sensor-2", "nobody"])
@@ -84,7 +86,7 @@ async def test_many_keys_are_answered_by_one_schema(served: Served) -> None:
 
 async def test_a_client_for_threads_goes_on_too(served: Served) -> None:
     await begin(served)
-    with Client(served.address) as client:
+    with Client(served.address, routing=served.routing) as client:
         await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-1")
         await served.evolve(NEW, {"sensor-2": encode_row(2, ["F", 2.0])})
         answer = await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-2")
@@ -94,7 +96,7 @@ async def test_a_client_for_threads_goes_on_too(served: Served) -> None:
 async def test_the_entries_of_a_key_are_told_by_one_schema(served: Served) -> None:
     await served.server.own(MAP)
     await served.server.commit({("sensor", 1): row(1.0), ("sensor", 2): row(1.0)})
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, routing=served.routing) as client:
         entries = await client.scan(APPLICATION, "by_hour", "sensor")
         assert [entry.value.asdict() for entry in entries] == [OLD_ROW, OLD_ROW]
         await served.evolve(NEW_MAP, {("sensor", 2): encode_row(2, ["F", 2.0])})

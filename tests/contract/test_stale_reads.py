@@ -1,4 +1,6 @@
-"""What whoever has copies of a state answers to each policy for stale reads, and to bounds: servers, and a proxy."""
+"""What whoever has copies of a state answers to each policy for stale reads, and to bounds: servers, a proxy, and a
+client that asks the servers itself.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
 from tests.support.copies import Copies, copies
+from tests.support.direct_reads import service_that_asks_directly
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.refusals import refusal_of
@@ -32,7 +35,7 @@ NEXT = {"sensor-7": row(8.0)}
 
 
 class Served:
-    """The two copies, and a proxy before them."""
+    """The two copies, and before them a proxy, or a client that asks them itself."""
 
     def __init__(self, copies: Copies, owner: Any, standby: Any, proxy: Any) -> None:
         self.copies, self.owner, self.standby, self.proxy = copies, owner, standby, proxy
@@ -46,14 +49,19 @@ class Served:
         return await refusal_of(lambda deadline: self.get(stub, deadline, **options), seconds)
 
 
-@pytest.fixture(params=["fake", "state server"])
+@pytest.fixture(params=["fake", "state server", "fake, directly", "state server, directly"])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(copies(request.param, descriptor(), rows(100)))
-        proxy = await stack.enter_async_context(proxy_of(*both.addresses))
+        kind, _, directly = request.param.partition(", ")
+        both = await stack.enter_async_context(copies(kind, descriptor(), rows(100)))
+        before = (await stack.enter_async_context(proxy_of(*both.addresses))).address
+        if directly:
+            key = (APPLICATION, STATE, "sensor-7")
+            service = service_that_asks_directly(before, *both.addresses, key=key)
+            before = await stack.enter_async_context(service)
         stubs = [
             query_pb2_grpc.QueryStub(await stack.enter_async_context(channels.aio_channel(address)))
-            for address in (*both.addresses, proxy.address)
+            for address in (*both.addresses, before)
         ]
         ready = Served(both, *stubs)
         async with asyncio.timeout(PATIENCE_SECONDS):  # the standby has caught up, and the proxy knows of both

@@ -44,6 +44,7 @@ from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2_grpc, stats_p
 from keyhole.v1 import state_server_pb2 as pb
 from services.client_proxy.app import ClientProxy
 from tests.support.certificates import Authority
+from tests.support.direct_reads import reaches, until_reached
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.states import descriptor, row
 from tests.support.tokens import make_tokens
@@ -348,6 +349,38 @@ async def test_a_watch_has_a_verb_of_its_own_and_is_audited_where_it_is_refused(
         at_watch = [record.__dict__ for record in caplog.records if record.name == "keyhole.audit"]
         assert [(of["who"], of["verb"], of["state"]) for of in at_watch] == [("token:reader", "watch", "counts")]
         await changes.close()
+
+
+async def test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_for_and_else_reads_by_the_proxy(
+    cluster: Cluster,
+) -> None:
+    both, token = cluster.certificate("somebody", "reader"), cluster.token("reader")
+    ref = query_pb2.WatchRoutesRequest(state=query_pb2.StateRef(application="app", state="counts"))
+
+    async def read(client: AsyncClient) -> float:
+        return float((await client.get("app", "counts", "a")).value.n)
+
+    async with AsyncClient(cluster.proxy.address, credentials=both, routing="direct") as client:
+        assert await read(client) == 1.0
+        async with aio_channel(cluster.proxy.address, both) as channel:
+            stub: Any = query_pb2_grpc.QueryStub(channel)
+            assert isinstance(await refusal(stub.WatchRoutes(ref).read), PermissionDenied)
+        assert not reaches(client, cluster.server.address)
+    cluster.policy.write_text(POLICY.replace('verbs = ["read"]', 'verbs = ["read", "direct"]'))
+    async with aio_channel(cluster.proxy.address, both) as channel:
+        stub = query_pb2_grpc.QueryStub(channel)
+        await becomes(None, lambda: stub.WatchRoutes(ref).read())
+    async with AsyncClient(cluster.proxy.address, credentials=both, routing="direct") as client:
+        assert await read(client) == 1.0
+        await until_reached(client, cluster.server.address)
+        assert await read(client) == 1.0
+        assert isinstance(await refusal(lambda: client.get("app", "hidden", "a")), PermissionDenied)
+        # The servers ask for a certificate, and the proxy doesn't.
+        async with AsyncClient(cluster.proxy.address, credentials=token, routing="direct") as other:
+            assert await read(other) == 1.0
+            await eventually(lambda: other._connection._servers._servers)
+            assert await read(other) == 1.0
+            assert not reaches(other, cluster.server.address)
 
 
 async def test_a_jwt_of_the_issuer_is_known_by_its_subject(cluster: Cluster) -> None:

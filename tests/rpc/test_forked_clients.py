@@ -82,6 +82,13 @@ async def test_an_async_client_that_was_used_before_the_fork_says_so_at_once_in_
     assert child.startswith(f"child: {_REFUSED}")
 
 
+async def test_a_client_that_asks_the_servers_itself_is_as_any_other_and_leaves_no_thread_and_no_socket() -> None:
+    first, child, last, after, threads, sockets = await told_by("direct_used_before", by_proxy=True)
+    assert (first, last, after) == ("parent: 1.01.0", "parent: 1.01.0", "child: 1.01.0")
+    assert child.startswith(f"child: {_REFUSED}")
+    assert (threads, sockets) == ("threads: ['MainThread']", "sockets: []")
+
+
 async def test_children_end_as_ever_beside_the_parents_client() -> None:
     """With gRPC's own support of forks one of four was killed."""
     assert await told_by("end_as_ever") == ["parent: 1.0", "children ended with {3: 30}"]

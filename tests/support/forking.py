@@ -16,11 +16,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+
+import psutil
 
 from keyhole import AsyncClient, Client
 from keyhole.rpc import forked
-from tests.support.proxies import fake_servers
+from tests.support.direct_reads import reaches
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.waiting import LONG_SECONDS
 
@@ -253,13 +257,42 @@ def closes(address: str) -> None:
     print("polling:", forked.polling(), flush=True)
 
 
-async def told_by(scenario: str) -> list[str]:
+def direct_used_before(address: str) -> None:
+    """A client that asks the servers itself; the child's own one too, once it is closed."""
+
+    def read(client: Client) -> str:
+        until = time.monotonic() + LIMIT_SECONDS / 2
+        met = _read(client)
+        while not any(reaches(client._client, of) for of in client._client._connection._servers._servers):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return met + _read(client)
+
+    def read_by_another() -> str:
+        with Client(address, routing="direct") as own:
+            return read(own)
+
+    with Client(address, routing="direct") as client:
+        _tell("parent", lambda: read(client))
+        _fork(lambda: read(client))
+        _tell("parent", lambda: read(client))
+    _ended()
+    _fork(read_by_another)
+    print("threads:", [thread.name for thread in threading.enumerate()], flush=True)
+    print("sockets:", [of.raddr for of in psutil.Process().net_connections()], flush=True)
+
+
+async def told_by(scenario: str, *, by_proxy: bool = False) -> list[str]:
     """What the processes of the scenario print, within a limit that ends all of them."""
-    async with fake_servers("a") as (server,):
+    async with AsyncExitStack() as stack:
+        (server,) = await stack.enter_async_context(fake_servers("a"))
         server.host(descriptor(), rows(10))
+        address = server.address
+        if by_proxy:
+            address = (await stack.enter_async_context(proxy_of(address))).address
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tests.support.forking", scenario, server.address),
+            *("-m", "tests.support.forking", scenario, address),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from keyhole.client.routing.asked import Asked
+from keyhole.client.routing.frame import Forwarding
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import (
@@ -32,8 +34,6 @@ from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain
 from keyhole.v1 import state_pb2
-from services.client_proxy.forwarding.asked import Asked
-from services.client_proxy.forwarding.frame import Forwarding
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
 from tests.support.waiting import PATIENCE_SECONDS
 

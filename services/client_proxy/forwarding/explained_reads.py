@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keyhole.client.routing.asked import Asked
+from keyhole.client.routing.frame import Forwarding
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
 from keyhole.clock import Clock
@@ -19,8 +21,6 @@ from keyhole.rpc.read_requests import lookup_of_keys
 from keyhole.rpc.status import to_proto
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.asked import Asked
-from services.client_proxy.forwarding.frame import Forwarding
 from services.client_proxy.forwarding.storage_reads import StorageReads
 
 _HOPS = 16

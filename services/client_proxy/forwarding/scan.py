@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from keyhole.backoff import Backoff
+from keyhole.client.routing.key_attempts import MENDABLE, KeyAttempts
+from keyhole.client.routing.routes import no_server, scan_copies
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, NoServer, ServerLost
 from keyhole.rpc.convert import bounds_from_proto
 from keyhole.rpc.scan_requests import check_goes_on, scan_range
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.key_attempts import MENDABLE, KeyAttempts
-from services.client_proxy.forwarding.routes import no_server, scan_copies
 
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.01, 0.25
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keyhole.client.routing.frame import Forwarding
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
 from keyhole.errors import Overloaded
@@ -11,7 +12,6 @@ from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.rpc.read_requests import KeyLookup
 from services.client_proxy.counts import ProxyCounts
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.frame import Forwarding
 
 
 class StorageReads:

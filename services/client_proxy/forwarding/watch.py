@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keyhole.backoff import Backoff
+from keyhole.client.routing.routes import no_server
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace, watch_place
 from keyhole.errors import (
     Draining,
@@ -30,7 +31,6 @@ from keyhole.protocol.routing import RouteTable
 from keyhole.rpc.watch_requests import check_watch_heeded, watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.routes import no_server
 
 SILENT_SECONDS = 30.0
 """Servers say something at each progress interval. One that has been silent for so long, and for several of these, is

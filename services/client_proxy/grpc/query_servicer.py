@@ -31,6 +31,7 @@ from services.client_proxy.forwarding.scan import Scanning
 from services.client_proxy.forwarding.storage_reads import StorageReads
 from services.client_proxy.forwarding.watch import FannedWatch
 from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
+from services.client_proxy.grpc.route_watches import RouteWatches
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         # Also those that wait for the first word of servers.
         self._watching = 0
         self._watches: set[FannedWatch] = set()
+        self._route_watches = RouteWatches(directory)
         self._draining = False
         self._loop = asyncio.get_running_loop()
 
@@ -91,6 +93,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             session.drain()
         for watch in self._watches:
             watch.drain()
+        self._route_watches.drain()
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
         """Lists the states of all servers."""
@@ -218,6 +221,13 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         """Looks one key up, and says which way it went."""
         addresses = current().may_everywhere(Verb.ADMIN, Verb.PLATFORM)
         return await self._explained_reads.explain(request, self._deadline(context), addresses=addresses)
+
+    async def WatchRoutes(self, request: pb.WatchRoutesRequest, context: _Context) -> AsyncIterator[pb.Routes]:  # noqa: N802
+        """Yields which servers have copies of a state."""
+        responses = self._route_watches.responses(_name(request.state), self._deadline(context))
+        async with aclosing(responses) as routes:
+            async for one in routes:
+                yield one
 
     def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
         def failed(error: Exception) -> None:

@@ -21,6 +21,7 @@ from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_fr
 from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.scan_requests import is_descending, scan_range
+from keyhole.rpc.server_views import no_routes
 from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -191,6 +192,11 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             self._counts.looked_up(reads, 1, took)
         response.lookup_micros = response.micros = max(1, micros(took))
         return response
+
+    async def WatchRoutes(self, request: pb.WatchRoutesRequest, context: _Context) -> AsyncIterator[pb.Routes]:  # noqa: N802 - gRPC
+        """Refused: clients that ask it are there already."""
+        raise no_routes()
+        yield  # a generator, as the method is a stream
 
     def _reads(self, state: pb.StateRef) -> ReadCounts:
         table = self._registry.tables.get((state.application, state.state))

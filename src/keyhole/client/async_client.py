@@ -76,6 +76,8 @@ class AsyncClient(EventLoopCatalogue):
             several proxies, separated by commas or as a list: reads are spread over those that answer.
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
+        routing: "direct": keys are asked of their state servers, where this process reaches them, and of the target
+            where it doesn't (docs/clients.md). "proxy": all of the target.
 
     Raises:
         InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from keyhole.client.bounds import Duration, seconds_of
-from keyhole.client.options import defaults
+from keyhole.client.options import Routing, defaults, is_direct
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
 from keyhole.errors import ClientClosed, Unsupported
@@ -21,13 +21,21 @@ running_loop = asyncio._get_running_loop
 class EventLoopClient:
     """See the module's text; AsyncClient says what its arguments are."""
 
-    def __init__(self, target: Targets, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
+    def __init__(
+        self,
+        target: Targets,
+        *,
+        timeout: Duration = 5.0,
+        credentials: Credentials = PLAIN,
+        routing: Routing = "proxy",
+    ) -> None:
         self._targets = targets_of(target)
         self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
         self._defaults = defaults(self._timeout)
         # Files that can't be used are refused now, and not at the first call.
         self._shown = [channels.prepared(target, credentials) for target in self._targets]
+        self._directly = credentials if is_direct(routing) else None
         self._connection: Connection | None = None
         self._closed = False
 
@@ -86,7 +94,7 @@ class EventLoopClient:
             )
         if self._connection is not None:
             raise self._elsewhere()
-        self._connection = Connection(self._targets, self._shown)
+        self._connection = Connection(self._targets, self._shown, self._directly)
         return self._connection
 
     def _closed_error(self) -> ClientClosed:

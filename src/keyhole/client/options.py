@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.client.wire.key_bounds import ALL_KEYS, AskedKeys, KeyBounds, key_bounds
 from keyhole.encoding.key_values import KeyValue
-from keyhole.errors import MalformedRequest
+from keyhole.errors import InvalidConfiguration, MalformedRequest
 from keyhole.model.predicates import Predicate
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.selection import Selection, selection
@@ -202,6 +202,18 @@ class RequestedRead(NamedTuple):
         if min_epoch:
             own = max([min_epoch, *(epoch for _, epoch in own)] if isinstance(own, tuple) else [min_epoch, own])
         return self._replace(min_epoch=own, timeout=timeout)
+
+
+Routing: TypeAlias = Literal["proxy", "direct"]
+"""Whom a client asks for keys: "proxy", its target, which finds the servers; "direct", the servers themselves, and the
+target for those that it can't reach."""
+
+
+def is_direct(routing: Routing) -> bool:
+    """Whether servers are asked directly. Raises InvalidConfiguration: a way of routing that there is not."""
+    if routing not in ("proxy", "direct"):
+        raise InvalidConfiguration(f"routing is {routing!r}; it must be one of proxy, direct")
+    return routing == "direct"
 
 
 def at_one_epoch(options: ManyOptions) -> bool:

@@ -15,6 +15,7 @@ from typing import NoReturn, Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
+from keyhole.client.options import Routing
 from keyhole.client.target import Targets, targets_of
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.rpc import forked
@@ -26,10 +27,17 @@ _T = TypeVar("_T")
 class ThreadClient:
     """See the module's text; Client says what its arguments are. Thread-safe."""
 
-    def __init__(self, target: Targets, *, timeout: Duration = 5.0, credentials: Credentials = PLAIN) -> None:
+    def __init__(
+        self,
+        target: Targets,
+        *,
+        timeout: Duration = 5.0,
+        credentials: Credentials = PLAIN,
+        routing: Routing = "proxy",
+    ) -> None:
         targets = targets_of(target)
         self._target = ",".join(targets)
-        self._client = AsyncClient(targets, timeout=timeout, credentials=credentials)
+        self._client = AsyncClient(targets, timeout=timeout, credentials=credentials, routing=routing)
         self._closed = False
         self._begin()
         _all.add(self)

@@ -104,6 +104,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.Query/Scan": _reads(Verb.SCAN),
     "/keyhole.v1.Query/Watch": _reads(Verb.WATCH),
     "/keyhole.v1.Query/Status": _operates,
+    "/keyhole.v1.Query/WatchRoutes": _reads(Verb.DIRECT),
     "/keyhole.v1.Stats/Read": _figures,
     "/keyhole.v1.StateServer/OpenRun": _writes,
     "/keyhole.v1.StateServer/Assign": _assigns,

@@ -84,7 +84,7 @@ class _Held:
         self._closing: asyncio.Task[None] | None = None
 
     def method(self, kind: str, arguments: tuple[Any, ...]) -> Any:
-        key = (kind, arguments[0])
+        key = (kind, arguments)
         if key not in self._methods:
             self._methods[key] = getattr(self.channel, kind)(*arguments)
         return self._methods[key]

@@ -26,6 +26,7 @@ from keyhole.rpc.frames import check_answer, cut_to_frame, failures_to_proto
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
+from keyhole.rpc.server_views import no_routes
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, aggregates_of, entries_of
 from keyhole.testing.fake_watches import FakeWatch
@@ -247,6 +248,11 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
     async def Explain(self, request: pb.ExplainRequest, context: _Context) -> pb.ExplainResponse:  # noqa: N802
         """As a server of an earlier version. A proxy asks no server to."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+    async def WatchRoutes(self, request: pb.WatchRoutesRequest, context: _Context) -> AsyncIterator[pb.Routes]:  # noqa: N802
+        """Refused, as a state server refuses it."""
+        raise no_routes()
+        yield  # a generator, as the method is a stream
 
     async def Lookup(  # noqa: N802
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context

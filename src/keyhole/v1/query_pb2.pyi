@@ -1185,6 +1185,100 @@ class StateHolding(_message.Message):
 Global___StateHolding: _TypeAlias = StateHolding  # noqa: Y015
 
 @_typing.final
+class WatchRoutesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def state(self) -> Global___StateRef: ...
+    def __init__(
+        self,
+        *,
+        state: Global___StateRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchRoutesRequest: _TypeAlias = WatchRoutesRequest  # noqa: Y015
+
+@_typing.final
+class Routes(_message.Message):
+    """The whole of it each time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVERS_FIELD_NUMBER: _builtins.int
+    HOP_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    hop_timeout_ms: _builtins.int
+    """For how long a server may be silent before another copy is asked."""
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoutedServer]: ...
+    def __init__(
+        self,
+        *,
+        servers: _abc.Iterable[Global___RoutedServer] | None = ...,
+        hop_timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hop_timeout_ms", b"hop_timeout_ms", "servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Routes: _TypeAlias = Routes  # noqa: Y015
+
+@_typing.final
+class RoutedServer(_message.Message):
+    """What a proxy knows of a server, as far as it is about the state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    HOLDINGS_FIELD_NUMBER: _builtins.int
+    MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    address: _builtins.str
+    """Where the proxy reaches it."""
+    incarnation: _builtins.str
+    draining: _builtins.bool
+    max_key_bytes: _builtins.int
+    lost: _builtins.bool
+    """The proxy has no connection to it."""
+    silent: _builtins.bool
+    """It keeps silent, and is asked after the others."""
+    @_builtins.property
+    def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]:
+        """The state's alone; of a server that is lost those that it had."""
+
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        address: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+        holdings: _abc.Iterable[Global___StateHolding] | None = ...,
+        max_key_bytes: _builtins.int = ...,
+        lost: _builtins.bool = ...,
+        silent: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "lost", b"lost", "max_key_bytes", b"max_key_bytes", "server", b"server", "silent", b"silent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoutedServer: _TypeAlias = RoutedServer  # noqa: Y015
+
+@_typing.final
 class ExplainRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

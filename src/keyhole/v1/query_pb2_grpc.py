@@ -80,6 +80,11 @@ class QueryStub:
                 request_serializer=keyhole_dot_v1_dot_query__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_query__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.WatchRoutes = channel.unary_stream(
+                '/keyhole.v1.Query/WatchRoutes',
+                request_serializer=keyhole_dot_v1_dot_query__pb2.WatchRoutesRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_query__pb2.Routes.FromString,
+                _registered_method=True)
 
 
 class QueryServicer:
@@ -148,6 +153,14 @@ class QueryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchRoutes(self, request, context):
+        """Which servers have copies of a state, at once and after every change: for clients that ask these themselves. Of a
+        client proxy; a state server knows of no other, and refuses it (UNSUPPORTED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -195,6 +208,11 @@ def add_QueryServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=keyhole_dot_v1_dot_query__pb2.ExplainRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_query__pb2.ExplainResponse.SerializeToString,
+            ),
+            'WatchRoutes': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchRoutes,
+                    request_deserializer=keyhole_dot_v1_dot_query__pb2.WatchRoutesRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_query__pb2.Routes.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -441,6 +459,33 @@ class Query:
             '/keyhole.v1.Query/Explain',
             keyhole_dot_v1_dot_query__pb2.ExplainRequest.SerializeToString,
             keyhole_dot_v1_dot_query__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchRoutes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/keyhole.v1.Query/WatchRoutes',
+            keyhole_dot_v1_dot_query__pb2.WatchRoutesRequest.SerializeToString,
+            keyhole_dot_v1_dot_query__pb2.Routes.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,10 @@ class QueryStub:
     """What the servers hold and how far they are: `keyhole status`."""
     Explain: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]
     """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
+    WatchRoutes: _grpc.UnaryStreamMultiCallable[_query_pb2.WatchRoutesRequest, _query_pb2.Routes]
+    """Which servers have copies of a state, at once and after every change: for clients that ask these themselves. Of a
+    client proxy; a state server knows of no other, and refuses it (UNSUPPORTED).
+    """
 
 @_typing.type_check_only
 class QueryAsyncStub(QueryStub):
@@ -79,6 +83,10 @@ class QueryAsyncStub(QueryStub):
     """What the servers hold and how far they are: `keyhole status`."""
     Explain: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainRequest, _query_pb2.ExplainResponse]  # type: ignore[assignment]
     """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
+    WatchRoutes: _aio.UnaryStreamMultiCallable[_query_pb2.WatchRoutesRequest, _query_pb2.Routes]  # type: ignore[assignment]
+    """Which servers have copies of a state, at once and after every change: for clients that ask these themselves. Of a
+    client proxy; a state server knows of no other, and refuses it (UNSUPPORTED).
+    """
 
 class QueryServicer(metaclass=_abc_1.ABCMeta):
     """Reads. The client proxy and every state server answer it; a state server answers only for its own key groups."""
@@ -156,5 +164,15 @@ class QueryServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.ExplainResponse, _abc.Awaitable[_query_pb2.ExplainResponse]]:
         """How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too."""
+
+    @_abc_1.abstractmethod
+    def WatchRoutes(
+        self,
+        request: _query_pb2.WatchRoutesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_query_pb2.Routes], _abc.AsyncIterator[_query_pb2.Routes]]:
+        """Which servers have copies of a state, at once and after every change: for clients that ask these themselves. Of a
+        client proxy; a state server knows of no other, and refuses it (UNSUPPORTED).
+        """
 
 def add_QueryServicer_to_server(servicer: QueryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.breakages.breakage import Breakage
 
 _RANKING = "src/keyhole/protocol/ranking.py"
-_FORWARDING = "services/client_proxy/forwarding/frame.py"
+_FORWARDING = "src/keyhole/client/routing/frame.py"
 _BOUNDS = "services/state_server/read/bounds_check.py"
 
 _COPIES = "services/state_server/read/copies.py"
@@ -18,6 +18,30 @@ ROUTING = (
         "if not states and application in self._expected - self._retired:",
         "if not states and application in self._retired:",
         ("test_cold_start.py::test_an_application_that_is_to_be_there_is_unavailable_and_never_unknown_until_it_is",),
+    ),
+    Breakage(
+        "a client that can't reach an owner asks it all the same",
+        "routing",
+        "src/keyhole/client/routing/direct_servers.py",
+        "        return server if server is not None and server.reached else None\n",
+        "        return server\n",
+        ("test_direct_reads.py::test_servers_that_it_cant_reach_are_asked_by_the_proxy_and_later_directly",),
+    ),
+    Breakage(
+        "what no server has answered a client directly fails, in place of going through the proxy",
+        "routing",
+        _FORWARDING,
+        "        if self._once:\n            idle",
+        "        if False:\n            idle",
+        ("test_direct_reads.py::test_keys_go_to_their_owners_and_follow_them_and_all_else_goes_through_the_proxy",),
+    ),
+    Breakage(
+        "a server's refusal of a client that asks it directly is the last word",
+        "routing",
+        "src/keyhole/client/routing/direct_reads.py",
+        "        return AskAgain(failure.message)\n",
+        "        return failure\n",
+        ("test_direct_reads.py::test_what_a_server_refuses_the_proxy_has_the_last_word_on",),
     ),
     Breakage(
         "a key group that was ahead of an epoch is read as of it",
@@ -70,7 +94,7 @@ ROUTING = (
     Breakage(
         "a proxy gathers the answers of any number of servers into one message",
         "routing",
-        "services/client_proxy/forwarding/gathering.py",
+        "src/keyhole/client/routing/gathering.py",
         "        fits = size <= self._room or not self.begun\n",
         "        fits = True\n",
         ("test_forwarding.py::test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame",),
@@ -128,7 +152,7 @@ ROUTING = (
     Breakage(
         "a reader that wants nothing stale is answered by a standby",
         "routing",
-        "services/client_proxy/forwarding/routes.py",
+        "src/keyhole/client/routing/routes.py",
         "    if stale is Stale.NEVER:\n",
         "    if stale is Stale.ALWAYS:\n",
         ("test_forwarding.py",),
@@ -136,7 +160,7 @@ ROUTING = (
     Breakage(
         "nobody watches for a server that keeps silent",
         "routing",
-        "services/client_proxy/forwarding/asked.py",
+        "src/keyhole/client/routing/asked.py",
         "        self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds, hop_seconds / 2)\n",
         "",
         ("test_forwarding.py",),

@@ -15,6 +15,8 @@ import grpc
 
 from keyhole.client.bounds import seconds_of
 from keyhole.client.options import Key, RequestedRead
+from keyhole.client.routing.direct_reads import DirectReads
+from keyhole.client.routing.direct_servers import DirectServers
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.wire.aggregate_reads import AggregateReads
 from keyhole.client.wire.cut_off import is_cut_off
@@ -37,6 +39,7 @@ from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
 from keyhole.rpc.rotation import Renewing
+from keyhole.security.credentials import Credentials
 from keyhole.v1 import query_pb2
 
 # Of a `get_many`, and of key groups; the others wait. As many as a request may have, and a quarter of what a connection
@@ -57,11 +60,17 @@ class Connection:
     Attributes:
         loop: The one that it was made in.
         turn: What was asked for in this turn of the event loop. `batch` adds to it.
+
+    Args:
+        directly: What servers are shown, where lookups are to go to them; None: all goes to the targets.
     """
 
-    def __init__(self, targets: Sequence[str], shown: Sequence[Renewing | None]) -> None:
+    def __init__(
+        self, targets: Sequence[str], shown: Sequence[Renewing | None], directly: Credentials | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self._links = Links(targets, shown)
+        self._servers = None if directly is None else DirectServers(self._links, directly)
         self._states: dict[tuple[str, str], StateReads] = {}
         self.turn: dict[Alike, LookupBatch] = {}
         self._closed: KeyholeError | None = None
@@ -223,6 +232,8 @@ class Connection:
             reads.close(error)
         # They know this connection: without them it is gone with the last one who uses it, and gRPC's thread with it.
         self._states.clear()
+        if self._servers is not None:
+            await self._servers.close(error)
         await self._links.close(error)
 
     def _flush(self) -> None:
@@ -247,7 +258,8 @@ class Connection:
         def forget() -> None:
             self._states.pop(name, None)
 
-        reads = self._states[name] = StateReads(self._links, application, state, self.describe, forget)
+        direct = None if self._servers is None else DirectReads(self._servers, name)
+        reads = self._states[name] = StateReads(self._links, application, state, self.describe, forget, direct)
         return reads
 
     @contextmanager

@@ -90,9 +90,10 @@ class LookupBatch:
         patient: Whether a proxy said that their server keeps them waiting.
         attempts: How often they were sent.
         cut_off: What cut them off the last time; None: nothing has.
+        by_proxy: Whether servers were asked for them directly, and have not answered: a proxy has the last word.
     """
 
-    __slots__ = ("again", "attempts", "bounds", "cut_off", "deadline", "keys", "patient", "waiters")
+    __slots__ = ("again", "attempts", "bounds", "by_proxy", "cut_off", "deadline", "keys", "patient", "waiters")
 
     def __init__(self, bounds: ReadBounds, deadline: float, *, again: bool = False, patient: bool = False) -> None:
         self.keys: list[KeyValue | Sequence[KeyValue]] = []
@@ -103,13 +104,25 @@ class LookupBatch:
         self.patient = patient
         self.attempts = 0
         self.cut_off: KeyholeError | None = None
+        self.by_proxy = False
 
     def part(self, start: int, count: int) -> Self:
         """Some of them, as a batch of their own."""
-        part = type(self)(self.bounds, self.deadline, again=self.again, patient=self.patient)
-        part.attempts, part.cut_off = self.attempts, self.cut_off
+        part = self._empty()
         part.keys = self.keys[start : start + count]
         part.waiters = self.waiters[start : start + count]
+        return part
+
+    def picked(self, places: Sequence[int]) -> Self:
+        """Those at these places, as a batch of their own."""
+        part = self._empty()
+        part.keys = [self.keys[place] for place in places]
+        part.waiters = [self.waiters[place] for place in places]
+        return part
+
+    def _empty(self) -> Self:
+        part = type(self)(self.bounds, self.deadline, again=self.again, patient=self.patient)
+        part.attempts, part.cut_off, part.by_proxy = self.attempts, self.cut_off, self.by_proxy
         return part
 
     def encode(self, codec: StateCodec) -> tuple[list[bytes], LookupBatch | None]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
+from keyhole.client.routing.direct_reads import DirectReads
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.client.wire.links import Link, Links, pause_seconds
@@ -21,21 +24,38 @@ _AGAIN_SECONDS = 0.05
 Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
 
 
+class _Encoded(NamedTuple):
+    """The keys of a batch, as they travel; `least` as BatchSink has it."""
+
+    codec: StateCodec
+    lane: Lane
+    keys: Sequence[bytes]
+    least: Sequence[int]
+
+
 class StateReads:
     """Used from the event loop's thread only.
 
     Args:
         describe: Asks for the descriptor: application, state, timeout in seconds.
         forget: Called when the state could not be described: whoever asks again asks the server again, too.
+        direct: Sends lookups to the servers themselves; None: all go to the links.
 
     Attributes:
         known: By the last descriptor, also where that has turned out stale; None: there was none yet. Any thread.
     """
 
     def __init__(
-        self, links: Links, application: str, state: str, describe: Describe, forget: Callable[[], None]
+        self,
+        links: Links,
+        application: str,
+        state: str,
+        describe: Describe,
+        forget: Callable[[], None],
+        direct: DirectReads | None = None,
     ) -> None:
         self._links = links
+        self._direct = direct
         self._application = application
         self._state = state
         self._ask = describe
@@ -58,8 +78,9 @@ class StateReads:
             self._park(batch)
             return
         link = self._links.next()
-        if link is None:
-            self._wait(batch, self._links.free_at(), batch.cut_off or self._links.cause)
+        direct = None if batch.by_proxy else self._direct
+        if link is None and direct is None:
+            self._wait_for_links(batch)
             return
         keys, refused = batch.encode(codec)
         if refused is not None and refused.keys:
@@ -71,21 +92,66 @@ class StateReads:
         if bounds.min_epochs:
             groups = [group_of(key) for key in keys]
             bounds, least = bounds.among(set(groups)), bounds.least_of(groups)
-        sink = BatchSink(
-            batch,
-            codec,
-            lambda stale: self._submit_stale(stale, codec),
-            lambda newer, error: self._submit_newer(newer, error, codec),
-            self.submit,
-            lambda cut, error: self._submit_again(cut, error, link),
-            least if bounds.min_epochs else (),
-        )
-        batch.attempts += 1
         lane = Lane(self._application, self._state, self._topic_id, bounds, batch.patient)
+        if direct is not None:
+            left = self._send_directly(direct, batch, _Encoded(codec, lane, keys, least))
+            if not left:
+                return
+            if len(left) < len(keys):
+                batch, keys = batch.picked(left), [keys[place] for place in left]
+                least = tuple(least[place] for place in left) if least else least
+            if link is None:
+                self._wait_for_links(batch)
+                return
+        assert link is not None
+        asked = link
+        sink = self._sink(batch, codec, lambda cut, error: self._submit_again(cut, error, asked), least)
+        batch.attempts += 1
         try:
             link.stream.submit(lane, Segment(keys, sink, batch.deadline))
         except KeyholeError as error:
             batch.fail(error)
+
+    def _send_directly(self, direct: DirectReads, batch: LookupBatch, of: _Encoded) -> Sequence[int]:
+        """Returns the places of those for which no server can be asked from here."""
+        by_server, left = direct.split(of.lane, of.keys)
+        for address, places in by_server.items():
+            part = batch.picked(places)
+            part.attempts += 1
+            least = tuple(of.least[place] for place in places) if of.least else of.least
+            sink = self._sink(part, of.codec, self._submit_by_proxy_after, least, self._submit_by_proxy)
+            keys = [of.keys[place] for place in places]
+            direct.send(address, of.lane, keys, batch.deadline, partial(sink.answered, 0))
+        return left
+
+    def _sink(
+        self,
+        batch: LookupBatch,
+        codec: StateCodec,
+        on_cut_off: Callable[[LookupBatch, KeyholeError], None],
+        least: Sequence[int],
+        on_pending: Callable[[LookupBatch], None] | None = None,
+    ) -> BatchSink:
+        return BatchSink(
+            batch,
+            codec,
+            lambda stale: self._submit_stale(stale, codec),
+            lambda newer, error: self._submit_newer(newer, error, codec),
+            on_pending or self.submit,
+            on_cut_off,
+            least,
+        )
+
+    def _submit_by_proxy(self, batch: LookupBatch) -> None:
+        batch.by_proxy, batch.patient = True, False
+        self.submit(batch)
+
+    def _submit_by_proxy_after(self, batch: LookupBatch, error: KeyholeError) -> None:
+        batch.cut_off = error
+        self._submit_by_proxy(batch)
+
+    def _wait_for_links(self, batch: LookupBatch) -> None:
+        self._wait(batch, self._links.free_at(), batch.cut_off or self._links.cause)
 
     async def codec(self, deadline: float) -> StateCodec:
         """The codec of the descriptor that a server sent last. Raises KeyholeError where it can't be had in time."""
@@ -119,7 +185,7 @@ class StateReads:
         if self._links.gives_up():
             batch.fail(told(error, batch.attempts, None))
             return
-        batch.cut_off = error
+        batch.cut_off, batch.by_proxy = error, False
         # One that lives has named somebody else, and may name the same in a moment.
         self._wait(batch, 0.0 if link.cause is not None else self._loop.time() + pause_seconds(), error)
 

@@ -2440,6 +2440,209 @@ func (x *StateHolding) GetUpdatesLagMs() uint64 {
 	return 0
 }
 
+type WatchRoutesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRoutesRequest) Reset() {
+	*x = WatchRoutesRequest{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRoutesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRoutesRequest) ProtoMessage() {}
+
+func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRoutesRequest.ProtoReflect.Descriptor instead.
+func (*WatchRoutesRequest) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *WatchRoutesRequest) GetState() *StateRef {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// The whole of it each time.
+type Routes struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Servers []*RoutedServer        `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	// For how long a server may be silent before another copy is asked.
+	HopTimeoutMs  uint32 `protobuf:"varint,2,opt,name=hop_timeout_ms,json=hopTimeoutMs,proto3" json:"hop_timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Routes) Reset() {
+	*x = Routes{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Routes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Routes) ProtoMessage() {}
+
+func (x *Routes) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Routes.ProtoReflect.Descriptor instead.
+func (*Routes) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Routes) GetServers() []*RoutedServer {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *Routes) GetHopTimeoutMs() uint32 {
+	if x != nil {
+		return x.HopTimeoutMs
+	}
+	return 0
+}
+
+// What a proxy knows of a server, as far as it is about the state.
+type RoutedServer struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Where the proxy reaches it.
+	Address     string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Incarnation string `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Draining    bool   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
+	// The state's alone; of a server that is lost those that it had.
+	Holdings    []*StateHolding `protobuf:"bytes,5,rep,name=holdings,proto3" json:"holdings,omitempty"`
+	MaxKeyBytes uint32          `protobuf:"varint,6,opt,name=max_key_bytes,json=maxKeyBytes,proto3" json:"max_key_bytes,omitempty"`
+	// The proxy has no connection to it.
+	Lost bool `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
+	// It keeps silent, and is asked after the others.
+	Silent        bool `protobuf:"varint,8,opt,name=silent,proto3" json:"silent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoutedServer) Reset() {
+	*x = RoutedServer{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoutedServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoutedServer) ProtoMessage() {}
+
+func (x *RoutedServer) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoutedServer.ProtoReflect.Descriptor instead.
+func (*RoutedServer) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RoutedServer) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *RoutedServer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *RoutedServer) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *RoutedServer) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *RoutedServer) GetHoldings() []*StateHolding {
+	if x != nil {
+		return x.Holdings
+	}
+	return nil
+}
+
+func (x *RoutedServer) GetMaxKeyBytes() uint32 {
+	if x != nil {
+		return x.MaxKeyBytes
+	}
+	return 0
+}
+
+func (x *RoutedServer) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *RoutedServer) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
 type ExplainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
@@ -2451,7 +2654,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2666,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2679,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExplainRequest) GetState() *StateRef {
@@ -2527,7 +2730,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2742,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2755,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainResponse) GetKeyGroup() uint32 {
@@ -2665,7 +2868,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2880,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2893,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Hop) GetAddress() string {
@@ -2759,7 +2962,7 @@ type KeyGroupCopy struct {
 
 func (x *KeyGroupCopy) Reset() {
 	*x = KeyGroupCopy{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[31]
+	mi := &file_keyhole_v1_query_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2974,7 @@ func (x *KeyGroupCopy) String() string {
 func (*KeyGroupCopy) ProtoMessage() {}
 
 func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[31]
+	mi := &file_keyhole_v1_query_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2987,7 @@ func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
 func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *KeyGroupCopy) GetServer() string {
@@ -3065,7 +3268,21 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vlag_updates\x18\n" +
 	" \x01(\x04R\n" +
 	"lagUpdates\x12$\n" +
-	"\x0eupdates_lag_ms\x18\v \x01(\x04R\fupdatesLagMs\"\x92\x01\n" +
+	"\x0eupdates_lag_ms\x18\v \x01(\x04R\fupdatesLagMs\"@\n" +
+	"\x12WatchRoutesRequest\x12*\n" +
+	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\"b\n" +
+	"\x06Routes\x122\n" +
+	"\aservers\x18\x01 \x03(\v2\x18.keyhole.v1.RoutedServerR\aservers\x12$\n" +
+	"\x0ehop_timeout_ms\x18\x02 \x01(\rR\fhopTimeoutMs\"\x84\x02\n" +
+	"\fRoutedServer\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x1a\n" +
+	"\bdraining\x18\x04 \x01(\bR\bdraining\x124\n" +
+	"\bholdings\x18\x05 \x03(\v2\x18.keyhole.v1.StateHoldingR\bholdings\x12\"\n" +
+	"\rmax_key_bytes\x18\x06 \x01(\rR\vmaxKeyBytes\x12\x12\n" +
+	"\x04lost\x18\a \x01(\bR\x04lost\x12\x16\n" +
+	"\x06silent\x18\b \x01(\bR\x06silent\"\x92\x01\n" +
 	"\x0eExplainRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x121\n" +
@@ -3115,7 +3332,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vValueFormat\x12\x1c\n" +
 	"\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18VALUE_FORMAT_MESSAGEPACK\x10\x01\x12\x15\n" +
-	"\x11VALUE_FORMAT_JSON\x10\x022\xed\x04\n" +
+	"\x11VALUE_FORMAT_JSON\x10\x022\xb2\x05\n" +
 	"\x05Query\x12K\n" +
 	"\n" +
 	"ListStates\x12\x1d.keyhole.v1.ListStatesRequest\x1a\x1e.keyhole.v1.ListStatesResponse\x12T\n" +
@@ -3126,7 +3343,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x04Scan\x12\x17.keyhole.v1.ScanRequest\x1a\x18.keyhole.v1.ScanResponse0\x01\x12>\n" +
 	"\x05Watch\x12\x18.keyhole.v1.WatchRequest\x1a\x19.keyhole.v1.WatchResponse0\x01\x12?\n" +
 	"\x06Status\x12\x19.keyhole.v1.StatusRequest\x1a\x1a.keyhole.v1.StatusResponse\x12B\n" +
-	"\aExplain\x12\x1a.keyhole.v1.ExplainRequest\x1a\x1b.keyhole.v1.ExplainResponseb\x06proto3"
+	"\aExplain\x12\x1a.keyhole.v1.ExplainRequest\x1a\x1b.keyhole.v1.ExplainResponse\x12C\n" +
+	"\vWatchRoutes\x12\x1e.keyhole.v1.WatchRoutesRequest\x1a\x12.keyhole.v1.Routes0\x01b\x06proto3"
 
 var (
 	file_keyhole_v1_query_proto_rawDescOnce sync.Once
@@ -3141,7 +3359,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -3174,28 +3392,31 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*ProxyStatus)(nil),           // 28: keyhole.v1.ProxyStatus
 	(*ServerStatus)(nil),          // 29: keyhole.v1.ServerStatus
 	(*StateHolding)(nil),          // 30: keyhole.v1.StateHolding
-	(*ExplainRequest)(nil),        // 31: keyhole.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 32: keyhole.v1.ExplainResponse
-	(*Hop)(nil),                   // 33: keyhole.v1.Hop
-	(*KeyGroupCopy)(nil),          // 34: keyhole.v1.KeyGroupCopy
-	nil,                           // 35: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 36: keyhole.v1.Source
-	(*Aggregate)(nil),             // 37: keyhole.v1.Aggregate
-	(*Predicate)(nil),             // 38: keyhole.v1.Predicate
-	(*PartialAggregate)(nil),      // 39: keyhole.v1.PartialAggregate
-	(*Error)(nil),                 // 40: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 41: keyhole.v1.StateDescriptor
+	(*WatchRoutesRequest)(nil),    // 31: keyhole.v1.WatchRoutesRequest
+	(*Routes)(nil),                // 32: keyhole.v1.Routes
+	(*RoutedServer)(nil),          // 33: keyhole.v1.RoutedServer
+	(*ExplainRequest)(nil),        // 34: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 35: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 36: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 37: keyhole.v1.KeyGroupCopy
+	nil,                           // 38: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 39: keyhole.v1.Source
+	(*Aggregate)(nil),             // 40: keyhole.v1.Aggregate
+	(*Predicate)(nil),             // 41: keyhole.v1.Predicate
+	(*PartialAggregate)(nil),      // 42: keyhole.v1.PartialAggregate
+	(*Error)(nil),                 // 43: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 44: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	35, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	38, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	36, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	39, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -3208,10 +3429,10 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
 	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
 	14, // 20: keyhole.v1.ScanRequest.selection:type_name -> keyhole.v1.Selection
-	37, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
-	38, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
-	36, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	39, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
+	40, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
+	41, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
+	39, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	42, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
 	3,  // 25: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 26: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
 	2,  // 27: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
@@ -3220,50 +3441,55 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	3,  // 30: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 31: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
 	6,  // 32: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	36, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	39, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
 	21, // 34: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	40, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	41, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	43, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	44, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
 	3,  // 37: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	41, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	44, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
 	30, // 39: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
 	29, // 40: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
 	28, // 41: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
 	30, // 42: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	41, // 43: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	36, // 44: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 45: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 46: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 47: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 48: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	40, // 49: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	33, // 50: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	34, // 51: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	40, // 52: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	36, // 53: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	22, // 54: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	24, // 55: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 56: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 57: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	19, // 58: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	13, // 59: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	16, // 60: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
-	26, // 61: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	31, // 62: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	23, // 63: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	25, // 64: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 65: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 66: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	20, // 67: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	15, // 68: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	17, // 69: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
-	27, // 70: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	32, // 71: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	63, // [63:72] is the sub-list for method output_type
-	54, // [54:63] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	44, // 43: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	39, // 44: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 45: keyhole.v1.WatchRoutesRequest.state:type_name -> keyhole.v1.StateRef
+	33, // 46: keyhole.v1.Routes.servers:type_name -> keyhole.v1.RoutedServer
+	30, // 47: keyhole.v1.RoutedServer.holdings:type_name -> keyhole.v1.StateHolding
+	3,  // 48: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 49: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 50: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 51: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	43, // 52: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	36, // 53: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	37, // 54: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	43, // 55: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	39, // 56: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	22, // 57: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	24, // 58: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 59: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 60: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	19, // 61: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 62: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	16, // 63: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
+	26, // 64: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	34, // 65: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	31, // 66: keyhole.v1.Query.WatchRoutes:input_type -> keyhole.v1.WatchRoutesRequest
+	23, // 67: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	25, // 68: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 69: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 70: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	20, // 71: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	15, // 72: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	17, // 73: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
+	27, // 74: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	35, // 75: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	32, // 76: keyhole.v1.Query.WatchRoutes:output_type -> keyhole.v1.Routes
+	67, // [67:77] is the sub-list for method output_type
+	57, // [57:67] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -3282,7 +3508,7 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
-	file_keyhole_v1_query_proto_msgTypes[29].OneofWrappers = []any{
+	file_keyhole_v1_query_proto_msgTypes[32].OneofWrappers = []any{
 		(*ExplainResponse_Answer)(nil),
 		(*ExplainResponse_Error)(nil),
 	}
@@ -3292,7 +3518,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	Query_Watch_FullMethodName         = "/keyhole.v1.Query/Watch"
 	Query_Status_FullMethodName        = "/keyhole.v1.Query/Status"
 	Query_Explain_FullMethodName       = "/keyhole.v1.Query/Explain"
+	Query_WatchRoutes_FullMethodName   = "/keyhole.v1.Query/WatchRoutes"
 )
 
 // QueryClient is the client API for Query service.
@@ -53,6 +54,9 @@ type QueryClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// Which servers have copies of a state, at once and after every change: for clients that ask these themselves. Of a
+	// client proxy; a state server knows of no other, and refuses it (UNSUPPORTED).
+	WatchRoutes(ctx context.Context, in *WatchRoutesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Routes], error)
 }
 
 type queryClient struct {
@@ -174,6 +178,25 @@ func (c *queryClient) Explain(ctx context.Context, in *ExplainRequest, opts ...g
 	return out, nil
 }
 
+func (c *queryClient) WatchRoutes(ctx context.Context, in *WatchRoutesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Routes], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Query_ServiceDesc.Streams[3], Query_WatchRoutes_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRoutesRequest, Routes]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Query_WatchRoutesClient = grpc.ServerStreamingClient[Routes]
+
 // QueryServer is the server API for Query service.
 // All implementations must embed UnimplementedQueryServer
 // for forward compatibility.
@@ -197,6 +220,9 @@ type QueryServer interface {
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// How one key is read, step by step: `keyhole explain`. Costs more than a lookup: the copies' servers are asked, too.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// Which servers have copies of a state, at once and after every change: for clients that ask these themselves. Of a
+	// client proxy; a state server knows of no other, and refuses it (UNSUPPORTED).
+	WatchRoutes(*WatchRoutesRequest, grpc.ServerStreamingServer[Routes]) error
 	mustEmbedUnimplementedQueryServer()
 }
 
@@ -233,6 +259,9 @@ func (UnimplementedQueryServer) Status(context.Context, *StatusRequest) (*Status
 }
 func (UnimplementedQueryServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedQueryServer) WatchRoutes(*WatchRoutesRequest, grpc.ServerStreamingServer[Routes]) error {
+	return status.Errorf(codes.Unimplemented, "method WatchRoutes not implemented")
 }
 func (UnimplementedQueryServer) mustEmbedUnimplementedQueryServer() {}
 func (UnimplementedQueryServer) testEmbeddedByValue()               {}
@@ -392,6 +421,17 @@ func _Query_Explain_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Query_WatchRoutes_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRoutesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(QueryServer).WatchRoutes(m, &grpc.GenericServerStream[WatchRoutesRequest, Routes]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Query_WatchRoutesServer = grpc.ServerStreamingServer[Routes]
+
 // Query_ServiceDesc is the grpc.ServiceDesc for Query service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -439,6 +479,11 @@ var Query_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _Query_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchRoutes",
+			Handler:       _Query_WatchRoutes_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,4 +1,4 @@
-"""One frame on its way through the proxy: to copies of its keys, to others where these fail or are silent, and back."""
+"""One frame on its way: to copies of its keys, to others where these fail or are silent, and back."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from keyhole.backoff import Backoff
+from keyhole.client.routing.asked import Asked
+from keyhole.client.routing.frame_attempts import FrameAttempts
+from keyhole.client.routing.gathering import Gathering
+from keyhole.client.routing.key_attempts import MENDABLE, KeyAttempts
+from keyhole.client.routing.known_servers import KnownServers
+from keyhole.client.routing.routes import FirstCopies, LaneRoutes, Trouble
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
 from keyhole.errors import KeyholeError
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain, as_error, failed_together, frame_is_full
-from services.client_proxy.directory import Directory
-from services.client_proxy.forwarding.asked import Asked
-from services.client_proxy.forwarding.frame_attempts import FrameAttempts
-from services.client_proxy.forwarding.gathering import Gathering
-from services.client_proxy.forwarding.key_attempts import MENDABLE, KeyAttempts
-from services.client_proxy.forwarding.routes import LaneRoutes, Trouble
 
 _PATIENCE_SECONDS = 0.05
 _FIRST_RETRY_SECONDS = 0.01
@@ -37,11 +37,13 @@ class Forwarding:
         in_parts: Keys of a server that does not answer must not hold up the others of the frame. A moment after the
             first of these are answered, the rest stands as AskAgain, for the client to send apart.
         room: For the values, in bytes. Once there is none left, the rest stands as AskAgain, full.
+        once: Each copy is asked once. Keys that none has answered, and that another time may mend, stand as AskAgain:
+            whoever sent them has somebody else to ask.
     """
 
     def __init__(
         self,
-        directory: Directory,
+        servers: KnownServers,
         lane: Lane,
         keys: Sequence[bytes],
         deadline: float,
@@ -49,16 +51,18 @@ class Forwarding:
         *,
         in_parts: bool = False,
         room: int = FRAME_BYTES,
+        once: bool = False,
     ) -> None:
-        self._directory = directory
+        self._servers = servers
         self._name = (lane.application, lane.state)
         self._lane = lane
         self._keys = keys
         self._deadline = deadline
         self._done = done
         self._in_parts = in_parts
+        self._once = once
         self._loop = asyncio.get_running_loop()
-        self._routes = LaneRoutes(directory, lane)
+        self._routes = LaneRoutes(servers, lane)
         self._finished = False
         self._attempts = FrameAttempts()
         self._asked: list[Asked] = []
@@ -72,10 +76,14 @@ class Forwarding:
         """How many keys had trouble: the first copy was not enough for them, or there was none."""
         return len(self._attempts)
 
-    def start(self) -> None:
-        """Sends the keys. `done` may be called from within."""
+    def start(self, first: FirstCopies | None = None) -> None:
+        """Sends the keys. `done` may be called from within.
+
+        Args:
+            first: Where they go first; None: by the routes as they are now.
+        """
         self._attempts.number = 1
-        first = self._routes.first(self._keys)
+        first = first or self._routes.first(self._keys)
         for address, places in first.by_server.items():
             self._ask(address, places)
         for trouble, places in first.nowhere:
@@ -110,18 +118,18 @@ class Forwarding:
         """A server has been silent for the hop deadline: asks the next copies, and does not wait for it alone."""
         if self._finished:
             # Of a frame that was answered in part; the frames after this one should know better.
-            self._directory.suspect(asked.address)
+            self._servers.suspect(asked.address)
             return
         open_places = self._gathered.open
         stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
         self._attempts.overdue(stuck, asked.address)
-        if self._go_on(stuck):
-            self._directory.suspect(asked.address)
+        if self._go_on(stuck) or self._once:
+            self._servers.suspect(asked.address)
 
     def _ask(self, address: str, places: Sequence[int] | None) -> None:
         keys = self._keys if places is None else [self._keys[place] for place in places]
         asked = Asked(self, address, places, keys, self._deadline)
-        if asked.send(self._directory, self._lane, self._loop):
+        if asked.send(self._servers, self._lane, self._loop):
             self._asked.append(asked)
 
     def _fail(self, places: Sequence[int], error: KeyholeError, asked: Asked | None = None) -> None:
@@ -151,6 +159,13 @@ class Forwarding:
         return self._routes.next(self._keys[place], tried.asked)
 
     def _wait(self) -> None:
+        if self._once:
+            idle = self._attempts.idle
+            cause = self._attempts.reason(idle)
+            self._gathered.fail(idle, AskAgain(cause.message if cause else "no copy has answered yet"))
+            idle.clear()
+            self._finish_if_complete()
+            return
         delay = self._backoff.next()
         if self._loop.time() + delay < self._deadline:
             self._retry = self._loop.call_later(delay, self._try_again)

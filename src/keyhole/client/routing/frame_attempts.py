@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from keyhole.client.routing.key_attempts import KeyAttempts
 from keyhole.errors import DeadlineExceeded, KeyholeError
-from services.client_proxy.forwarding.key_attempts import KeyAttempts
 
 NextCopy = Callable[[int, KeyAttempts], str]
 """(place, its attempts) -> the server that is to be asked next; empty: there is none."""

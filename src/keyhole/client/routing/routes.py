@@ -6,13 +6,13 @@ from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from keyhole.backoff import JITTER
+from keyhole.client.routing.known_servers import KnownServers
 from keyhole.client.wire.coalescing import Lane
 from keyhole.encoding.storage_key import are_storage_keys, group_of
 from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NoServer, StaleDescriptor
 from keyhole.model.read import Stale
 from keyhole.protocol.routing import RouteTable
 from keyhole.protocol.server_view import StateName
-from services.client_proxy.directory import Directory
 
 
 class Trouble(NamedTuple):
@@ -35,10 +35,10 @@ class FirstCopies(NamedTuple):
 
 
 class LaneRoutes:
-    """Finds the copies for keys of one lane, as the directory knows them at each call."""
+    """Finds the copies for keys of one lane, as they are known at each call."""
 
-    def __init__(self, directory: Directory, lane: Lane) -> None:
-        self._directory = directory
+    def __init__(self, servers: KnownServers, lane: Lane) -> None:
+        self._servers = servers
         self._name = (lane.application, lane.state)
         self._topic_id = lane.topic_id
         self._stale = lane.bounds.stale
@@ -47,7 +47,7 @@ class LaneRoutes:
         """Which server each key goes to first, by the stale policy; of equal copies one by chance, for the frame."""
         if trouble := self.trouble(keys):
             return FirstCopies(nowhere=[(trouble, range(len(keys)))])
-        table = self._directory.tables[self._name]
+        table = self._servers.tables[self._name]
         if self._stale is Stale.WHEN_NEEDED:
             routes = table.nearest
         else:
@@ -70,10 +70,10 @@ class LaneRoutes:
         Also a bad key is one: it must not spoil the frames that it would travel in.
         """
         try:
-            table = self._directory.table(self._name)
+            table = self._servers.table(self._name)
         except KeyholeError as error:
             # Before every server was tried once, nobody can say that a state does not exist.
-            settled = self._directory.settled.is_set()
+            settled = self._servers.settled.is_set()
             return Trouble(error if settled else NoServer(error.message), final=settled)
         state = "/".join(self._name)
         if table.descriptor.topic_id != self._topic_id:
@@ -87,11 +87,11 @@ class LaneRoutes:
 
     def no_server(self) -> NoServer:
         """Makes the error for keys that nobody answers for, of the state, whose routes are known."""
-        return no_server(self._name, self._directory.tables[self._name])
+        return no_server(self._name, self._servers.tables[self._name])
 
     def next(self, key: bytes, asked: Container[str]) -> str:
         """Returns the first copy that was not asked yet; empty: there is none, or the state was made anew."""
-        table = self._directory.tables.get(self._name)
+        table = self._servers.tables.get(self._name)
         if table is None or table.descriptor.topic_id != self._topic_id:
             return ""  # `trouble` says so.
         copies = copies_of(table, group_of(key), self._stale)

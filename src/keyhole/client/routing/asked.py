@@ -11,8 +11,8 @@ from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import KeyholeError, NoServer
 
 if TYPE_CHECKING:
-    from services.client_proxy.directory import Directory
-    from services.client_proxy.forwarding.frame import Forwarding
+    from keyhole.client.routing.frame import Forwarding
+    from keyhole.client.routing.known_servers import KnownServers
 
 
 class Asked:
@@ -44,14 +44,14 @@ class Asked:
         """Returns the places of `count` of its keys, from `start` on."""
         return range(start, start + count) if self._places is None else self._places[start : start + count]
 
-    def send(self, directory: Directory, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
+    def send(self, servers: KnownServers, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
         """Lets the keys travel with the server's next frame. The Forwarding hears what comes of it, also of silence.
 
         Returns:
             False where they can't travel. They have failed by then.
         """
         try:
-            link = directory.link(self.address)
+            link = servers.link(self.address)
             if link is None:
                 raise NoServer(f"server {self.address} is no longer among the discovered ones")
             link.stream.submit(lane, self.segment)
@@ -59,7 +59,7 @@ class Asked:
             self._forwarding.failed(self, 0, self._left, error)
             return False
         self._loop, self._heard = loop, loop.time()
-        hop_seconds = directory.hop_seconds
+        hop_seconds = servers.hop_seconds
         self._timer = loop.call_later(hop_seconds, self._is_overdue, hop_seconds, hop_seconds / 2)
         return True
 

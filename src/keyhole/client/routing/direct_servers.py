@@ -1,0 +1,204 @@
+"""The state servers as one client knows them: the routes that a proxy tells it, and connections of its own.
+
+A server is asked once a connection to it stands, and no read waits for that. Where its port is closed to this client,
+or it was lost, reads go through the proxy, and it is tried in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from keyhole.backoff import Backoff
+from keyhole.client.wire.links import Links
+from keyhole.client.wire.lookup_stream import LookupStream
+from keyhole.errors import KeyholeError, NoServer
+from keyhole.protocol.routing import RouteTable, build
+from keyhole.protocol.server_view import ServerView, StateName
+from keyhole.rpc import channels
+from keyhole.rpc.server_views import views_of
+from keyhole.security.credentials import Credentials
+from keyhole.v1 import query_pb2
+
+_log = logging.getLogger(__name__)
+
+# Between two attempts to reach a server, and to follow the routes.
+_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 30.0
+# For a server to say that it lives: it is on the way of nobody's read.
+_PATIENCE_SECONDS = 5.0
+_HEALTH = "/grpc.health.v1.Health/Check"
+
+
+class DirectServer:
+    """One state server. Used from the event loop's thread only.
+
+    Attributes:
+        stream: Of its lookups.
+        reached: Whether it may be asked: it has answered since it was lost, silent, or has refused.
+
+    Raises:
+        InvalidConfiguration: The credentials must not be shown to it.
+    """
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self.address = address
+        self._channel = channels.aio_link(address, credentials)
+        # The health service, by its bytes: the client brings no package for it.
+        self._check: Any = self._channel.unary_unary(_HEALTH, request_serializer=None, response_deserializer=None)
+        self.stream = LookupStream(self._channel, address, broken=lambda _: self.avoid())
+        self.reached = False
+        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
+        self._closed = False
+        self._reaching: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._reach(0.0))
+
+    def avoid(self) -> None:
+        """It was lost, is silent, or refuses what a proxy may be given: asked again some time after it lives."""
+        self.reached = False
+        if not self._closed and (self._reaching is None or self._reaching.done()):
+            self._reaching = asyncio.get_running_loop().create_task(self._reach(self._backoff.next()))
+
+    async def close(self, error: KeyholeError) -> None:
+        """Lookups under way fail with the error. Idempotent."""
+        self._closed, self.reached = True, False
+        if self._reaching is not None:
+            self._reaching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reaching
+        await self.stream.close(error)
+        await self._channel.close()
+
+    async def _reach(self, pause_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(pause_seconds)
+            try:
+                await self._check(b"", timeout=_PATIENCE_SECONDS)
+            except grpc.RpcError:
+                pause_seconds = self._backoff.next()
+                continue
+            self.reached = True
+            _log.debug("a server is asked directly", extra={"address": self.address})
+            return
+
+    def answered(self) -> None:
+        """It has answered a lookup: the next trouble begins with the shortest pause."""
+        self._backoff.reset()
+
+
+class DirectServers:
+    """Those of one client: what keyhole.client.routing asks for. Used from the event loop's thread only.
+
+    Args:
+        links: To whom the routes are asked of.
+        credentials: What the servers are shown: the same as the proxies.
+    """
+
+    def __init__(self, links: Links, credentials: Credentials) -> None:
+        self.hop_seconds = 1.0
+        self.settled = asyncio.Event()
+        self.settled.set()
+        self._links = links
+        self._credentials = credentials
+        self._tables: dict[StateName, RouteTable] = {}
+        self._views: dict[StateName, Sequence[ServerView]] = {}
+        self._servers: dict[str, DirectServer | None] = {}
+        self._following: dict[StateName, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def tables(self) -> Mapping[StateName, RouteTable]:
+        """The routes of the states that are followed, as a proxy has told them last."""
+        return self._tables
+
+    def table(self, name: StateName) -> RouteTable:
+        """The routes of one state. Raises NoServer: no proxy has told them so far."""
+        table = self._tables.get(name)
+        if table is None:
+            raise NoServer(f"the routes of state {'/'.join(name)} are not known in this client")
+        return table
+
+    def link(self, address: str) -> DirectServer | None:
+        """The server at this address; None: it can't be asked now."""
+        server = self._servers.get(address)
+        return server if server is not None and server.reached else None
+
+    def suspect(self, address: str) -> None:
+        """It was silent for the hop deadline: it is asked again once it has shown that it lives."""
+        self.avoid(address)
+
+    def avoid(self, address: str) -> None:
+        """Reads go through the proxy for a while, in place of this server."""
+        server = self._servers.get(address)
+        if server is not None:
+            server.avoid()
+
+    def follow(self, name: StateName) -> None:
+        """Has the routes of a state told from now on; returns at once."""
+        if name not in self._following:
+            self._following[name] = asyncio.get_running_loop().create_task(self._follow(name))
+
+    async def close(self, error: KeyholeError) -> None:
+        """Closes all connections; lookups under way fail with the error. Called once."""
+        for task in self._following.values():
+            task.cancel()
+        await asyncio.gather(*self._following.values(), return_exceptions=True)
+        await asyncio.gather(*(server.close(error) for server in self._servers.values() if server is not None))
+        await asyncio.gather(*self._closing)
+
+    async def _follow(self, name: StateName) -> None:
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
+        request = query_pb2.WatchRoutesRequest(state=query_pb2.StateRef(application=name[0], state=name[1]))
+        while True:
+            link, pause_seconds = self._links.next(), backoff.next()
+            if link is not None:
+                call = link.stub.WatchRoutes(request)
+                try:
+                    async for routes in call:
+                        link.heard()
+                        backoff.reset()
+                        pause_seconds = _FIRST_PAUSE_SECONDS
+                        self._take(name, routes)
+                except grpc.RpcError as error:
+                    # The last routes stay: the servers themselves refuse what is no longer theirs.
+                    why = link.failed(error)
+                    if not why.retryable:
+                        # Of an earlier version, or this caller may not: that is no matter of moments.
+                        pause_seconds = _MOST_PAUSE_SECONDS
+                    _log.debug("no routes are told", extra={"address": link.target, "reason": why.message})
+                except Exception:  # noqa: BLE001 - the top of a loop: reads go through the proxy meanwhile
+                    _log.exception("routes could not be taken in", extra={"address": link.target})
+                finally:
+                    call.cancel()
+            await asyncio.sleep(pause_seconds)
+
+    def _take(self, name: StateName, routes: query_pb2.Routes) -> None:
+        views = views_of(routes)
+        self.hop_seconds = routes.hop_timeout_ms / 1000 or self.hop_seconds
+        self._views[name] = views
+        table = build(views).get(name)
+        if table is not None:
+            self._tables[name] = table
+        else:
+            self._tables.pop(name, None)
+        self._connect({view.address for of in self._views.values() for view in of})
+
+    def _connect(self, addresses: Iterable[str]) -> None:
+        named = set(addresses)
+        for address in self._servers.keys() - named:
+            gone = self._servers.pop(address)
+            if gone is not None:
+                error = NoServer(f"server {address} is no longer among those that the proxy names")
+                closing = asyncio.get_running_loop().create_task(gone.close(error))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+        for address in named - self._servers.keys():
+            try:
+                self._servers[address] = DirectServer(address, self._credentials)
+            except KeyholeError as error:
+                # Of the credentials: a token is not sent in the clear.
+                _log.warning("a server is not asked directly", extra={"address": address, "reason": error.message})
+                self._servers[address] = None

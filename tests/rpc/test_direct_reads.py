@@ -1,0 +1,199 @@
+"""A client that asks the servers itself, told by a proxy where they are: the same answers, whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, closing
+
+import pytest
+
+from keyhole import AsyncClient, Client
+from keyhole.client.session import AsyncSession
+from keyhole.errors import InvalidConfiguration, KeyMismatch, PermissionDenied, UnknownState
+from keyhole.local.ports import free_ports
+from keyhole.model.read import Role
+from keyhole.protocol.server_view import ServerView, StateName
+from keyhole.rpc import server_views
+from keyhole.testing.network import Network
+from keyhole.v1 import query_pb2 as pb
+from services.client_proxy.app import ClientProxy
+from services.client_proxy.grpc import route_watches
+from tests.support.copies import copies
+from tests.support.direct_reads import reaches, until_reached
+from tests.support.proxies import fake_servers, proxy_of
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
+from tests.support.waiting import LONG_SECONDS, eventually
+
+NAMES = [f"sensor-{number}" for number in range(100)]
+
+
+def forwarded(proxy: ClientProxy) -> int:
+    """How many keys have gone through the proxy."""
+    return sum(counts.keys for counts in proxy._servicer.counts.states.values())
+
+
+def direct(proxy: ClientProxy) -> AsyncClient:
+    return AsyncClient(proxy.address, timeout=LONG_SECONDS, routing="direct")
+
+
+async def values(client: AsyncClient) -> list[float]:
+    return [answer.value.celsius for answer in await client.get_many(APPLICATION, STATE, NAMES)]
+
+
+async def test_keys_go_to_their_owners_and_follow_them_and_all_else_goes_through_the_proxy() -> None:
+    half = range(KEY_GROUPS // 2)
+    async with fake_servers("a", "b") as (first, second), proxy_of(first.address, second.address) as proxy:
+        first.host(descriptor(), rows(100), half)
+        second.host(descriptor(), rows(100), range(KEY_GROUPS // 2, KEY_GROUPS))
+        async with direct(proxy) as client:
+            expected = list(map(float, range(100)))
+            assert await values(client) == expected
+            await until_reached(client, first.address, second.address)
+            before = forwarded(proxy)
+            assert await values(client) == expected
+            typed = client.state(f"{APPLICATION}/{STATE}")
+            assert [(await typed.get(name)).value.celsius for name in NAMES[:9]] == expected[:9]
+            assert {answer.server for answer in await client.get_many(APPLICATION, STATE, NAMES)} == {"a", "b"}
+            with pytest.raises(KeyMismatch):
+                await client.get(APPLICATION, STATE, 7)
+            with pytest.raises(UnknownState, match=STATE):
+                await client.get(APPLICATION, "nothing", "sensor-7")
+            assert forwarded(proxy) == before
+            assert await client.count(APPLICATION, STATE) == 100
+            # One gives its key groups to the other: whom it is asked of before that is known says so.
+            second.host(descriptor(), rows(100))
+            first.states.clear()
+            first.changed()
+            assert await values(client) == expected
+            await eventually(lambda: not reaches(client, first.address), LONG_SECONDS)  # it is named no more
+            before = forwarded(proxy)
+            assert {answer.server for answer in await client.get_many(APPLICATION, STATE, NAMES)} == {"b"}
+            assert forwarded(proxy) == before
+
+        def in_threads() -> list[float]:
+            with Client(proxy.address, timeout=LONG_SECONDS, routing="direct") as threads:
+                return [answer.value.celsius for answer in threads.get_many(APPLICATION, STATE, NAMES)]
+
+        assert await asyncio.to_thread(in_threads) == expected
+        # Nothing of a closed client's goes on at the proxy.
+        await eventually(lambda: proxy._servicer._route_watches._count == 0, LONG_SECONDS)
+
+
+async def test_servers_that_it_cant_reach_are_asked_by_the_proxy_and_later_directly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
+        server.host(descriptor(), rows(100))
+        (port,) = free_ports(1)
+        elsewhere = f"127.0.0.1:{port}"
+
+        def told(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
+            of = server_views.routed(view, holdings, name)
+            of.address = elsewhere
+            return of
+
+        monkeypatch.setattr(route_watches, "routed", told)
+        with closing(Network()) as network:
+            network.link("way", port, server.port)
+            network.cut("way")  # connected to, and silent: as a firewall that drops
+            async with direct(proxy) as client:
+                for _ in range(3):
+                    assert await values(client) == list(map(float, range(100)))
+                assert forwarded(proxy) == 300
+                assert not reaches(client, elsewhere)
+                network.heal("way")
+                network.reset("way")
+                await until_reached(client, elsewhere)
+                assert await values(client) == list(map(float, range(100)))
+                assert forwarded(proxy) == 300
+            network.cut("way")
+            async with direct(proxy) as client:  # and what is cut in the middle of it
+                network.heal("way")
+                await values(client)
+                await until_reached(client, elsewhere)
+                network.reset("way")
+                assert await values(client) == list(map(float, range(100)))
+
+
+@pytest.mark.parametrize("kind", ["fake", "state server"])
+async def test_reads_of_a_session_never_fail_and_never_go_back_while_the_owner_is_killed(kind: str) -> None:
+    async with AsyncExitStack() as stack:
+        both = await stack.enter_async_context(copies(kind, descriptor(), rows(100)))
+        proxy = await stack.enter_async_context(proxy_of(*both.addresses))
+        async with direct(proxy) as client:
+            await client.get(APPLICATION, STATE, "sensor-7")
+            await until_reached(client, *both.addresses)
+            standby_answered = asyncio.Event()
+
+            async def read_on(session: AsyncSession) -> None:
+                epoch, after = 0, 0
+                while after < 5:
+                    answer = await session.get(APPLICATION, STATE, "sensor-7")
+                    assert answer.found
+                    assert answer.epoch >= epoch
+                    assert answer.value.celsius == (8.0 if answer.epoch > 1 else 7.0)
+                    epoch = answer.epoch
+                    after += answer.role is Role.STANDBY
+                standby_answered.set()
+
+            readers = [asyncio.ensure_future(read_on(client.session())) for _ in range(4)]
+            await both.advance({"sensor-7": row(8.0)})
+            await both.lose_owner()
+            async with asyncio.timeout(LONG_SECONDS):
+                await asyncio.gather(*readers)
+
+
+async def test_a_silent_owner_costs_one_hop_deadline_and_is_asked_again_once_it_lives() -> None:
+    async with AsyncExitStack() as stack:
+        owner, standby = await stack.enter_async_context(fake_servers("a", "b"))
+        proxy = await stack.enter_async_context(proxy_of(owner.address, standby.address, hop_seconds=0.2))
+        owner.host(descriptor(), rows(100))
+        standby.follow(descriptor(), rows(100))
+        client = await stack.enter_async_context(direct(proxy))
+        await client.get(APPLICATION, STATE, "sensor-7")
+        await until_reached(client, owner.address, standby.address)
+        owner.hold.clear()
+        assert (await client.get(APPLICATION, STATE, "sensor-7")).role is Role.STANDBY
+        owner.hold.set()
+        await until_reached(client, owner.address)
+        async with asyncio.timeout(LONG_SECONDS):
+            # It is asked first once the proxy hears it again, too.
+            while (await client.get(APPLICATION, STATE, "sensor-7")).role is not Role.OWNER:  # noqa: ASYNC110 - a reader
+                await asyncio.sleep(0.01)
+
+
+async def test_what_a_server_refuses_the_proxy_has_the_last_word_on() -> None:
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, direct(proxy) as client:
+        server.host(descriptor(), rows(100))
+        await client.get(APPLICATION, STATE, "sensor-7")
+        await until_reached(client, server.address)
+        before = forwarded(proxy)
+        server.refuse = PermissionDenied("not allowed here")
+        with pytest.raises(PermissionDenied, match="not allowed here"):
+            await client.get(APPLICATION, STATE, "sensor-7")
+        assert forwarded(proxy) == before + 1
+        assert not reaches(client, server.address)
+        server.refuse = None
+        assert (await client.get(APPLICATION, STATE, "sensor-7")).value.celsius == 7.0
+        await until_reached(client, server.address)
+
+
+async def test_reads_go_on_along_the_last_routes_while_no_proxy_is_there() -> None:
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(100))
+        async with proxy_of(server.address) as proxy:
+            client = direct(proxy)
+            await client.get(APPLICATION, STATE, "sensor-7")
+            await until_reached(client, server.address)
+        assert await values(client) == list(map(float, range(100)))
+        await client.close()
+
+
+async def test_a_target_that_tells_no_routes_is_asked_for_everything_and_a_way_that_there_is_not_is_refused() -> None:
+    async with fake_servers("a") as (server,):
+        server.host(descriptor(), rows(100))
+        async with AsyncClient(server.address, timeout=LONG_SECONDS, routing="direct") as client:
+            assert await values(client) == list(map(float, range(100)))
+    for made in (AsyncClient, Client):
+        with pytest.raises(InvalidConfiguration, match="proxy, direct"):
+            made("proxy:7400", routing="nearest")
