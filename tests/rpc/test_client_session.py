@@ -53,7 +53,9 @@ async def test_an_option_that_there_is_not_is_refused_by_name_with_those_that_th
         server.host(descriptor(), rows(1))
         async with AsyncClient(server.address) as client:
             for reads in (client, client.session()):
-                with pytest.raises(TypeError, match=r"'max_age'.* stale, max_staleness, min_epoch, as_of, timeout$"):
+                with pytest.raises(
+                    TypeError, match=r"'max_age'.* stale, max_staleness, min_epoch, as_of, timeout, consistency$"
+                ):
                     reads.get(APPLICATION, STATE, "sensor-0", max_age=5)  # type: ignore[call-arg]
                 with pytest.raises(
                     TypeError, match=r"'limit'.* stale, max_staleness, min_epoch, as_of, timeout, consistency$"

@@ -147,7 +147,7 @@ async def test_readers_without_our_client_get_the_same_over_grpc_and_http(halves
 
         assert await epochs("") == await epochs("?consistency=committed") == {1, 2}
         assert await epochs("?consistency=snapshot") == {1}
-        status, wrong = await asked("POST", ":batchGet?consistency=latest", json={"keys": KEYS})
+        status, wrong = await asked("POST", ":batchGet?consistency=newest", json={"keys": KEYS})
         assert (status, wrong["title"]) == (400, "Malformed request")
         early = next(iter(_mine(descriptor(), 0)))
         _, answer = await asked("GET", f"/{early}?as_of=1")
@@ -206,7 +206,7 @@ async def test_what_a_snapshot_or_an_epoch_does_not_go_with_is_refused_at_once()
             {"as_of": "1"},
             {"as_of": 1.5},
             {"as_of": 1 << 64},
-            {"consistency": "latest"},
+            {"consistency": "newest"},
         ]
         for options in wrong:
             with pytest.raises(errors.MalformedRequest):

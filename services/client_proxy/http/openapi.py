@@ -126,7 +126,7 @@ def _key() -> _Json:
         "read",
         "values",
         "The value of a key; of a map or list state the entries of the key, or one entry by map_key",
-        ("application", "state", "key", "map_key", *_SCAN, *_READ, "If-None-Match"),
+        ("application", "state", "key", "map_key", "consistency", *_SCAN, *_READ, "If-None-Match"),
         _answered("An answer, or entries in their order.", ("Answer", "Entries"), answers, CACHING),
         {
             "value": totals,
