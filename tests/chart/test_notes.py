@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from keyhole.cli.arguments import parser_of_all
-from tests.support.chart import JOB, KAFKA, Object, names, notes, one, pod, pods, render, spark_conf
+from tests.support.chart import CHART, JOB, KAFKA, SMALL, Object, names, notes, one, pod, pods, render, spark_conf
 
 
 def test_every_object_that_the_notes_name_is_there() -> None:
@@ -121,3 +122,13 @@ def test_the_notes_say_what_the_pods_request_together_and_how_to_see_what_waits(
     (command,) = re.findall(r"^  keyhole (status --pods .*)$", said, re.MULTILINE)
     asked = parser_of_all().parse_args(command.split())
     assert (asked.pods, asked.namespace) == ("app.kubernetes.io/instance=keyhole", "data")
+
+
+def test_the_page_says_what_its_smallest_values_request() -> None:
+    page = (CHART.parents[1] / "docs" / "kubernetes.md").read_text()
+    section = page.partition("## The smallest values\n")[2].partition("\n## ")[0]
+    values = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
+    for given in ([values], [SMALL, values]):
+        told = re.search(r"request ([\d.]+ cores and [\d.]+ GiB)", notes(*given))
+        assert told is not None
+        assert told[1] in " ".join(page.partition("## The smallest values\n")[0].split())

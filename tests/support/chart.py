@@ -77,7 +77,7 @@ def refused(*values: Object | Path, release: str = "keyhole", api: Iterable[str]
     return done.stderr
 
 
-def notes(values: Object) -> str:
+def notes(*values: Object | Path) -> str:
     """What Helm prints after an install, made without a cluster: `helm install --dry-run` asks one.
 
     Helm's templates of objects are rendered by `helm template` and its notes are not, so a copy has them in an object.
@@ -89,7 +89,7 @@ def notes(values: Object) -> str:
         text = '{{ tpl (.Files.Get "notes.txt") . | toJson }}'
         told = f"{{apiVersion: v1, kind: Told, metadata: {{name: notes}}, text: {text}}}\n"
         (copy / "templates" / "told.yaml").write_text(told)
-        done = _template([values], "keyhole", "data", (), chart=copy)
+        done = _template(values, "keyhole", "data", (), chart=copy)
     assert done.returncode == 0, done.stderr
     return str(one([of for of in yaml.safe_load_all(done.stdout) if of], "Told", "notes")["text"])
 

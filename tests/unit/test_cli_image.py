@@ -58,6 +58,15 @@ def test_a_command_of_the_runbooks_is_one(command: str) -> None:
     assert parser_of_all().parse_args(command.split()).run
 
 
+@pytest.mark.parametrize("page", ["recovery", "kubernetes"])
+def test_a_command_of_the_steps_on_a_cluster_is_one(page: str) -> None:
+    text = re.sub(r"\\\n\s+", "", (ROOT / "docs" / f"{page}.md").read_text())
+    commands = re.findall(r"^ {4,}(?:kh|keyhole) (.+)$", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert parser_of_all().parse_args(command.split()).run, command
+
+
 def test_every_command_of_the_page_has_its_line_in_the_cluster() -> None:
     for section in OPERATIONS.split("\n## "):
         typed = set(re.findall(r"^    keyhole (\S+)", section, re.MULTILINE))
