@@ -20,14 +20,14 @@ from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.forwarding.scan import Scanning
 from services.client_proxy.http.all_keys import KeysScan
-from services.client_proxy.http.requests import AllKeys
+from services.client_proxy.http.requests import AllKeys, KeyRange
 from tests.support.entries import hourly, scan_request
 
 CODEC = StateCodec(hourly())
 
 
 def page_of(servicer: Any, codec: StateCodec, after: str) -> KeysScan:
-    asked = AllKeys(10, after, b"", b"", ordered=False, descending=False)
+    asked = AllKeys(10, after, KeyRange(), ordered=False, descending=False)
     return KeysScan(servicer, codec, pb.ReadOptions(), asked, Selection(), None, 1 << 20)
 
 

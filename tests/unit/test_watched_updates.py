@@ -79,11 +79,11 @@ async def test_who_comes_while_a_store_is_written_misses_nothing_of_that_write(m
         fed.host.lease.confirm()
         assert fed.table.complete_ms == confirmed_ms < fed.table.confirmed_ms
 
-    def applied(batch: Batch) -> None:
+    def applied(batch: Batch, *befores: Any) -> None:
         """Host thread: whether changes are kept has been decided by now."""
         if not watchers:
             asyncio.run_coroutine_threadsafe(comes(), loop).result()
-        apply(batch)
+        apply(batch, *befores)
 
     monkeypatch.setattr(state, "apply", applied)
     await fed.host.feeding.commit()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +11,15 @@ from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.model.epoch import START, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import Advance, Batch, Snapshot, Store
-from keyhole.stores.index_entries import NoRoomError, counted, entries_of, index_group, place_of, rows_counted
+from keyhole.stores.index_entries import (
+    NoRoomError,
+    counted,
+    entries_of,
+    index_group,
+    place_of,
+    rows_behind,
+    rows_counted,
+)
 from keyhole.verify.differences import Differences, compare
 
 _PIECE_ROWS = 4_000
@@ -81,9 +88,11 @@ class IndexCheck:
         Raises:
             UnreadableRowError, NoRoomError: See CheckedIndexes.unread.
         """
-        rows, counts = held.items(key_group), dict.fromkeys((of.id for of in self._fields), 0)
+        counts, after, more = dict.fromkeys((of.id for of in self._fields), 0), b"", True
         group, at = index_group(key_group), START
-        while piece := list(itertools.islice(rows, _PIECE_ROWS)):
+        while more:
+            piece, more = rows_behind(held, key_group, after, _PIECE_ROWS)
+            after = piece[-1][0] if piece else after
             puts: list[tuple[bytes, bytes]] = []
             for of, values in zip(self._fields, read.values([row for _, row in piece]), strict=True):
                 pairs = ((value, key[GROUP_BYTES:]) for (key, _), value in zip(piece, values, strict=True) if value)
