@@ -91,7 +91,12 @@ class Views:
             for sample in family.samples:
                 labels = tuple(sample.labels)
                 if kept is not None:
-                    labels = (*labels[:place], *kept.label((labels[place], labels[place + 1])), *labels[place + 2 :])
+                    name = kept.label((labels[place], labels[place + 1]))
+                    labels = (*labels[:place], *name, *labels[place + 2 :])
+                    if "field" in metric.labels and OTHER in name:
+                        # States that are put together have any number of fields.
+                        at = metric.labels.index("field")
+                        labels = (*labels[:at], OTHER, *labels[at + 1 :])
                 if metric.buckets:
                     figures.counted(metric.name, labels, sample.counts, sample.value)
                 else:

@@ -19,7 +19,7 @@ from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.metrics_exporter.pod_watch import PodWatch
 from services.state_server.read.feed_progress import FeedProgress
-from services.state_server.read.standing import Standing
+from services.state_server.read.standing import Lease, Standing
 from tests.rpc.test_metrics_exporter import Kafka
 from tests.support import figures
 from tests.support.exporters import exporter_of, scrape
@@ -42,6 +42,7 @@ async def test_a_state_server_exposes_its_part(tmp_path: Path) -> None:
     await hosted.own()
     hosted.host.epochs.failed["KAFKA_UNREACHABLE"] += 1
     server = Server(1, tmp_path)
+    server.add("indexed", Lease(server.clock, 3.0), index=("n",))
     server.registry._hosts["app", "main"] = hosted.host
     server.registry.counts.refusals.note("denied")
     table = server.registry.tables["app", "state-0"]

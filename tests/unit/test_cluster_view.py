@@ -129,7 +129,9 @@ def test_a_standby_lag_is_that_of_the_worst() -> None:
 def told(server: str, states: int) -> tuple[pb.MetricFamily, ...]:
     made = Figures()
     for number in range(states):
-        made.add("keyhole_state_server_lookup_keys_total", (server, "shop", f"{server}-{number}"), 1)
+        labels = (server, "shop", f"{server}-{number}")
+        made.add("keyhole_state_server_lookup_keys_total", labels, 1)
+        made.add("keyhole_state_server_index_entries", (*labels, f"field-{number}"), 1)
     histogram = Histogram(BY_NAME["keyhole_state_server_lookup_seconds"].buckets)
     histogram.observe(0.001)
     made.observed("keyhole_state_server_lookup_seconds", (server,), histogram)
@@ -140,10 +142,11 @@ def test_figures_go_through_and_a_thousand_states_stay_within_the_bounds() -> No
     answers = [answer(f"server-{n}", families=told(f"server-{n}", 100)) for n in range(10)]
     copies = [copy(range(16), state=f"state-{n}") for n in range(1_000)]
     stats = cluster(*answers, answer("server-x", *copies))
-    lookups = "keyhole_state_server_lookup_keys_total"
-    assert figures.value(stats, lookups) == 1_000
-    (family,) = (family for family in stats.families if family.name == lookups)
-    assert len({tuple(sample.labels[1:]) for sample in family.samples}) <= MOST_STATES_OF_ALL + 1
+    for name in ("keyhole_state_server_lookup_keys_total", "keyhole_state_server_index_entries"):
+        assert figures.value(stats, name) == 1_000
+        (family,) = (family for family in stats.families if family.name == name)
+        assert len({tuple(sample.labels[1:]) for sample in family.samples}) <= MOST_STATES_OF_ALL + 1
+    assert figures.value(stats, "keyhole_state_server_index_entries", field=OTHER) == 1_000 - MOST_STATES_OF_ALL
     assert figures.value(stats, "keyhole_state_server_lookup_seconds") == 10
     assert figures.value(stats, "keyhole_cluster_known_states") == 1_000
     assert figures.value(stats, "keyhole_cluster_all_key_groups", state=OTHER) == 16 * (1_000 - MOST_STATES_OF_ALL)
