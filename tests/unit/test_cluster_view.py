@@ -146,7 +146,8 @@ def test_figures_go_through_and_a_thousand_states_stay_within_the_bounds() -> No
         assert figures.value(stats, name) == 1_000
         (family,) = (family for family in stats.families if family.name == name)
         assert len({tuple(sample.labels[1:]) for sample in family.samples}) <= MOST_STATES_OF_ALL + 1
-    assert figures.value(stats, "keyhole_state_server_index_entries", field=OTHER) == 1_000 - MOST_STATES_OF_ALL
+    together = figures.value(stats, "keyhole_state_server_index_entries", state=OTHER)
+    assert figures.value(stats, "keyhole_state_server_index_entries", field=OTHER) == together > 0
     assert figures.value(stats, "keyhole_state_server_lookup_seconds") == 10
     assert figures.value(stats, "keyhole_cluster_known_states") == 1_000
     assert figures.value(stats, "keyhole_cluster_all_key_groups", state=OTHER) == 16 * (1_000 - MOST_STATES_OF_ALL)
