@@ -9,6 +9,8 @@ import pytest
 
 from keyhole import AsyncClient, Client
 from keyhole.client.session import AsyncSession
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import InvalidConfiguration, KeyMismatch, PermissionDenied, UnknownState
 from keyhole.local.ports import free_ports
 from keyhole.model.read import Role
@@ -22,7 +24,7 @@ from tests.support.copies import copies
 from tests.support.direct_reads import reaches, until_reached
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
-from tests.support.waiting import LONG_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 NAMES = [f"sensor-{number}" for number in range(100)]
 
@@ -160,6 +162,31 @@ async def test_a_silent_owner_costs_one_hop_deadline_and_is_asked_again_once_it_
             # It is asked first once the proxy hears it again, too.
             while (await client.get(APPLICATION, STATE, "sensor-7")).role is not Role.OWNER:  # noqa: ASYNC110 - a reader
                 await asyncio.sleep(0.01)
+
+
+async def test_what_no_server_that_it_is_told_of_owns_is_asked_of_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where routes are old."""
+    name = NAMES[0]
+    own = group_of(StateCodec(descriptor()).storage_key(name))
+    async with fake_servers("a", "b") as (owner, other), proxy_of(owner.address, other.address) as proxy:
+        owner.host(descriptor(), rows(100), [own])
+        other.host(descriptor(), rows(100), set(range(KEY_GROUPS)) - {own})
+
+        def told(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
+            of = server_views.routed(view, holdings, name)
+            of.address = other.address
+            return of
+
+        monkeypatch.setattr(route_watches, "routed", told)
+        async with AsyncClient(proxy.address, timeout=PATIENCE_SECONDS, routing="direct") as client:
+            await client.get(APPLICATION, STATE, name)
+            await until_reached(client, other.address)
+            before = forwarded(proxy), other.frames
+            answer = await client.get(APPLICATION, STATE, name)
+            assert (answer.value.celsius, answer.server) == (0.0, "a")
+            assert (forwarded(proxy), other.frames) == (before[0] + 1, before[1] + 1)
+            # That it owns something else is nothing against it.
+            assert reaches(client, other.address)
 
 
 async def test_what_a_server_refuses_the_proxy_has_the_last_word_on() -> None:

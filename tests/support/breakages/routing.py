@@ -33,7 +33,7 @@ ROUTING = (
         _FORWARDING,
         "        if self._once:\n            idle",
         "        if False:\n            idle",
-        ("test_direct_reads.py::test_keys_go_to_their_owners_and_follow_them_and_all_else_goes_through_the_proxy",),
+        ("test_direct_reads.py::test_what_no_server_that_it_is_told_of_owns_is_asked_of_the_proxy",),
     ),
     Breakage(
         "a server's refusal of a client that asks it directly is the last word",
