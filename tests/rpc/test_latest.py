@@ -26,6 +26,8 @@ async def test_each_way_to_read_a_key_has_the_latest_and_says_that_it_is_not_com
     with ServedStates() as served:
         served.write(PATH, [{"customer": name, "spent": 1.0} for name in ("c1", "c2")], key="customer")
         served.stage(PATH, [{"customer": "c1", "spent": 5.0}])
+        day = {"customer": "c1", "day": "monday", "spent": 1.0}
+        served.write("shop/daily", [day], key="customer", map_key="day")
         with pytest.raises(InvalidConfiguration, match="first rows"):
             served.stage("shop/others", [{"customer": "c1", "spent": 5.0}])
         async with (
@@ -45,6 +47,8 @@ async def test_each_way_to_read_a_key_has_the_latest_and_says_that_it_is_not_com
             assert [(answer.found, answer.epoch) for answer in many] == [(True, 1), (False, 1)]
             typed = await client.state(PATH).get(customer="c1", consistency="latest")
             assert (typed.value.spent, typed.committed) == (5.0, False)
+            async with AsyncClient(proxy.address, timeout=PATIENCE_SECONDS, routing="direct") as direct:
+                assert (await direct.get(*NAME, "c1", consistency="latest")).source.staged_epoch == 2
             plain = await client.get(*NAME, "c1")
             assert (plain.value.spent, plain.committed) == (1.0, True)
             await _refused(client)
@@ -66,6 +70,7 @@ async def test_each_way_to_read_a_key_has_the_latest_and_says_that_it_is_not_com
                 (f"/v1/{PATH}/c1", {"consistency": "snapshot"}, "MALFORMED_REQUEST"),
                 (f"/v1/{PATH}/c1", {"consistency": "latest", "stale": "always"}, "MALFORMED_REQUEST"),
                 (f"/v1/{PATH}:scan", {"consistency": "latest"}, "MALFORMED_REQUEST"),
+                ("/v1/shop/daily/c1", {"consistency": "latest"}, "UNSUPPORTED"),  # a scan of the key
             ):
                 async with http.get(path, params=wrong) as response:
                     assert (await response.json())["reason"] == reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -26,6 +27,7 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
     def __init__(self) -> None:
         self.rows: list[tuple[bytes, bytes | None]] = []
         self.chunks: list[int] = []
+        self.effects: list[pb.StageEffect.ValueType] = []
         self._server = grpc.server(futures.ThreadPoolExecutor(2), options=MESSAGE_SIZE)
         state_server_pb2_grpc.add_StateServerServicer_to_server(self, self._server)
         self.target = Target("owner", f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}", "incarnation")
@@ -41,6 +43,8 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
                     table.column("storage_key").to_pylist(), table.column("value").to_pylist(), strict=True
                 )
                 self.chunks.append(len(request.chunk))
+            else:
+                self.effects.append(request.header.effect)
         return pb.StageResponse()
 
     def stop(self) -> None:
@@ -54,11 +58,19 @@ def owner() -> Iterator[Owner]:
     made.stop()
 
 
-def staged(owner: Owner, rows: list[tuple[bytes, bytes | None]]) -> PartitionReceipt:
+def staged(owner: Owner, rows: list[tuple[bytes, bytes | None]], **order_has: Any) -> PartitionReceipt:
     keys, values = zip(*rows, strict=True)
     batch = pa.record_batch({"storage_key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
     order = StageOrder(
-        Run("app", "main", 1, "run"), EpochStamp(5, 1, 0, 0), 0, 1, (owner.target,), {"counts": (0,) * 4}, 60.0, {}
+        Run("app", "main", 1, "run"),
+        EpochStamp(5, 1, 0, 0),
+        0,
+        1,
+        (owner.target,),
+        {"counts": (0,) * 4},
+        60.0,
+        {},
+        **order_has,
     )
     return stage_partition(order, "counts", 3, 7, [batch], sync_channel)
 
@@ -90,3 +102,10 @@ def test_many_rows_with_large_keys_are_sent_in_chunks(owner: Owner) -> None:
     assert staged(owner, rows).failure is None
     assert owner.rows == rows
     assert max(owner.chunks) < 3 << 20
+
+
+def test_a_server_is_told_what_the_commit_will_do_with_the_rows_for_those_who_read_before_it(owner: Owner) -> None:
+    for order_has in ({}, {"replaced": frozenset({"others"})}, {"replaced": frozenset({"counts"})}, {"empties": True}):
+        assert staged(owner, [(KEY, b"row")], **order_has).failure is None
+    merges, replaces = pb.STAGE_EFFECT_MERGES, pb.STAGE_EFFECT_REPLACES
+    assert owner.effects == [merges, merges, replaces, replaces]

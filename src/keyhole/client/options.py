@@ -301,7 +301,9 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
 
 
 def _is_latest(options: Mapping[str, Any], known: type[ReadOptions]) -> bool:
-    consistency = options.get("consistency", "committed")
+    if "consistency" not in options:  # as nearly always
+        return False
+    consistency = options["consistency"]
     levels = ("committed", "snapshot", "latest") if known is ManyOptions else ("committed", "latest")
     if consistency not in levels:
         one_key = ": a snapshot is of many keys, by get_many" if consistency == "snapshot" else ""
