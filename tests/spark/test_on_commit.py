@@ -31,6 +31,7 @@ class Told:
         dies_at: The epoch that is the run's last: it ends once it is complete, and tells nobody.
         fails: `on_commit` raises, at its first call.
         seen: With each epoch that was told, the epoch and the value that a reader got at that moment.
+        latest: With each epoch that all tasks had staged, what a reader of the latest got: epoch, staged epoch, value.
         places: The processes and threads of those calls.
         callers: Those on which Spark called.
     """
@@ -40,10 +41,15 @@ class Told:
     fails: bool = False
     steps: list[tuple[str, int]] = field(default_factory=list)
     seen: list[tuple[int, int, int]] = field(default_factory=list)
+    latest: list[tuple[int, int, int, int]] = field(default_factory=list)
     places: set[tuple[int, int]] = field(default_factory=set)
     callers: set[tuple[int, int]] = field(default_factory=set)
 
     def reached(self, step: Step, epoch: int) -> None:
+        if step is Step.DRIVER_STAGED:
+            # Of a confirmed owner: on a slow machine the lease may have passed, until the next heartbeat.
+            answer = self.scenario.get("last", "a", consistency="latest", stale="never")
+            self.latest.append((epoch, answer.epoch, answer.source.staged_epoch, answer.value.v))
         if step is Step.DRIVER_COMPLETE:
             self.steps.append(("complete", epoch))
             if epoch == self.dies_at:
@@ -133,3 +139,9 @@ def test_it_is_called_in_the_driver_on_the_threads_that_spark_calls(runs: Runs) 
 def test_an_untold_epoch_is_not_told_after_a_new_checkpoint(runs: Runs) -> None:
     # Which leaves out the epoch that may have been begun.
     assert runs.anew.seen == [(5, 5, 10), (6, 6, 20), (7, 7, 30)]
+
+
+def test_the_latest_has_the_rows_of_the_tasks_before_they_are_committed(runs: Runs) -> None:
+    assert runs.died.latest == [(1, 0, 1, 10)]
+    # The first of these is run again, though it was committed.
+    assert runs.third.latest == [(1, 1, 0, 10), (2, 1, 2, 20), (3, 2, 3, 30)]
