@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.simulated_plane import Plane, PlaneSize, Step
+from benchmarks.simulated_plane import Plane, PlaneSize, Step, set_apart
 from benchmarks.simulated_proxy import routed
 from keyhole.metrics import exposition
 from keyhole.metrics.catalogue import Component
@@ -96,6 +96,7 @@ def measured(size: PlaneSize, proxies: int, *, restart: bool = True) -> dict[str
             found["a server's restart"] = figures(step)
     finally:
         plane.close()
+    set_apart()
     seconds = asyncio.run(routed(told))
     heard = sum(map(len, told))
     found["a proxy's start"] = {"cpu_seconds": seconds, "messages": len(told), "bytes": heard}
@@ -126,6 +127,7 @@ def scraped(size: PlaneSize) -> dict[str, float]:
         stats = figures_of_a_server(name, held, groups, share)
         answers.append(ScrapedAnswer(Component.STATE_SERVER, True, stats))
     views = Views()
+    set_apart()
     began = time.process_time()
     view = views.make(answers, Found(), 1, 1.0)
     page = exposition.text(view.families)

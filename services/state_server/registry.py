@@ -217,8 +217,13 @@ class Registry:
             self._hosts[key] = QueryHost(application, query, changelog(application), self.tables, settings)
         return self._hosts[key]
 
-    def status(self, now_ms: int) -> query_pb2.ServerStatus:
-        """The server's status, with sizes, which are read from the stores. `now_ms`: by its clock."""
+    def status(self, now_ms: int, *, brief: bool = False) -> query_pb2.ServerStatus:
+        """The server's status, with sizes, which are read from the stores.
+
+        Args:
+            now_ms: By its clock.
+            brief: Without what it holds: all coordinators ask for that in each heartbeat.
+        """
         return query_pb2.ServerStatus(
             server=self.server,
             address=self._address(),
@@ -226,7 +231,7 @@ class Registry:
             started_ms=self._started_ms,
             draining=self.draining,
             goes_on=not self.ending,
-            holdings=self.holdings(sizes=True),
+            holdings=() if brief else self.holdings(sizes=True),
             max_key_bytes=self._max_key_bytes,
             replica=self.replica,
             protocol_version=PROTOCOL_VERSION,

@@ -76,6 +76,12 @@ async def test_it_drains_when_it_is_asked_to_until_that_is_undone_and_to_its_end
             assert (drained.draining, drained.owns) == (True, True)
         assert (await stream.read()).draining
         described = (await stub.Describe(state_server_pb2.DescribeRequest())).status
+        brief = (await stub.Describe(state_server_pb2.DescribeRequest(brief=True))).status
+        assert described.holdings
+        assert not brief.holdings
+        assert (brief.server, brief.incarnation, brief.draining, brief.goes_on, brief.protocol_version) == (
+            described.server, described.incarnation, True, True, PROTOCOL_VERSION,
+        )  # fmt: skip
         assert (described.draining, described.goes_on) == (True, True)
         async with AsyncClient(server.address) as client:
             assert await client.get(APPLICATION, STATE, "sensor-0")

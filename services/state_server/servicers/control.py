@@ -167,7 +167,8 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""
-        return pb.DescribeResponse(status=self._registry.status(self._settings.clock.now_ms()))
+        now_ms = self._settings.clock.now_ms()
+        return pb.DescribeResponse(status=self._registry.status(now_ms, brief=request.brief))
 
     async def WatchOwnership(  # noqa: N802 - gRPC
         self, request: pb.WatchOwnershipRequest, context: _Context

@@ -65,7 +65,7 @@ class ServerLink:
             ProtocolMismatch: A server of another version.
             Unauthenticated, PermissionDenied: It does not know the caller; or does not let it do that.
         """
-        request = pb.DescribeRequest(writes=writes)
+        request = pb.DescribeRequest(writes=writes, brief=True)
         status = self._call(lambda: self._stub.Describe(request, timeout=_ASK_SECONDS)).status
         check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)

@@ -779,18 +779,22 @@ class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WRITES_FIELD_NUMBER: _builtins.int
+    BRIEF_FIELD_NUMBER: _builtins.int
     writes: _builtins.str
     """An application that the caller is about to write: refused where it may not. Empty: none. An older server passes it
     over.
     """
+    brief: _builtins.bool
+    """Without what it holds, and how large that is. An older server passes it over."""
     def __init__(
         self,
         *,
         writes: _builtins.str = ...,
+        brief: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
