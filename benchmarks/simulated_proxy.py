@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -28,7 +29,10 @@ class _Channel:
         return messages
 
     def unary_unary(self, path: str, **_: object) -> Any:
-        return self.unary_stream
+        async def silent(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        return silent
 
     stream_stream = stream_unary = unary_unary
 
@@ -36,18 +40,26 @@ class _Channel:
         """Nothing is open."""
 
 
-async def routed(told: Sequence[bytes]) -> float:
-    """Processor time from a proxy's start until it knows all routes.
+@contextlib.asynccontextmanager
+async def proxy_of(told: Sequence[bytes]) -> AsyncIterator[Directory]:
+    """A proxy's directory that knows all routes.
 
     Args:
         told: The Ownership of each server, as bytes.
     """
     by_address: Mapping[str, bytes] = {f"server-{number}:1": said for number, said in enumerate(told)}
     with mock.patch.object(channels, "aio_link", lambda target, credentials: _Channel(by_address[target])):
-        began = time.process_time()
         directory = Directory(StaticDiscovery(by_address), 1.0, SystemClock())
         directory.start()
-        await directory.settled.wait()
-        taken = time.process_time() - began
-        await directory.close()
-    return taken
+        try:
+            await directory.settled.wait()
+            yield directory
+        finally:
+            await directory.close()
+
+
+async def routed(told: Sequence[bytes]) -> float:
+    """Processor time from a proxy's start until it knows all routes. Argument as proxy_of's."""
+    began = time.process_time()
+    async with proxy_of(told):
+        return time.process_time() - began

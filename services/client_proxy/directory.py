@@ -110,7 +110,8 @@ class Directory:
         link = self._links.get(address)
         if link is not None:
             link.suspect()
-            self._look()  # at once: whoever has noticed goes on by the new tables
+            if self._looking is not None:  # it was not suspected before
+                self._look()  # at once: whoever has noticed goes on by the new tables
 
     def table(self, name: StateName) -> RouteTable:
         """Returns the routes of a state.

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.simulated_plane import Plane, PlaneSize
-from benchmarks.simulated_proxy import routed
+from benchmarks.simulated_proxy import proxy_of, routed
 from keyhole.protocol import routing
 from services.client_proxy import directory
 
@@ -90,12 +90,34 @@ def test_a_heartbeat_carries_no_descriptor_of_any_state() -> None:
     assert sent(16) - sent(2) < SMALL * 14 * 50
 
 
-def test_a_proxy_looks_at_all_routes_once_however_many_servers_speak_at_its_start() -> None:
+def ownerships() -> list[bytes]:
+    """What each server of a small cluster tells its proxies."""
     plane = Plane(PlaneSize(SMALL, 64, 2))
     plane.run_epoch(0, {})
     told = plane.ownership()
     plane.close()
+    return told
+
+
+def test_a_proxy_looks_at_all_routes_once_however_many_servers_speak_at_its_start() -> None:
+    told = ownerships()
     with mock.patch.object(directory, "build", wraps=routing.build) as built:
         asyncio.run(routed(told))
     # As the servers are discovered, and once they have spoken.
     assert built.call_count <= 3
+
+
+def test_a_proxy_looks_at_all_routes_once_however_many_calls_of_a_server_are_silent() -> None:
+    told = ownerships()
+
+    async def silent() -> int:
+        async with proxy_of(told) as proxy:
+            with mock.patch.object(directory, "build", wraps=routing.build) as built:
+                for _ in range(50):
+                    proxy.suspect("server-0:1")
+            view = proxy.links[0].view
+            assert view is not None
+            assert view.suspect
+            return built.call_count
+
+    assert asyncio.run(silent()) == 1
