@@ -39,14 +39,20 @@ def test_a_drained_node_takes_one_at_a_time_of_all_that_there_are_several_of() -
     assert not {name for name in made if "alone" in name or "feed" in name or "exporter" in name or "kafka" in name}
 
 
-def test_a_budget_is_of_pods_that_there_are_and_keeps_none_that_serves_nothing_yet() -> None:
+def test_a_budget_is_of_pods_that_there_are_and_lets_go_which_serve_nothing_yet() -> None:
     objects = render(ALL)
     labels = [of.metadata["labels"] for of in pods(objects)]
     for name in names(objects, "PodDisruptionBudget"):
         spec = budget(objects, name)
-        # State servers without a job are not ready, and their nodes could never be drained.
-        assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        # Those with key groups are not ready while they restore some, and answer reads of the others.
+        serves = not name.endswith(("proxy", "driver")) and name != "keyhole-apart-executor"
+        assert spec["unhealthyPodEvictionPolicy"] == ("IfHealthyBudget" if serves else "AlwaysAllow"), name
         assert len([of for of in labels if spec["selector"]["matchLabels"].items() <= of.items()]) == 1, name
+
+
+def test_executors_whose_number_spark_chooses_have_no_budget() -> None:
+    job = JOB | {"executors": {"instances": 4}, "sparkConf": {"spark.dynamicAllocation.enabled": "true"}}
+    assert "keyhole-temperature-monitor-executor" not in names(render(KAFKA | {"jobs": [job]}), "PodDisruptionBudget")
 
 
 @pytest.mark.parametrize("of", ["driver", "executors"])

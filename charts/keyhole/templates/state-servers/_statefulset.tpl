@@ -66,7 +66,7 @@ spec:
   ports:
     - {name: grpc, port: 7410}
 {{- if .podDisruptionBudget.enabled }}
-{{ include "keyhole.disruptionBudget" (dict "name" (printf "%s-%s" $root.Release.Name $component) "of" $of "maxUnavailable" .podDisruptionBudget.maxUnavailable) }}
+{{ include "keyhole.disruptionBudget" (dict "name" (printf "%s-%s" $root.Release.Name $component) "of" $of "maxUnavailable" .podDisruptionBudget.maxUnavailable "holds" true) }}
 {{- end }}
 {{- end }}
 {{- end }}
