@@ -266,7 +266,7 @@ class Copy:
 
         Args:
             show: None: readers get what is stored.
-            key_length: How many bytes of a storage key come before the map key.
+            key_length: How many bytes of an encoded key, behind the key group, come before the map key.
             indexed: What may be left out; the range is a whole key group, or a part of it. None: nothing.
 
         Raises:

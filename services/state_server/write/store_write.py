@@ -73,7 +73,8 @@ def _apply(state: StateReplica, items: Sequence[PartitionChanges], offsets: Mapp
             deletes.append(key)
         else:
             puts.append((key, row))
-    state.apply(Batch(puts=puts, deletes=deletes, advances=advances), befores_of(watched))
+    befores = None if state.indexes is None else befores_of(watched)
+    state.apply(Batch(puts=puts, deletes=deletes, advances=advances), befores)
     state.changed += watched
 
 

@@ -69,7 +69,7 @@ class ServerCalls:
         could = frozenset(able)
         for name, member in membership.members.items():
             link = self._fleet.link(member.target)
-            alone = len(could) == (name in could)
+            alone = could <= {name}
             calls[name] = link, partial(link.confirm, run, version, complete, alone=alone)
         answers = self._fleet.ask("Confirm", calls)
         return {

@@ -63,8 +63,8 @@ def rows_before(snapshot: Snapshot, keys: Sequence[bytes], befores: Mapping[byte
     if not befores:
         return snapshot.get_many(keys)
     unknown = [key for key in keys if key not in befores]
-    known = {**befores, **dict(zip(unknown, snapshot.get_many(unknown), strict=True))} if unknown else befores
-    return [known[key] for key in keys]
+    read = dict(zip(unknown, snapshot.get_many(unknown), strict=True))
+    return [befores[key] if key in befores else read[key] for key in keys]
 
 
 def rows_behind(snapshot: Snapshot, key_group: int, after: bytes, most: int) -> tuple[list[tuple[bytes, bytes]], bool]:

@@ -35,8 +35,8 @@ INDEXES = (
         "a row is read for an index though it was read for those who watch",
         "stores",
         "services/state_server/write/store_write.py",
-        ", befores_of(watched))",
-        ", {})",
+        "else befores_of(watched)",
+        "else {}",
         ("test_rows_before_writes.py",),
     ),
     Breakage(
