@@ -11,12 +11,10 @@ import msgspec
 
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import SavepointMismatch
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import MAX_KEY_GROUPS, StateDescriptor
 from keyhole.protocol.control import CompleteRecord, GenerationRecord, SavepointRecord, record, savepoints
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
 from keyhole.savepoint.subject import unusable
-
-MAX_KEY_GROUPS = 65_536
 
 # As a job's names are checked (keyhole.model.names).
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
