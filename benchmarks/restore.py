@@ -43,6 +43,7 @@ from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import AtOnce, restore
+from tests.support.peak_memory import PeakMemory
 
 DEADLINE = 60.0
 STATE = "restored"
@@ -182,27 +183,12 @@ def counted_by_a_consumer(bootstrap_servers: str, state: StateDescriptor, record
 
 def measure(run: Callable[[], None], records: int) -> Measured:
     """Speed and memory. Linux only."""
-    own, done = [own_mib()], threading.Event()
-
-    def sample() -> None:
-        while not done.wait(0.1):
-            own.append(own_mib())
-
-    sampling = threading.Thread(target=sample)
-    sampling.start()
-    began = time.perf_counter()
-    run()
-    seconds = time.perf_counter() - began
-    done.set()
-    sampling.join()
+    with PeakMemory(os.getpid()) as memory:
+        began = time.perf_counter()
+        run()
+        seconds = time.perf_counter() - began
     peak_rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    return Measured(records / seconds, peak_rss_mib, max(own), own[0])
-
-
-def own_mib() -> int:
-    """What the process takes now, pages of files aside."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) >> 10
+    return Measured(records / seconds, peak_rss_mib, max(memory.before, memory.bytes) >> 20, memory.before >> 20)
 
 
 if __name__ == "__main__":
