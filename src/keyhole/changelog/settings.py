@@ -32,10 +32,12 @@ CONTROL_TRANSACTION_MOST_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS // 1000 + 10
 MAX_ROW_BYTES = 16 << 20
 """The largest record that a changelog takes, key and value together."""
 
-# A partition is compacted only up to its active segment, so these bound how much of it is not. Kafka's defaults (1 GiB,
-# 7 days) would make a restore of a small, busy state read a gigabyte.
-_SEGMENT_BYTES = 64 << 20
-_SEGMENT_MS = 3600 * 1000
+# Kafka's defaults (1 GiB, 7 days) would make a restore of a small, busy state read a gigabyte.
+SEGMENT_BYTES = 64 << 20
+"""A partition is compacted only up to its active segment, which is at most so large."""
+
+SEGMENT_MS = 3600 * 1000
+"""And at most so old, where it is written to."""
 
 _MAX_REPLICAS = 3
 _MAX_TOPIC_NAME = 249
@@ -135,8 +137,8 @@ def topic_settings(replication: int, use: TopicUse = CHANGELOG) -> dict[str, str
         "min.insync.replicas": str(min_insync(replication)),
         "unclean.leader.election.enable": "false",
         "max.message.bytes": str(MAX_ROW_BYTES),
-        "segment.bytes": str(_SEGMENT_BYTES),
-        "segment.ms": str(_SEGMENT_MS),
+        "segment.bytes": str(SEGMENT_BYTES),
+        "segment.ms": str(SEGMENT_MS),
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
-from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS
+from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS, SEGMENT_BYTES, SEGMENT_MS
 from keyhole.cli.size.constants import Constants
 
 _MICRO = 1e-6
@@ -74,13 +75,14 @@ class Prices:
 
 @dataclass(frozen=True)
 class SideNeeds:
-    """Of one side, all copies counted. Bytes a second are of the network, each hop once.
+    """Of one side, all copies counted. Bytes a second of the network are those of all hops together.
 
     Attributes:
         writer_cores: Fully used, as the next ones: what the job's executors spend on handing rows over.
         copies_cores: Of standbys, or of Redis's replicas.
         cores: All, at the share that is planned to be used.
         servers: State servers, or Redis's processes; each has one core's worth of Python, or its one thread.
+        proxies: None, where nothing is read.
     """
 
     writer_cores: float
@@ -111,18 +113,20 @@ class SideNeeds:
 
 def in_keyhole(load: Workload, by: Constants) -> SideNeeds:
     """Owners, standbys, the changelog's copies, and proxies."""
-    partitions = min(load.key_groups, load.rows_of_batch) / load.batch_seconds
-    owner = load.rows * by.owner_us_per_row + partitions * by.owner_us_per_partition
-    owner += load.reads * by.server_us_per_read
+    partitions = _partitions(load)
+    owner = _owner_micros(load, by)
     standby = load.standbys * (load.rows * by.standby_us_per_row + partitions * by.standby_us_per_partition)
     kafka = load.changelog_copies * (load.rows * by.kafka_us_per_row + partitions * by.kafka_us_per_partition)
     kafka += load.standbys * load.rows * by.kafka_us_per_row_followed
     writer, proxy = load.rows * by.writer_us_per_row, load.reads * by.proxy_us_per_read
     servers = max(1 + load.standbys, _processes(owner + standby, load.busy))
-    proxies = _processes(proxy, load.busy)
+    proxies = _processes(proxy, load.busy) if load.reads else 0
     stored = (1 + load.standbys) * load.keys * _stored_bytes(load, by)
     logged = load.row_bytes * by.changelog_bytes_per_byte
-    kept = load.keys * _DIRTY + load.rows * MIN_COMPACTION_LAG_MS / 1000
+    logged_per_second = load.rows * logged
+    kept = load.keys * _DIRTY * logged + logged_per_second * MIN_COMPACTION_LAG_MS / 1000
+    # The active segments.
+    kept += min(logged_per_second * SEGMENT_MS / 1000, SEGMENT_BYTES * load.key_groups)
     # To the owner, to Kafka, from broker to broker, to each standby; and two hops of a read.
     sent = load.rows * (load.row_bytes + logged * (load.changelog_copies + load.standbys))
     sent += 2 * load.reads * (load.row_bytes + by.frame_bytes_per_read)
@@ -137,10 +141,24 @@ def in_keyhole(load: Workload, by: Constants) -> SideNeeds:
         proxies=proxies,
         memory_bytes=stored * load.in_memory + (servers * by.server_mib + proxies * by.proxy_mib) * _MIB,
         disk_bytes=stored,
-        kafka_disk_bytes=load.changelog_copies * logged * kept,
-        kafka_bytes_per_second=load.changelog_copies * logged * load.rows,
+        kafka_disk_bytes=load.changelog_copies * kept,
+        kafka_bytes_per_second=load.changelog_copies * logged_per_second,
         network_bytes_per_second=sent,
     )
+
+
+def least_key_groups(load: Workload, by: Constants) -> int:
+    """So many that their owners can be spread over enough servers: one key group has one owner, which is one core's
+    worth. More key groups take more of the owners' time, too.
+    """
+    # All of a batch's rows may be of different key groups; or each of the groups is written to.
+    spread = dataclasses.replace(load, key_groups=math.ceil(load.rows_of_batch))
+    of_one_group = by.owner_us_per_partition / load.batch_seconds * _MICRO / load.busy
+    least = _processes(_owner_micros(spread, by), load.busy)
+    if of_one_group < 1:
+        none = dataclasses.replace(load, key_groups=0)
+        least = min(least, _processes(_owner_micros(none, by) / (1 - of_one_group), load.busy))
+    return least
 
 
 def in_redis(load: Workload, by: Constants) -> SideNeeds:
@@ -165,6 +183,17 @@ def in_redis(load: Workload, by: Constants) -> SideNeeds:
         kafka_bytes_per_second=0.0,
         network_bytes_per_second=load.row_bytes * (load.rows * (1 + replicas) + load.reads),
     )
+
+
+def _partitions(load: Workload) -> float:
+    """That are written to, each second."""
+    return min(load.key_groups, load.rows_of_batch) / load.batch_seconds
+
+
+def _owner_micros(load: Workload, by: Constants) -> float:
+    """Of each second, over all owners."""
+    written = load.rows * by.owner_us_per_row + _partitions(load) * by.owner_us_per_partition
+    return written + load.reads * by.server_us_per_read
 
 
 def _stored_bytes(load: Workload, by: Constants) -> float:
