@@ -11,6 +11,9 @@ from keyhole.encoding.key_codec import encode_integer
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KeyColumn, KeyType, StateKind
+from keyhole.rpc.read_requests import KeyLookup
+from keyhole.rpc.status import from_proto
+from services.state_server.servicers.lookup_responses import frame_response
 from services.state_server.write.attempts import Attempt
 from services.state_server.write.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
@@ -95,6 +98,28 @@ async def test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_b
     await lists.stage(2, {elements[0]: row(5.0)})
     assert told(lists, *elements) == [(None, 1, 2), (row(2.0), 1, 2), (row(5.0), 1, 2)]
     await lists.host.close()
+
+
+async def test_a_key_that_is_none_or_whose_row_does_not_merge_fails_no_other_key_of_its_frame() -> None:
+    """The keys of a frame may be of many callers."""
+    maps = Hosted(of=descriptor(kind=StateKind.MAP, map_key=(KeyColumn("m", KeyType.INT),)))
+    await maps.own()
+    good, bad = key("a") + encode_integer(1, 4), key("a")[:2] + b"\xff"
+    await maps.stage(1, {good: row(5.0)})
+    assert told(maps, bad, good) == [(None, 0, 1), (row(5.0), 0, 1)]
+    await maps.host.close()
+    sums = Hosted(of=descriptor(kind=StateKind.REDUCING, reducers=("sum",)))
+    await sums.own()
+    await sums.apply(1, {A: row(1.0), SAME: row(2.0), OTHER: row(3.0)})
+    await sums.stage(2, {A: b"no row", SAME: row(5.0)})
+    topic_id = sums.table.descriptor.topic_id
+    lookup = KeyLookup(("app", "counts"), LATEST, False, storage_keys=(A, SAME, OTHER), topic_id=topic_id)
+    response = frame_response(sums.table, lookup, 1)
+    assert list(response.values) == [b"", row(7.0), row(3.0)]
+    assert [response.sources[of].staged_epoch for of in response.source_of[1:]] == [2, 0]
+    (failure,) = response.failures
+    assert (list(failure.indexes), from_proto(failure.error).reason) == ([0], ValueMismatch.reason)
+    await sums.host.close()
 
 
 async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at_hand() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from keyhole.encoding.storage_key import GROUP_BYTES
-from keyhole.errors import EpochGone, KeyholeError, UnavailableError
+from keyhole.errors import EpochGone, KeyholeError, UnavailableError, ValueMismatch
 from keyhole.model.read import ReadBounds
 from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.v1 import state_pb2
@@ -31,7 +32,9 @@ def lookup_apart(table: Table, keys: Sequence[bytes], bounds: ReadBounds) -> Cop
     sources: list[state_pb2.Source] = []
     unread: list[int] = []
     room = FRAME_BYTES
-    for indexes in groups.values():
+    parts = deque(groups.values())
+    while parts:
+        indexes = parts.popleft()
         if room < 0:
             unread += indexes
             continue
@@ -39,6 +42,13 @@ def lookup_apart(table: Table, keys: Sequence[bytes], bounds: ReadBounds) -> Cop
             part = table.lookup([keys[index] for index in indexes], bounds, room)
         except (UnavailableError, EpochGone) as error:
             failures |= dict.fromkeys(indexes, error)
+            continue
+        except ValueMismatch as error:
+            # What is staged of one of these keys can't be merged; the others' rows may be.
+            if len(indexes) == 1:
+                failures[indexes[0]] = error
+            else:
+                parts.extend([index] for index in indexes)
             continue
         for index, row in zip(indexes, part.rows, strict=False):
             rows[index], source_of[index] = row, len(sources)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyhole.errors import EpochGone, KeyTooLong, StaleDescriptor, UnavailableError
+from keyhole.errors import EpochGone, KeyTooLong, StaleDescriptor, UnavailableError, ValueMismatch
 from keyhole.rpc.frames import MAX_VALUE_BYTES, AskAgain, Failure, check_answer, cut_to_frame, failures_to_proto
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.v1 import query_pb2 as pb
@@ -17,12 +17,12 @@ def frame_response(table: Table, lookup: KeyLookup, frame: int) -> pb.LookupResp
 
     Raises:
         KeyMismatch, NullKey, StaleDescriptor: The keys are none of the state.
-        KeyholeError: As Table.lookup, but for what fails key group by key group.
+        KeyholeError: As Table.lookup, but for what fails key group by key group, or key by key.
     """
     keys = _storage_keys(table, lookup)
     try:
         answers = table.lookup(keys, lookup.bounds)
-    except (UnavailableError, EpochGone, KeyTooLong):
+    except (UnavailableError, EpochGone, KeyTooLong, ValueMismatch):
         # Other keys, which travelled with them, must neither wait for these nor fail with them.
         answers = lookup_apart(table, keys, lookup.bounds)
     # A row is never empty, so empty bytes mean absent.

@@ -6,9 +6,11 @@ commits them. They count for as long as the state's owner is confirmed, and unti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 from keyhole.encoding.codec import StateCodec
+from keyhole.errors import MalformedRequest
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.stores.base import Snapshot
@@ -70,12 +72,21 @@ class OpenEpoch:
     def _that_matter(self, part: StagedPart, staged: StoredValues, keys: Sequence[bytes]) -> StoredValues:
         """The staged rows on which these keys depend: their own, and those that clear or fill the key they are of."""
         if self._descriptor.kind is StateKind.LIST:
-            prefixes = {key[: self._codec.prefix_length(key)] for key in keys}
-            return {key: row for prefix in prefixes for key, row in part.rows.under(staged, prefix).items()}
+            return {key: row for prefix in self._prefixes(keys) for key, row in part.rows.under(staged, prefix).items()}
         names = set(keys)
         if self._descriptor.map_key:
-            names |= {key[: self._codec.prefix_length(key)] for key in keys}
+            names |= self._prefixes(keys)
         return {key: staged[key] for key in names if key in staged}
+
+    def _prefixes(self, keys: Sequence[bytes]) -> set[bytes]:
+        """What these storage keys begin with: key group and key. Without those that are no key of the state: nothing
+        is stored of them, and callers whose keys came along are answered.
+        """
+        found = set()
+        for key in keys:
+            with contextlib.suppress(MalformedRequest):
+                found.add(key[: self._codec.prefix_length(key)])
+        return found
 
 
 class _Asked:

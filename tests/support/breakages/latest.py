@@ -7,6 +7,9 @@ from tests.support.breakages.breakage import Breakage
 _CACHING = (
     "test_http_caching.py::test_an_answer_is_kept_until_the_next_epoch_is_due_and_no_longer_than_the_reader_allows"
 )
+_OTHERS_KEYS = (
+    "test_latest_reads.py::test_a_key_that_is_none_or_whose_row_does_not_merge_fails_no_other_key_of_its_frame"
+)
 _OPEN_EPOCH = "services/state_server/write/open_epoch.py"
 
 LATEST = (
@@ -41,6 +44,22 @@ LATEST = (
         "        if self._descriptor.map_key:\n",
         "        if not self._descriptor.map_key:\n",
         ("test_latest_reads.py::test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_before_it",),
+    ),
+    Breakage(
+        "a row that does not merge fails the latest of all keys that are asked for with it",
+        "routing",
+        "services/state_server/servicers/lookup_responses.py",
+        "KeyTooLong, ValueMismatch):",
+        "KeyTooLong):",
+        (_OTHERS_KEYS,),
+    ),
+    Breakage(
+        "a key that is none fails the latest of all keys that are asked for with it",
+        "routing",
+        _OPEN_EPOCH,
+        "contextlib.suppress(MalformedRequest)",
+        "contextlib.nullcontext()",
+        (_OTHERS_KEYS,),
     ),
     Breakage(
         "a proxy lets HTTP's caches keep what is staged for as long as what is committed",
