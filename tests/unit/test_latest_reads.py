@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,10 @@ from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KeyColumn, KeyType, StateKind
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.rpc.status import from_proto
+from keyhole.stores.memory import MemorySnapshot
 from services.state_server.servicers.lookup_responses import frame_response
 from services.state_server.write.attempts import Attempt
+from services.state_server.write.open_epoch import MOST_ELEMENTS
 from services.state_server.write.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.states import descriptor, group, key, names_in, row
@@ -97,6 +101,17 @@ async def test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_b
     # The task numbers its own alone; the first one is dropped for the third.
     await lists.stage(2, {elements[0]: row(5.0)})
     assert told(lists, *elements) == [(None, 1, 2), (row(2.0), 1, 2), (row(5.0), 1, 2)]
+    assert told(lists, elements[2]) == [(row(5.0), 1, 2)]
+    await lists.stage(2, {prefix: None, elements[0]: row(5.0)}, round_=1)
+    assert told(lists, *elements) == [(row(5.0), 1, 2), (None, 1, 2), (None, 1, 2)]
+    # Of more elements than can be placed for one read, none is shown.
+    many = {prefix + encode_integer(at, 8): row(float(at)) for at in range(MOST_ELEMENTS + 1)}
+    await lists.stage(2, many, round_=2)
+    assert told(lists, *elements) == [(row(1.0), 1, 0), (row(2.0), 1, 0), (None, 1, 0)]
+    many.pop(elements[0])
+    await lists.stage(2, many, round_=3)
+    last = prefix + encode_integer(2 + MOST_ELEMENTS - 1, 8)
+    assert told(lists, elements[0], last) == [(None, 1, 2), (row(float(MOST_ELEMENTS)), 1, 2)]
     await lists.host.close()
 
 
@@ -120,6 +135,32 @@ async def test_a_key_that_is_none_or_whose_row_does_not_merge_fails_no_other_key
     (failure,) = response.failures
     assert (list(failure.indexes), from_proto(failure.error).reason) == ([0], ValueMismatch.reason)
     await sums.host.close()
+
+
+async def test_what_is_stored_is_not_walked_through_to_read_the_latest_of_a_few_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A staged clearing of a long list is one row."""
+    prefix = key("a")
+    lists = Hosted(of=descriptor(kind=StateKind.LIST))
+    await lists.own()
+    elements = [prefix + encode_integer(at, 8) for at in range(50)]
+    await lists.apply(1, dict.fromkeys(elements, row(1.0)))
+    walked = 0
+    plain = MemorySnapshot.items
+
+    def items(*arguments: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        nonlocal walked
+        for entry in plain(*arguments, **options):
+            walked += 1
+            yield entry
+
+    monkeypatch.setattr(MemorySnapshot, "items", items)
+    for round_, rows in enumerate(({prefix: None, elements[0]: row(5.0)}, {elements[0]: row(5.0)})):
+        await lists.stage(2, rows, round_=round_)
+        assert told(lists, elements[0], elements[7])[0][1:] == (1, 2)
+    assert walked <= 1, "it took more than the last element"
+    await lists.host.close()
 
 
 async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at_hand() -> None:

@@ -6,6 +6,7 @@ commits them. They count for as long as the state's owner is confirmed, and unti
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,11 @@ from services.state_server.read.table import Table
 from services.state_server.write.attempts import RoundAttempts, StagedPart
 from services.state_server.write.merge import merge_of
 from services.state_server.write.merging import CommitContext, Stored, StoredValues
+
+MOST_ELEMENTS = 1_000
+"""Of lists, how many rows of a key group are merged for a read. An element's place depends on all that are staged of
+its key, and other callers wait meanwhile.
+"""
 
 
 class OpenEpoch:
@@ -48,12 +54,14 @@ class OpenEpoch:
         snapshot: Snapshot,
         before: EpochStamp,
     ) -> tuple[int, list[bytes | None]]:
-        """See StagedOver.over. Rows on disk don't count, nor do those of a task that does not say what they do."""
+        """See StagedOver.over. Rows on disk don't count, nor do those of a task that does not say what they do, nor
+        more than MOST_ELEMENTS of lists.
+        """
         part = self._attempts.part(self._table.descriptor.state, prefix)
         if part is None or part.epoch <= before.epoch or part.attempt.replaces is None or self._lease.expired:
             return 0, stored
         staged = part.rows.in_memory()
-        if staged is None:
+        if staged is None or (self._descriptor.kind is StateKind.LIST and len(staged) > MOST_ELEMENTS):
             return 0, stored
         if self._table.descriptor is not self._descriptor:
             self._describe(self._table.descriptor)
@@ -64,9 +72,7 @@ class OpenEpoch:
         if part.attempt.replaces:
             replaced = self._merge.replacing(rows, context)
             return part.epoch, [replaced.get(key) for key in keys]
-        # A list's elements get their places behind all that are stored.
-        within = snapshot if self._descriptor.kind is StateKind.LIST else _Asked(snapshot, keys)
-        written = dict(self._merge.with_stored(rows, within, context))
+        written = dict(self._merge.with_stored(rows, _Asked(snapshot, keys), context))
         return part.epoch, [written.get(key, row) for key, row in zip(keys, stored, strict=True)]
 
     def _that_matter(self, part: StagedPart, staged: StoredValues, keys: Sequence[bytes]) -> StoredValues:
@@ -91,7 +97,7 @@ class OpenEpoch:
 
 class _Asked:
     """Reads what is stored, as if a key group had no entries but those that are asked for: a key that is cleared may
-    have many others.
+    have many others. Downwards it has all, which a list needs: its new elements come behind the last one.
     """
 
     def __init__(self, stored: Stored, keys: Sequence[bytes]) -> None:
@@ -104,8 +110,9 @@ class _Asked:
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        keys = [key for key in self._keys if start <= key and (stop is None or key < stop)]
         if descending:
-            keys.reverse()
+            return self._stored.items(key_group, start, stop, descending=True)
+        end = None if stop is None else bisect.bisect_left(self._keys, stop)
+        keys = self._keys[bisect.bisect_left(self._keys, start) : end]
         rows = self._stored.get_many(keys)
         return ((key, row) for key, row in zip(keys, rows, strict=True) if row is not None)
