@@ -217,11 +217,17 @@ class QueryHost:
         return await self._writer.read_base(state, context, keys)
 
     def begin_attempt(
-        self, run: Run, incarnation: str, version: int, attempt: Attempt, replaces: bool | None = None
+        self,
+        run: Run,
+        incarnation: str,
+        version: int,
+        attempt: Attempt,
+        replaces: bool | None = None,
+        watermark_ms: int | None = None,
     ) -> StagedAttempt:
         """See EpochWriter.begin_attempt. Raises also what Fence.check_may_write does."""
         self.fence.check_may_write(run, incarnation, version)
-        return self._writer.begin_attempt(attempt, replaces)
+        return self._writer.begin_attempt(attempt, replaces, watermark_ms)
 
     async def add_rows(self, attempt: StagedAttempt, decode: Decode) -> None:
         await self._writer.add_rows(attempt, decode)

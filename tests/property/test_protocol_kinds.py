@@ -186,6 +186,8 @@ class KindsProtocol(Protocol):
                     now = Moment(self.world.clock.now_ms(), source.watermark_ms)
                     state = self.at(group, source.epoch).state
                     if source.staged_epoch:
+                        # As at the commit: what it writes, and what it leaves alone, expires by its own watermark.
+                        now = now._replace(watermark_ms=self.watermark(source.staged_epoch))
                         rows = self.of_batch(source.staged_epoch, group)
                         state = self.model.apply(state, rows, source.staged_epoch, now)
                     read = iter(answers.rows)

@@ -91,10 +91,16 @@ class Hosted:
         assert await self.assign(complete=complete)
 
     async def stage(
-        self, epoch: int, rows: Mapping[bytes, bytes | None], round_: int = 0, *, replaces: bool | None = False
+        self,
+        epoch: int,
+        rows: Mapping[bytes, bytes | None],
+        round_: int = 0,
+        *,
+        replaces: bool | None = False,
+        watermark_ms: int | None = 0,
     ) -> list[GroupReceipt]:
         name = Attempt("counts", epoch, round_, 0, epoch * 100 + round_)
-        attempt = self.host.begin_attempt(self.run, INCARNATION, self.version, name, replaces)
+        attempt = self.host.begin_attempt(self.run, INCARNATION, self.version, name, replaces, watermark_ms)
         await self.host.add_rows(attempt, lambda: (list(rows), list(rows.values())))
         return await self.host.stage(name, attempt, self.run)
 
@@ -103,12 +109,19 @@ class Hosted:
         return self.host.begin_attempt(self.run, INCARNATION, self.version, name)
 
     async def commit(
-        self, epoch: int, receipts: Sequence[GroupReceipt], round_: int = 0, *, replace: bool = False
+        self,
+        epoch: int,
+        receipts: Sequence[GroupReceipt],
+        round_: int = 0,
+        *,
+        replace: bool = False,
+        watermark_ms: int = 0,
     ) -> list[GroupCommitted]:
         winners = [(0, epoch * 100 + round_)] if receipts else []
         attempts = self.host.attempts.winners("counts", epoch, round_, winners)
         part = StateToCommit(attempts, receipts, replace)
-        asked = EpochToCommit(EpochStamp(epoch, self.run.generation, 1000 * epoch, 0), epoch, {"counts": part})
+        stamp = EpochStamp(epoch, self.run.generation, 1000 * epoch, watermark_ms)
+        asked = EpochToCommit(stamp, epoch, {"counts": part})
         return await self.host.commit(self.run, INCARNATION, self.version, asked, 5.0)
 
     async def apply(

@@ -466,6 +466,7 @@ class World:
                 partition=partition,
                 attempt_id=attempt,
                 effect=effect_to_proto(order.replaces(self.descriptor.state)),
+                watermark_ms=order.stamp.watermark_ms,
             )
             try:
                 answer: pb.StageResponse = self.deliver(target.server, "Stage", (header, ipc(its)))

@@ -12,7 +12,7 @@ import pytest
 from keyhole.encoding.key_codec import encode_integer
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.model.read import ReadBounds, Stale
-from keyhole.model.state import KeyColumn, KeyType, StateKind
+from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.rpc.status import from_proto
 from keyhole.stores.memory import MemorySnapshot
@@ -163,6 +163,24 @@ async def test_what_is_stored_is_not_walked_through_to_read_the_latest_of_a_few_
     await lists.host.close()
 
 
+async def test_what_expires_by_event_time_does_so_by_the_watermark_of_the_epoch_that_is_staged() -> None:
+    sums = descriptor(kind=StateKind.REDUCING, reducers=("sum",), ttl_ms=100, ttl_clock=TtlClock.EVENT_TIME)
+    hosted = Hosted(of=sums)
+    await hosted.own()
+    rows = {A: row(10.0), SAME: row(7.0), OTHER: row(3.0)}
+    await hosted.commit(1, await hosted.stage(1, rows, watermark_ms=1000), watermark_ms=1000)
+    await hosted.stage(2, {A: row(5.0)}, watermark_ms=1050)
+    assert told(hosted, A, SAME) == [(row(15.0), 1, 2), (row(7.0), 1, 2)]
+    # A task of an earlier version does not say by which watermark they are merged.
+    await hosted.stage(2, {A: row(5.0)}, round_=1, watermark_ms=None)
+    assert told(hosted, A) == [(row(10.0), 1, 0)]
+    receipts = await hosted.stage(2, {A: row(5.0)}, round_=2, watermark_ms=5000)
+    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 1, 2), (None, 1, 2), (row(3.0), 1, 0)]
+    await hosted.commit(2, receipts, round_=2, watermark_ms=5000)
+    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 2, 0), (None, 2, 0), (None, 2, 0)]
+    await hosted.host.close()
+
+
 async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at_hand() -> None:
     room = StagingRoom(1 << 30, 1 << 30, Path(tempfile.gettempdir()))
     hosted = Hosted(room=room)
@@ -172,7 +190,8 @@ async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at
     # A task of an earlier version does not say what its rows do.
     await hosted.stage(2, {A: row(5.0)}, replaces=None)
     assert told(hosted, A) == committed
-    await hosted.stage(2, {A: row(5.0)}, round_=1)
+    # One of a later version does; the watermark matters only to what expires by it.
+    await hosted.stage(2, {A: row(5.0)}, round_=1, watermark_ms=None)
     assert told(hosted, A) == [(row(5.0), 1, 2)]
     hosted.clock.advance(3.5)  # the lease has passed
     assert told(hosted, A) == committed

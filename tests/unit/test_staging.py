@@ -28,6 +28,7 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
         self.rows: list[tuple[bytes, bytes | None]] = []
         self.chunks: list[int] = []
         self.effects: list[pb.StageEffect.ValueType] = []
+        self.watermarks: list[int] = []
         self._server = grpc.server(futures.ThreadPoolExecutor(2), options=MESSAGE_SIZE)
         state_server_pb2_grpc.add_StateServerServicer_to_server(self, self._server)
         self.target = Target("owner", f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}", "incarnation")
@@ -45,6 +46,7 @@ class Owner(state_server_pb2_grpc.StateServerServicer):
                 self.chunks.append(len(request.chunk))
             else:
                 self.effects.append(request.header.effect)
+                self.watermarks.append(request.header.watermark_ms)
         return pb.StageResponse()
 
     def stop(self) -> None:
@@ -63,7 +65,7 @@ def staged(owner: Owner, rows: list[tuple[bytes, bytes | None]], **order_has: An
     batch = pa.record_batch({"storage_key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
     order = StageOrder(
         Run("app", "main", 1, "run"),
-        EpochStamp(5, 1, 0, 0),
+        EpochStamp(5, 1, 0, 5_000),
         0,
         1,
         (owner.target,),
@@ -109,3 +111,4 @@ def test_a_server_is_told_what_the_commit_will_do_with_the_rows_for_those_who_re
         assert staged(owner, [(KEY, b"row")], **order_has).failure is None
     merges, replaces = pb.STAGE_EFFECT_MERGES, pb.STAGE_EFFECT_REPLACES
     assert owner.effects == [merges, merges, replaces, replaces]
+    assert owner.watermarks == [5_000] * 4

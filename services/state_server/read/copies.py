@@ -240,9 +240,10 @@ class Copy:
         for prefix, of in places.items():
             standing = self._apart.get(prefix, self.standing)
             entries = [rows[place] for place in of]
-            epoch, over = staged.over(prefix, [keys[place] for place in of], entries, self._snapshot, standing.stamp)
-            shown = over if show is None else show(standing.stamp).rows(over)
-            index = known.setdefault((standing, epoch), len(known))
+            stamp, over = staged.over(prefix, [keys[place] for place in of], entries, self._snapshot, standing.stamp)
+            # By the epoch's own watermark, rows expire that have not been written again.
+            shown = over if show is None else show(stamp or standing.stamp).rows(over)
+            index = known.setdefault((standing, stamp.epoch if stamp else 0), len(known))
             for place, row in zip(of, shown, strict=True):
                 rows[place], source_of[place] = row, index
         sources = []

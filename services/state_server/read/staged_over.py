@@ -19,7 +19,7 @@ class StagedOver(Protocol):
         stored: list[bytes | None],
         snapshot: Snapshot,
         before: EpochStamp,
-    ) -> tuple[int, list[bytes | None]]:
+    ) -> tuple[EpochStamp | None, list[bytes | None]]:
         """What would be stored of keys, if what is staged of their key group were committed now.
 
         Args:
@@ -30,7 +30,8 @@ class StagedOver(Protocol):
             before: Of the epoch that the key group stands for: what is staged of it, or of one before it, is committed.
 
         Returns:
-            The epoch whose rows are laid over, and an entry for each key; 0, and `stored`: nothing is.
+            The epoch whose rows are laid over, as if it were committed now, and an entry for each key; None, and
+            `stored`: nothing is.
 
         Raises:
             ValueMismatch: A row that is staged, and the stored one, can't be merged.

@@ -90,7 +90,8 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         name = Attempt(header.state, header.epoch, header.round, header.partition, header.attempt_id)
         self._settings.observer.reached(Step.SERVER_BEFORE_STAGE, header.epoch)
         replaces = replaces_from_proto(header.effect)
-        attempt = host.begin_attempt(run, header.incarnation, header.assignment_version, name, replaces)
+        watermark_ms = header.watermark_ms if header.HasField("watermark_ms") else None
+        attempt = host.begin_attempt(run, header.incarnation, header.assignment_version, name, replaces, watermark_ms)
         kept = False
         try:
             async for request in requests:

@@ -80,11 +80,13 @@ class EpochWriter:
         """
         return await self._thread.call(read_bases, self._states.state(state), context, keys)
 
-    def begin_attempt(self, attempt: Attempt, replaces: bool | None = None) -> StagedAttempt:
+    def begin_attempt(
+        self, attempt: Attempt, replaces: bool | None = None, watermark_ms: int | None = None
+    ) -> StagedAttempt:
         """Room for one task attempt's rows, not yet among what is staged (see `stage`).
 
         Args:
-            replaces: See StagedAttempt.
+            replaces, watermark_ms: See StagedAttempt.
 
         Raises:
             NotOwner: Nothing of the state is here.
@@ -94,8 +96,9 @@ class EpochWriter:
         state = self._state(attempt.state)
         name = f"{self._application}/{attempt.state}"
         groups, room = state.descriptor.key_groups, self._settings.room
+        longest, merge = state.store.max_key_bytes, state.merge
         return self.attempts.begin(
-            attempt, lambda: StagedAttempt(name, groups, state.store.max_key_bytes, state.merge, room, replaces)
+            attempt, lambda: StagedAttempt(name, groups, longest, merge, room, replaces, watermark_ms)
         )
 
     def _state(self, name: str) -> StateReplica:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import MalformedRequest
 from keyhole.model.epoch import EpochStamp
-from keyhole.model.state import StateDescriptor, StateKind
+from keyhole.model.state import StateDescriptor, StateKind, TtlClock
 from keyhole.stores.base import Snapshot
 from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
@@ -53,27 +53,32 @@ class OpenEpoch:
         stored: list[bytes | None],
         snapshot: Snapshot,
         before: EpochStamp,
-    ) -> tuple[int, list[bytes | None]]:
-        """See StagedOver.over. Rows on disk don't count, nor do those of a task that does not say what they do, nor
-        more than MOST_ELEMENTS of lists.
+    ) -> tuple[EpochStamp | None, list[bytes | None]]:
+        """See StagedOver.over. Rows on disk don't count, nor do those of a task that does not say what they do, or when
+        they expire, nor more than MOST_ELEMENTS of lists.
         """
         part = self._attempts.part(self._table.descriptor.state, prefix)
         if part is None or part.epoch <= before.epoch or part.attempt.replaces is None or self._lease.expired:
-            return 0, stored
+            return None, stored
         staged = part.rows.in_memory()
         if staged is None or (self._descriptor.kind is StateKind.LIST and len(staged) > MOST_ELEMENTS):
-            return 0, stored
+            return None, stored
         if self._table.descriptor is not self._descriptor:
             self._describe(self._table.descriptor)
         now_ms = max(self._lease.clock.now_ms(), before.commit_time_ms)
-        stamp = EpochStamp(part.epoch, before.generation, now_ms, before.watermark_ms)
+        watermark_ms = part.attempt.watermark_ms
+        if watermark_ms is None:
+            if self._descriptor.ttl_clock is TtlClock.EVENT_TIME:
+                return None, stored
+            watermark_ms = before.watermark_ms
+        stamp = EpochStamp(part.epoch, before.generation, now_ms, watermark_ms)
         context = CommitContext.of(stamp)
         rows = self._that_matter(part, staged, keys)
         if part.attempt.replaces:
             replaced = self._merge.replacing(rows, context)
-            return part.epoch, [replaced.get(key) for key in keys]
+            return stamp, [replaced.get(key) for key in keys]
         written = dict(self._merge.with_stored(rows, _Asked(snapshot, keys), context))
-        return part.epoch, [written.get(key, row) for key, row in zip(keys, stored, strict=True)]
+        return stamp, [written.get(key, row) for key, row in zip(keys, stored, strict=True)]
 
     def _that_matter(self, part: StagedPart, staged: StoredValues, keys: Sequence[bytes]) -> StoredValues:
         """The staged rows on which these keys depend: their own, and those that clear or fill the key they are of."""

@@ -87,6 +87,7 @@ class StagedAttempt:
         room: None: as much memory as it takes.
         replaces: Its rows are all that their key groups hold from then on, or else are merged with what these hold.
             None: the task does not say, and nobody reads the rows before they are committed.
+        watermark_ms: Of the epoch, milliseconds since 1970; 0: none. None: the task does not say.
     """
 
     def __init__(
@@ -97,10 +98,12 @@ class StagedAttempt:
         merge: Merge,
         room: StagingRoom | None = None,
         replaces: bool | None = None,
+        watermark_ms: int | None = None,
     ) -> None:
         self.groups: dict[bytes, StagedGroup] = {}
         self.memory_bytes = 0
         self.replaces = replaces
+        self.watermark_ms = watermark_ms
         self._name = name
         self._key_groups = key_groups
         self._max_key_bytes = max_key_bytes

@@ -116,6 +116,7 @@ class _ServerStream:
             partition=partition,
             attempt_id=attempt_id,
             effect=effect_to_proto(order.replaces(state)),
+            watermark_ms=order.stamp.watermark_ms,
         )
         self._queue.put(state_server_pb2.StageRequest(header=header))
         stub = state_server_pb2_grpc.StateServerStub(connect(target.address))

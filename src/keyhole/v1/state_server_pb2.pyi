@@ -323,6 +323,7 @@ class StageHeader(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     ATTEMPT_ID_FIELD_NUMBER: _builtins.int
     EFFECT_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     assignment_version: _builtins.int
     state: _builtins.str
@@ -333,6 +334,10 @@ class StageHeader(_message.Message):
     """Spark's task attempt id: unique over rounds."""
     effect: Global___StageEffect.ValueType
     """What the Commit will do with the rows, for those who read before it."""
+    watermark_ms: _builtins.int
+    """Of the epoch, as its Commit will say it; 0: the query has none. Missing: an older task, of whose rows nobody reads
+    those of a state that expires by event time before they are committed.
+    """
     @_builtins.property
     def run(self) -> Global___Run: ...
     def __init__(
@@ -347,12 +352,15 @@ class StageHeader(_message.Message):
         partition: _builtins.int = ...,
         attempt_id: _builtins.int = ...,
         effect: Global___StageEffect.ValueType = ...,
+        watermark_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms", "run", b"run", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_version", b"assignment_version", "attempt_id", b"attempt_id", "effect", b"effect", "epoch", b"epoch", "incarnation", b"incarnation", "partition", b"partition", "round", b"round", "run", b"run", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms", "assignment_version", b"assignment_version", "attempt_id", b"attempt_id", "effect", b"effect", "epoch", b"epoch", "incarnation", b"incarnation", "partition", b"partition", "round", b"round", "run", b"run", "state", b"state", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__watermark_ms: _TypeAlias = _typing.Literal["watermark_ms"]  # noqa: Y015
+    _WhichOneofArgType__watermark_ms: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_ms) -> _WhichOneofReturnType__watermark_ms | None: ...
 
 Global___StageHeader: _TypeAlias = StageHeader  # noqa: Y015
 

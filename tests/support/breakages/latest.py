@@ -10,6 +10,9 @@ _CACHING = (
 _OTHERS_KEYS = (
     "test_latest_reads.py::test_a_key_that_is_none_or_whose_row_does_not_merge_fails_no_other_key_of_its_frame"
 )
+_BY_EVENT_TIME = (
+    "test_latest_reads.py::test_what_expires_by_event_time_does_so_by_the_watermark_of_the_epoch_that_is_staged"
+)
 _OPEN_EPOCH = "services/state_server/write/open_epoch.py"
 
 LATEST = (
@@ -44,6 +47,30 @@ LATEST = (
         "        if self._descriptor.map_key:\n",
         "        if not self._descriptor.map_key:\n",
         ("test_latest_reads.py::test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_before_it",),
+    ),
+    Breakage(
+        "the latest of what expires by event time is merged by the watermark of the epoch before",
+        "ttl",
+        _OPEN_EPOCH,
+        "        watermark_ms = part.attempt.watermark_ms\n",
+        "        watermark_ms = before.watermark_ms\n",
+        (_BY_EVENT_TIME,),
+    ),
+    Breakage(
+        "the latest has rows of a task that does not say by which watermark they expire",
+        "ttl",
+        _OPEN_EPOCH,
+        "ttl_clock is TtlClock.EVENT_TIME",
+        "ttl_clock is None",
+        (_BY_EVENT_TIME,),
+    ),
+    Breakage(
+        "the latest has what has expired by the watermark of the epoch that is staged",
+        "ttl",
+        "services/state_server/read/copies.py",
+        "show(stamp or standing.stamp)",
+        "show(standing.stamp)",
+        (_BY_EVENT_TIME,),
     ),
     Breakage(
         "a row that does not merge fails the latest of all keys that are asked for with it",
