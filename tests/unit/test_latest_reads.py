@@ -16,6 +16,8 @@ from keyhole.model.state import KeyColumn, KeyType, StateKind, TtlClock
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.rpc.status import from_proto
 from keyhole.stores.memory import MemorySnapshot
+from keyhole.v1 import query_pb2 as pb
+from services.state_server.servicers.explained import explained
 from services.state_server.servicers.lookup_responses import frame_response
 from services.state_server.write.attempts import Attempt
 from services.state_server.write.open_epoch import MOST_ELEMENTS
@@ -48,6 +50,12 @@ async def test_whole_key_groups_are_shown_once_they_are_staged_and_until_they_ar
     assert told(hosted, A, OTHER, SAME) == [(row(5.0), 1, 2), (row(2.0), 1, 0), (None, 1, 2)]
     assert hosted.read(A) == [row(1.0)]
     assert told(hosted) == []
+    # Of two attempts of a task the last one is shown, also where it has nothing of a key group.
+    name = Attempt("counts", 2, 0, 0, 9)
+    attempt = hosted.host.begin_attempt(hosted.run, INCARNATION, hosted.version, name, False)
+    await hosted.host.add_rows(attempt, lambda: ([OTHER], [row(4.0)]))
+    await hosted.host.stage(name, attempt, hosted.run)
+    assert told(hosted, A, OTHER) == [(row(1.0), 1, 0), (row(4.0), 1, 2)]
     # Another round drops what was staged, and has the rest of it later.
     await hosted.stage(2, {OTHER: None}, round_=1)
     assert told(hosted, A, OTHER) == [(row(1.0), 1, 0), (None, 1, 2)]
@@ -133,6 +141,16 @@ async def test_a_key_that_is_none_or_whose_row_does_not_merge_fails_no_other_key
     assert list(response.values) == [b"", row(7.0), row(3.0)]
     assert [response.sources[of].staged_epoch for of in response.source_of[1:]] == [2, 0]
     (failure,) = response.failures
+    # Whoever asks how the key is read is told why it has no answer.
+    request = pb.ExplainRequest(
+        state=pb.StateRef(application="app", state="counts"),
+        key=pb.Key(parts=[pb.KeyPart(string=names_in(group("a"), 1)[0])]),
+        options=pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST),
+    )
+    response_of_one = explained(sums.table, request, pb.ServerStatus())
+    assert from_proto(response_of_one.error).reason == ValueMismatch.reason
+    request.options.CopyFrom(pb.ReadOptions(as_of_epoch=1))
+    assert explained(sums.table, request, pb.ServerStatus()).answer.value == row(1.0)
     assert (list(failure.indexes), from_proto(failure.error).reason) == ([0], ValueMismatch.reason)
     await sums.host.close()
 

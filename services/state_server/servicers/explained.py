@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import UnavailableError
+from keyhole.errors import EpochGone, UnavailableError, ValueMismatch
 from keyhole.rpc.explanations import copy_in
 from keyhole.rpc.read_requests import lookup_of_keys
 from keyhole.rpc.status import to_proto
@@ -27,7 +27,7 @@ def explained(table: Table, request: pb.ExplainRequest, told: pb.ServerStatus) -
     response = pb.ExplainResponse(key_group=group)
     try:
         response.answer.CopyFrom(many_answers(table, lookup)[0])
-    except UnavailableError as error:
+    except (UnavailableError, EpochGone, ValueMismatch) as error:
         response.error.CopyFrom(to_proto(error))
     copy = copy_in(told, lookup.state, group)
     if copy.HasField("source"):

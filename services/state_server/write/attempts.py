@@ -55,12 +55,14 @@ class RoundAttempts:
     def part(self, state: str, prefix: bytes) -> StagedPart | None:
         """What is staged of a key group, by its prefix: all its rows, as one partition has them. None: nothing is.
 
-        Of several attempts of that partition, those of the last one: which of them will be committed is not known yet.
+        Of several attempts of that partition, those of the last one, which may have none of the key group: which of
+        them will be committed is not known yet.
         """
         if self._by_group is None:
+            last = {(name.state, name.partition): (name, attempt) for name, attempt in self._staged.items()}
             self._by_group = {
                 (name.state, group): StagedPart(name.epoch, attempt, rows)
-                for name, attempt in self._staged.items()
+                for name, attempt in last.values()
                 for group, rows in attempt.groups.items()
             }
         return self._by_group.get((state, prefix))
