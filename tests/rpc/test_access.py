@@ -381,6 +381,16 @@ async def test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_f
             await eventually(lambda: other._connection._servers._servers)
             assert await read(other) == 1.0
             assert not reaches(other, cluster.server.address)
+        # Who loses the verb is cut off from the servers, and reads on.
+        cluster.policy.write_text(POLICY)
+        await eventually(lambda: not client._connection._servers._servers)
+        assert await read(client) == 1.0
+    # Routes have the state's schema in them, which is for those who may see it.
+    async with aio_channel(cluster.proxy.address, both) as channel:
+        stub = query_pb2_grpc.QueryStub(channel)
+        for verbs, told in (('"read", "direct"', None), ('"direct"', PermissionDenied)):
+            cluster.policy.write_text(POLICY.replace('verbs = ["read"]', f"verbs = [{verbs}]"))
+            await becomes(told, lambda: stub.WatchRoutes(ref).read())
 
 
 async def test_a_jwt_of_the_issuer_is_known_by_its_subject(cluster: Cluster) -> None:

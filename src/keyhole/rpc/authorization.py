@@ -39,6 +39,11 @@ def _reads(verb: Verb) -> _Rule:
     return lambda caller, request: caller.check(verb, request.state.application, request.state.state)
 
 
+def _follows_routes(caller: Caller, request: query.WatchRoutesRequest) -> None:
+    for verb in (Verb.DIRECT, Verb.READ):
+        caller.check(verb, request.state.application, request.state.state)
+
+
 def _describes(caller: Caller, request: query.DescribeStateRequest) -> None:
     of = request.state
     if not caller.may_see(of.application, of.state):
@@ -104,7 +109,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.Query/Scan": _reads(Verb.SCAN),
     "/keyhole.v1.Query/Watch": _reads(Verb.WATCH),
     "/keyhole.v1.Query/Status": _operates,
-    "/keyhole.v1.Query/WatchRoutes": _reads(Verb.DIRECT),
+    "/keyhole.v1.Query/WatchRoutes": _follows_routes,
     "/keyhole.v1.Stats/Read": _figures,
     "/keyhole.v1.StateServer/OpenRun": _writes,
     "/keyhole.v1.StateServer/Assign": _assigns,

@@ -28,6 +28,16 @@ ROUTING = (
         ("test_direct_reads.py::test_servers_that_it_cant_reach_are_asked_by_the_proxy_and_later_directly",),
     ),
     Breakage(
+        "who may no longer ask the servers itself goes on asking them",
+        "routing",
+        "src/keyhole/client/routing/direct_servers.py",
+        "                        self._drop(name)\n",
+        "",
+        (
+            "test_access.py::test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_for_and_else_reads_by_the_proxy",
+        ),
+    ),
+    Breakage(
         "what no server has answered a client directly fails, in place of going through the proxy",
         "routing",
         _FORWARDING,

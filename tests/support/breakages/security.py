@@ -27,6 +27,16 @@ SECURITY = (
         ("test_access.py::test_who_reads_is_told_how_a_key_is_read_without_where_the_servers_are",),
     ),
     Breakage(
+        "who may not read a state is told its schema with the routes",
+        "security",
+        _RPC_ACCESS,
+        "    for verb in (Verb.DIRECT, Verb.READ):\n",
+        "    for verb in (Verb.DIRECT,):\n",
+        (
+            "test_access.py::test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_for_and_else_reads_by_the_proxy",
+        ),
+    ),
+    Breakage(
         "a shared cache keeps what a caller with a token was answered",
         "security",
         "services/client_proxy/http/caching.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -163,11 +163,12 @@ class DirectServers:
                         pause_seconds = _FIRST_PAUSE_SECONDS
                         self._take(name, routes)
                 except grpc.RpcError as error:
-                    # The last routes stay: the servers themselves refuse what is no longer theirs.
                     why = link.failed(error)
+                    # The last routes stay where it may pass: servers themselves refuse what is no longer theirs.
                     if not why.retryable:
                         # Of an earlier version, or this caller may not: that is no matter of moments.
                         pause_seconds = _MOST_PAUSE_SECONDS
+                        self._drop(name)
                     _log.debug("no routes are told", extra={"address": link.target, "reason": why.message})
                 except Exception:  # noqa: BLE001 - the top of a loop: reads go through the proxy meanwhile
                     _log.exception("routes could not be taken in", extra={"address": link.target})
@@ -184,10 +185,15 @@ class DirectServers:
             self._tables[name] = table
         else:
             self._tables.pop(name, None)
-        self._connect({view.address for of in self._views.values() for view in of})
+        self._connect()
 
-    def _connect(self, addresses: Iterable[str]) -> None:
-        named = set(addresses)
+    def _drop(self, name: StateName) -> None:
+        self._tables.pop(name, None)
+        self._views.pop(name, None)
+        self._connect()
+
+    def _connect(self) -> None:
+        named = {view.address for of in self._views.values() for view in of}
         for address in self._servers.keys() - named:
             gone = self._servers.pop(address)
             if gone is not None:
