@@ -7,24 +7,36 @@ from contextlib import AsyncExitStack, closing
 
 import pytest
 
-from keyhole import AsyncClient, Client
+from keyhole import AsyncClient, Client, Credentials
+from keyhole.backoff import Backoff
+from keyhole.client.routing import direct_reads, direct_servers
 from keyhole.client.session import AsyncSession
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import InvalidConfiguration, KeyMismatch, PermissionDenied, UnknownState
+from keyhole.errors import (
+    InvalidConfiguration,
+    KeyholeError,
+    KeyMismatch,
+    MalformedRequest,
+    NotReady,
+    PermissionDenied,
+    UnknownState,
+    Unsupported,
+)
 from keyhole.local.ports import free_ports
 from keyhole.model.read import Role
 from keyhole.protocol.server_view import ServerView, StateName
 from keyhole.rpc import server_views
 from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2 as pb
+from services.client_proxy import directory
 from services.client_proxy.app import ClientProxy
 from services.client_proxy.grpc import route_watches
 from tests.support.copies import copies
-from tests.support.direct_reads import reaches, until_reached
+from tests.support.direct_reads import reaches, servers_of, until_reached
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
-from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually
 
 NAMES = [f"sensor-{number}" for number in range(100)]
 
@@ -189,20 +201,145 @@ async def test_what_no_server_that_it_is_told_of_owns_is_asked_of_the_proxy(monk
             assert reaches(client, other.address)
 
 
-async def test_what_a_server_refuses_the_proxy_has_the_last_word_on() -> None:
+async def test_keys_that_are_answered_wait_for_no_slow_copy_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = group_of(StateCodec(descriptor()).storage_key(NAMES[0]))
+    async with fake_servers("a", "b", "c") as (old, standby, owner):
+        old.host(descriptor(), rows(100), set(range(KEY_GROUPS)) - {own})
+        standby.follow(descriptor(), rows(100))
+        owner.host(descriptor(), rows(100), [own])
+
+        def told(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
+            of = server_views.routed(view, [] if view.server == "c" else holdings, name)
+            if view.server == "a":
+                of.holdings[0].key_groups.append(own)
+            return of
+
+        monkeypatch.setattr(route_watches, "routed", told)
+        async with proxy_of(old.address, standby.address, owner.address) as proxy, direct(proxy) as client:
+            await values(client)
+            await until_reached(client, old.address, standby.address)
+            watches, known, name = proxy._servicer._route_watches, proxy._directory, (APPLICATION, STATE)
+            before = watches._routes(name, known.next_change())
+            standby.hold.clear()  # it is silent, for as long as no hop deadline has come
+            async with asyncio.timeout(SOON_SECONDS):
+                assert await values(client) == list(map(float, range(100)))
+            standby.hold.set()
+            # Who follows the routes of a state is told of no change of another.
+            owner.host(descriptor("other"))
+            await eventually(lambda: (APPLICATION, "other") in known.tables)
+            assert watches._routes(name, known.next_change()) is before
+
+
+async def test_what_a_server_refuses_the_proxy_has_the_last_word_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, direct(proxy) as client:
         server.host(descriptor(), rows(100))
         await client.get(APPLICATION, STATE, "sensor-7")
         await until_reached(client, server.address)
+
+        async def refused_and_read(error: KeyholeError) -> int:
+            """How many keys have gone through the proxy."""
+            before = forwarded(proxy)
+            server.refuse = error
+            with pytest.raises(type(error), match="not like this"):
+                await client.get(APPLICATION, STATE, "sensor-7")
+            server.refuse = None
+            assert (await client.get(APPLICATION, STATE, "sensor-7")).value.celsius == 7.0
+            assert reaches(client, server.address)
+            return forwarded(proxy) - before
+
+        # What the caller does wrong is nothing against the server.
+        assert await refused_and_read(Unsupported("not like this")) == 1
+        assert await refused_and_read(PermissionDenied("not like this")) == 2
+        # It is left alone for this state, and for a while.
+        server.host(descriptor("other"), rows(100))
+        await eventually(lambda: (APPLICATION, "other") in proxy._directory.tables)
+        await client.get(APPLICATION, "other", "sensor-7")
+        await eventually(lambda: (APPLICATION, "other") in servers_of(client).tables)
         before = forwarded(proxy)
-        server.refuse = PermissionDenied("not allowed here")
-        with pytest.raises(PermissionDenied, match="not allowed here"):
+        await client.get(APPLICATION, "other", "sensor-7")
+        assert forwarded(proxy) == before
+    monkeypatch.setattr(direct_reads, "_REFUSED_SECONDS", 0.0)
+    async with fake_servers("a", "b") as (owner, standby), proxy_of(owner.address, standby.address) as proxy:
+        owner.host(descriptor(), rows(100))
+        standby.follow(descriptor(), rows(100))
+        async with direct(proxy) as client:
             await client.get(APPLICATION, STATE, "sensor-7")
-        assert forwarded(proxy) == before + 1
-        assert not reaches(client, server.address)
-        server.refuse = None
-        assert (await client.get(APPLICATION, STATE, "sensor-7")).value.celsius == 7.0
+            await until_reached(client, owner.address, standby.address)
+            monkeypatch.setattr(direct_reads, "_REFUSED_SECONDS", LONG_SECONDS)
+            owner.refuse, standby.refuse = NotReady("restoring"), PermissionDenied("not like this")
+            with pytest.raises(PermissionDenied):
+                await client.get(APPLICATION, STATE, "sensor-7")
+            owner.refuse = standby.refuse = None
+            before = forwarded(proxy)
+            assert (await client.get(APPLICATION, STATE, "sensor-7")).role is Role.OWNER
+            assert forwarded(proxy) == before  # the owner has refused nothing
+
+
+async def test_a_state_that_is_no_more_is_not_followed_nor_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_servers, "_MOST_STATES", 1)
+    # Fakes say nothing of their process, by which a proxy tells that they have let go from that they were restarted.
+    monkeypatch.setattr(directory, "let_go", lambda before, after: (before.held if before else set()) - after.held)
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, direct(proxy) as client:
+        server.host(descriptor(), rows(100))
+        server.host(descriptor("other"), rows(100))
+        await client.get(APPLICATION, STATE, "sensor-7")
         await until_reached(client, server.address)
+        servers = servers_of(client)
+        for _ in range(2):
+            assert (await client.get(APPLICATION, "other", "sensor-7")).value.celsius == 7.0
+        assert set(servers._following) == {(APPLICATION, STATE)}
+        del server.states[APPLICATION, STATE]
+        server.changed()
+        await eventually(lambda: not servers._following)
+        assert not servers.tables
+        assert not servers._servers
+        await client.get(APPLICATION, "other", "sensor-7")
+        await until_reached(client, server.address)
+        before = forwarded(proxy)
+        await client.get(APPLICATION, "other", "sensor-7")
+        assert forwarded(proxy) == before
+
+
+async def test_routes_that_cant_be_read_and_servers_that_cant_be_shown_anything_are_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server_made, views_read = direct_servers.DirectServer, server_views.views_of
+    tried: list[str] = []
+    resets: list[Backoff] = []
+
+    class Counted(Backoff):
+        def reset(self) -> None:
+            resets.append(self)
+            super().reset()
+
+    def unread(routes: pb.Routes) -> list[ServerView]:
+        tried.append("routes")
+        raise MalformedRequest("no key")
+
+    def unshown(address: str, credentials: Credentials) -> direct_servers.DirectServer:
+        tried.append(address)
+        raise InvalidConfiguration("the token's file is empty")
+
+    monkeypatch.setattr(direct_servers, "Backoff", Counted)
+    monkeypatch.setattr(direct_servers, "_FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(direct_servers, "views_of", unread)
+    monkeypatch.setattr(direct_servers, "DirectServer", unshown)
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, direct(proxy) as client:
+        server.host(descriptor(), rows(100))
+        await client.get(APPLICATION, STATE, "sensor-7")
+        await eventually(lambda: len(tried) > 2)
+        assert not resets  # each pause is longer than the one before
+        monkeypatch.setattr(direct_servers, "views_of", views_read)
+        for groups in (range(9), range(10)):
+            tried.clear()
+            server.host(descriptor(), rows(100), groups)
+            await eventually(lambda: server.address in tried)
+        warned = [record for record in caplog.records if record.message == "a server is not asked directly"]
+        assert len(warned) == 1
+        monkeypatch.setattr(direct_servers, "DirectServer", server_made)
+        server.host(descriptor(), rows(100))
+        await until_reached(client, server.address)
+        assert await values(client) == list(map(float, range(100)))
 
 
 async def test_reads_go_on_along_the_last_routes_while_no_proxy_is_there() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from keyhole import AsyncClient
+from keyhole.client.routing.direct_servers import DirectServers
 from keyhole.rpc import convert
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2 as pb
@@ -21,12 +22,17 @@ from tests.support.waiting import LONG_SECONDS, eventually
 _SHARE = 0.8
 
 
-def reaches(client: AsyncClient, address: str) -> bool:
-    """Whether it asks this server now."""
+def servers_of(client: AsyncClient) -> DirectServers:
+    """The servers as the client knows them. A read must have begun."""
     connection = client._connection
     assert connection is not None
     assert connection._servers is not None
-    return connection._servers.link(address) is not None
+    return connection._servers
+
+
+def reaches(client: AsyncClient, address: str) -> bool:
+    """Whether it asks this server now."""
+    return servers_of(client).link(address) is not None
 
 
 async def until_reached(client: AsyncClient, *addresses: str) -> None:

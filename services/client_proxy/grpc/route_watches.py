@@ -16,7 +16,8 @@ class RouteWatches:
     """Those of one proxy. Event loop's thread only.
 
     Args:
-        most: Beyond so many at the same time, new ones are refused as overloaded.
+        most: Beyond so many at the same time, of all callers together, new ones are refused as overloaded. One caller
+            can take them all: the others then read through the proxy.
     """
 
     def __init__(self, directory: Directory, most: int = 20_000) -> None:
@@ -24,8 +25,10 @@ class RouteWatches:
         self._most = most
         self._count = 0
         self._draining = asyncio.Event()
-        # Made once for all who watch a state, for as long as nothing changes.
-        self._made: tuple[asyncio.Event | None, dict[StateName, pb.Routes]] = (None, {})
+        # Made once for all who watch a state. What a change leaves equal stays the same object.
+        self._change: asyncio.Event | None = None
+        self._made: dict[StateName, pb.Routes] = {}
+        self._before: dict[StateName, pb.Routes] = {}
 
     def drain(self) -> None:
         """Ends those that there are, and refuses none: who asks again is told to go by the end of the call."""
@@ -38,7 +41,7 @@ class RouteWatches:
             deadline: For the state to become known, on the event loop's clock.
 
         Raises:
-            UnknownApplication, UnknownState, NoServer: As Directory.table; only at first.
+            UnknownApplication, UnknownState, NoServer: As Directory.table, also once the state is no more.
             Overloaded: Too many watch already.
         """
         if self._count >= self._most:
@@ -49,12 +52,12 @@ class RouteWatches:
         draining = asyncio.ensure_future(self._draining.wait())
         try:
             await self._directory.known(name, deadline)
-            self._directory.table(name)
             told: pb.Routes | None = None
             while not self._draining.is_set():
                 change = self._directory.next_change()
+                self._directory.table(name)
                 routes = self._routes(name, change)
-                if routes != told:
+                if routes is not told:
                     told = routes
                     yield routes
                 changed = asyncio.ensure_future(change.wait())
@@ -67,15 +70,16 @@ class RouteWatches:
             self._count -= 1
 
     def _routes(self, name: StateName, change: asyncio.Event) -> pb.Routes:
-        if self._made[0] is not change:
-            self._made = change, {}
-        made = self._made[1]
-        if name not in made:
+        if self._change is not change:
+            self._change, self._before, self._made = change, self._made, {}
+        if name not in self._made:
             servers = [
                 routed(link.view, link.holdings, name) for link in self._directory.links if link.view is not None
             ]
-            made[name] = pb.Routes(
+            routes = pb.Routes(
                 servers=[server for server in servers if server.holdings],
                 hop_timeout_ms=max(1, int(1000 * self._directory.hop_seconds)),
             )
-        return made[name]
+            before = self._before.get(name)
+            self._made[name] = before if before == routes else routes
+        return self._made[name]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from keyhole.errors import Unsupported
 from keyhole.protocol.server_view import Holding, ServerView, StateName
 from keyhole.rpc import convert
@@ -49,22 +51,10 @@ def routed(view: ServerView, holdings: Iterable[query_pb2.StateHolding], name: S
 
 def views_of(message: query_pb2.Routes) -> list[ServerView]:
     """The proxy's views of the servers. Raises as `view_of`."""
-    views = []
-    for server in message.servers:
-        view = view_of(server.address, server)
-        views.append(
-            ServerView(
-                view.address,
-                view.server,
-                view.draining,
-                _LOST if server.lost else "",
-                server.silent,
-                view.max_key_bytes,
-                view.holdings,
-                view.incarnation,
-            )
-        )
-    return views
+    return [
+        msgspec.structs.replace(view_of(of.address, of), lost=_LOST if of.lost else "", suspect=of.silent)
+        for of in message.servers
+    ]
 
 
 def _holding(message: query_pb2.StateHolding) -> Holding:

@@ -326,6 +326,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         )
 
     def _get(self, ref: pb.StateRef, keys: list[pb.Key], options: pb.ReadOptions) -> list[pb.Answer]:
+        # Only for what it refuses.
         lookup_of_keys(pb.GetManyRequest(state=ref, keys=keys, options=options))
         copies = self._copies(ref)
         encoded = copies.encoded(keys)

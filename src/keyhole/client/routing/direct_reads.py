@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from keyhole.client.routing.direct_servers import DirectServers
@@ -12,13 +13,11 @@ from keyhole.client.wire.segments import Answers
 from keyhole.errors import (
     DeadlineExceeded,
     InternalError,
+    KeyholeError,
     Overloaded,
     PermissionDenied,
     ProtocolMismatch,
     Unauthenticated,
-    UnknownApplication,
-    UnknownState,
-    Unsupported,
 )
 from keyhole.rpc.frames import AskAgain, Failure
 
@@ -26,16 +25,9 @@ from keyhole.rpc.frames import AskAgain, Failure
 _ROOM = 1 << 62
 # What the proxy can't mend either: no time is left, or it would only add to the load.
 _FINAL = (Overloaded, DeadlineExceeded)
-# Of a server that does not know this caller, or the state: it is left alone for a while.
-_REFUSALS = (
-    InternalError,
-    PermissionDenied,
-    ProtocolMismatch,
-    Unauthenticated,
-    UnknownApplication,
-    UnknownState,
-    Unsupported,
-)
+# Of a server that does not know this caller, or can't read this state: for the state it is left alone for a while.
+_REFUSALS = (InternalError, PermissionDenied, ProtocolMismatch, Unauthenticated)
+_REFUSED_SECONDS = 30.0
 
 
 class DirectReads:
@@ -44,6 +36,9 @@ class DirectReads:
     def __init__(self, servers: DirectServers, name: tuple[str, str]) -> None:
         self._servers = servers
         self._name = name
+        self._loop = asyncio.get_running_loop()
+        # By address: until when it is left alone, on the event loop's clock.
+        self._refused: dict[str, float] = {}
 
     def split(self, lane: Lane, keys: Sequence[bytes]) -> tuple[dict[str, Sequence[int]], Sequence[int]]:
         """The places of the keys by the server that is to be asked, and of those that are left for the proxy.
@@ -59,7 +54,7 @@ class DirectReads:
         left: list[int] = []
         for address, places in first.by_server.items():
             which = range(len(keys)) if places is None else places
-            if self._servers.link(address) is None:
+            if self._servers.link(address) is None or self._refused.get(address, 0.0) > self._loop.time():
                 left += which
             else:
                 by_server[address] = which
@@ -83,16 +78,23 @@ class DirectReads:
                     server.answered()
                 done(answers)
                 return
-            failures = {place: self._judged(address, failure) for place, failure in answers.failures.items()}
+            failures = {place: _judged(failure) for place, failure in answers.failures.items()}
             done(answers._replace(failures=failures, message=None))
 
-        forwarding = Forwarding(self._servers, lane, keys, deadline, ended, room=_ROOM, once=True)
+        forwarding = Forwarding(
+            self._servers, lane, keys, deadline, ended, in_parts=True, room=_ROOM, refused=self._note
+        )
         forwarding.start(FirstCopies({address: None}))
 
-    def _judged(self, address: str, failure: Failure) -> Failure:
-        if isinstance(failure, (AskAgain, *_FINAL)):
-            return failure
-        if isinstance(failure, _REFUSALS):
-            self._servers.avoid(address)
-        # The proxy has the last word, so that its refusals are the callers'.
-        return AskAgain(failure.message)
+    def _note(self, address: str, error: KeyholeError) -> None:
+        if isinstance(error, _REFUSALS):
+            now = self._loop.time()
+            self._refused = {of: until for of, until in self._refused.items() if until > now}
+            self._refused[address] = now + _REFUSED_SECONDS
+
+
+def _judged(failure: Failure) -> Failure:
+    if isinstance(failure, (AskAgain, *_FINAL)):
+        return failure
+    # The proxy has the last word, so that its refusals are the callers'.
+    return AskAgain(failure.message)

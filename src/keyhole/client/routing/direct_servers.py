@@ -17,7 +17,7 @@ import grpc
 from keyhole.backoff import Backoff
 from keyhole.client.wire.links import Links
 from keyhole.client.wire.lookup_stream import LookupStream
-from keyhole.errors import KeyholeError, NoServer
+from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
 from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import ServerView, StateName
 from keyhole.rpc import channels
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Between two attempts to reach a server, and to follow the routes.
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 30.0
+# Each has a stream to a proxy, which allows 1,000 on a connection.
+_MOST_STATES = 256
 # For a server to say that it lives: it is on the way of nobody's read.
 _PATIENCE_SECONDS = 5.0
 _HEALTH = "/grpc.health.v1.Health/Check"
@@ -39,7 +41,7 @@ class DirectServer:
 
     Attributes:
         stream: Of its lookups.
-        reached: Whether it may be asked: it has answered since it was lost, silent, or has refused.
+        reached: Whether it may be asked: it has answered since it was lost, or silent.
 
     Raises:
         InvalidConfiguration: The credentials must not be shown to it.
@@ -57,7 +59,7 @@ class DirectServer:
         self._reaching: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._reach(0.0))
 
     def avoid(self) -> None:
-        """It was lost, is silent, or refuses what a proxy may be given: asked again some time after it lives."""
+        """It was lost, or is silent: it is asked again some time after it lives."""
         self.reached = False
         if not self._closed and (self._reaching is None or self._reaching.done()):
             self._reaching = asyncio.get_running_loop().create_task(self._reach(self._backoff.next()))
@@ -128,17 +130,13 @@ class DirectServers:
 
     def suspect(self, address: str) -> None:
         """It was silent for the hop deadline: it is asked again once it has shown that it lives."""
-        self.avoid(address)
-
-    def avoid(self, address: str) -> None:
-        """Reads go through the proxy for a while, in place of this server."""
         server = self._servers.get(address)
         if server is not None:
             server.avoid()
 
     def follow(self, name: StateName) -> None:
-        """Has the routes of a state told from now on; returns at once."""
-        if name not in self._following:
+        """Has the routes of a state told from now on, if that aren't too many states; returns at once."""
+        if name not in self._following and len(self._following) < _MOST_STATES:
             self._following[name] = asyncio.get_running_loop().create_task(self._follow(name))
 
     async def close(self, error: KeyholeError) -> None:
@@ -153,28 +151,30 @@ class DirectServers:
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         request = query_pb2.WatchRoutesRequest(state=query_pb2.StateRef(application=name[0], state=name[1]))
         while True:
-            link, pause_seconds = self._links.next(), backoff.next()
+            link, refused = self._links.next(), False
             if link is not None:
                 call = link.stub.WatchRoutes(request)
                 try:
                     async for routes in call:
                         link.heard()
-                        backoff.reset()
-                        pause_seconds = _FIRST_PAUSE_SECONDS
                         self._take(name, routes)
+                        backoff.reset()
                 except grpc.RpcError as error:
                     why = link.failed(error)
                     # The last routes stay where it may pass: servers themselves refuse what is no longer theirs.
-                    if not why.retryable:
+                    if refused := not why.retryable:
                         # Of an earlier version, or this caller may not: that is no matter of moments.
-                        pause_seconds = _MOST_PAUSE_SECONDS
                         self._drop(name)
+                    if isinstance(why, (UnknownApplication, UnknownState)):
+                        # It is followed again once somebody reads it.
+                        del self._following[name]
+                        return
                     _log.debug("no routes are told", extra={"address": link.target, "reason": why.message})
                 except Exception:  # noqa: BLE001 - the top of a loop: reads go through the proxy meanwhile
                     _log.exception("routes could not be taken in", extra={"address": link.target})
                 finally:
                     call.cancel()
-            await asyncio.sleep(pause_seconds)
+            await asyncio.sleep(_MOST_PAUSE_SECONDS if refused else backoff.next())
 
     def _take(self, name: StateName, routes: query_pb2.Routes) -> None:
         views = views_of(routes)
@@ -201,10 +201,14 @@ class DirectServers:
                 closing = asyncio.get_running_loop().create_task(gone.close(error))
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-        for address in named - self._servers.keys():
+        for address in named:
+            if self._servers.get(address) is not None:
+                continue
             try:
                 self._servers[address] = DirectServer(address, self._credentials)
             except KeyholeError as error:
-                # Of the credentials: a token is not sent in the clear.
-                _log.warning("a server is not asked directly", extra={"address": address, "reason": error.message})
+                # Of the credentials: a token is not sent in the clear; a file is just being replaced. Tried again with
+                # the next routes.
+                if address not in self._servers:
+                    _log.warning("a server is not asked directly", extra={"address": address, "reason": error.message})
                 self._servers[address] = None

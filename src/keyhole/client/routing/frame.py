@@ -37,8 +37,9 @@ class Forwarding:
         in_parts: Keys of a server that does not answer must not hold up the others of the frame. A moment after the
             first of these are answered, the rest stands as AskAgain, for the client to send apart.
         room: For the values, in bytes. Once there is none left, the rest stands as AskAgain, full.
-        once: Each copy is asked once. Keys that none has answered, and that another time may mend, stand as AskAgain:
-            whoever sent them has somebody else to ask.
+        refused: Of one who has somebody else to ask. It gets the address of each server that fails keys for a reason
+            that no other copy can mend, and the reason. Each copy is asked once. Keys that none has answered, and that
+            another time may mend, stand as AskAgain.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Forwarding:
         *,
         in_parts: bool = False,
         room: int = FRAME_BYTES,
-        once: bool = False,
+        refused: Callable[[str, KeyholeError], None] | None = None,
     ) -> None:
         self._servers = servers
         self._name = (lane.application, lane.state)
@@ -60,7 +61,7 @@ class Forwarding:
         self._deadline = deadline
         self._done = done
         self._in_parts = in_parts
-        self._once = once
+        self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._routes = LaneRoutes(servers, lane)
         self._finished = False
@@ -123,7 +124,7 @@ class Forwarding:
         open_places = self._gathered.open
         stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
         self._attempts.overdue(stuck, asked.address)
-        if self._go_on(stuck) or self._once:
+        if self._go_on(stuck) or self._refused is not None:
             self._servers.suspect(asked.address)
 
     def _ask(self, address: str, places: Sequence[int] | None) -> None:
@@ -134,6 +135,8 @@ class Forwarding:
 
     def _fail(self, places: Sequence[int], error: KeyholeError, asked: Asked | None = None) -> None:
         if not isinstance(error, MENDABLE):
+            if self._refused is not None and asked is not None:
+                self._refused(asked.address, error)
             self._end_with(self._attempts.last_words(places, error))
             return
         address, was_overdue = (asked.address, asked.overdue) if asked else ("", True)
@@ -159,7 +162,7 @@ class Forwarding:
         return self._routes.next(self._keys[place], tried.asked)
 
     def _wait(self) -> None:
-        if self._once:
+        if self._refused is not None:
             idle = self._attempts.idle
             cause = self._attempts.reason(idle)
             self._gathered.fail(idle, AskAgain(cause.message if cause else "no copy has answered yet"))
