@@ -87,6 +87,7 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
             max_length=max_length,
             ttl_ms=ttl_ms,
             ttl_clock=TtlClock.PROCESSING_TIME if state in BY_CLOCK else TtlClock.EVENT_TIME,
+            index=NAMED[:1] if state == VALUES else (),
         )
 
     return (
