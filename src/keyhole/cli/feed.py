@@ -26,7 +26,6 @@ from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownStat
 from keyhole.feed.kafka.last_records import last_records, partitions_of
 from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.options import (
-    DEFAULT_KEY_GROUPS,
     FeedOptions,
     RecordFormat,
     describe,
@@ -41,7 +40,7 @@ from keyhole.feed.rates import Rates
 from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.feed.topic_feed import FeedFigures, TopicFeed
 from keyhole.installing import require
-from keyhole.model.state import StateDescriptor
+from keyhole.model.state import DEFAULT_KEY_GROUPS, StateDescriptor
 from keyhole.model.state_path import state_path
 
 _BROKEN_OFF = 130

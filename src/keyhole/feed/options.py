@@ -19,9 +19,17 @@ from keyhole.encoding.reducers import parse, problems, reduced
 from keyhole.encoding.value_types import value_type
 from keyhole.errors import InvalidConfiguration, ValueMismatch
 from keyhole.model.names import checked_name
-from keyhole.model.state import MAX_KEY_GROUPS, KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.state import (
+    DEFAULT_KEY_GROUPS,
+    MAX_KEY_GROUPS,
+    KeyColumn,
+    KeyType,
+    StateDescriptor,
+    StateKind,
+    ValueField,
+    ValueSchema,
+)
 
-DEFAULT_KEY_GROUPS = 64
 _MOST_TTL_MS = 1000 * 365 * 86_400_000
 _MOST_LENGTH = (1 << 63) - 1
 

@@ -78,6 +78,7 @@ KEPT_EPOCHS = 3
 two states one after the other needs two; the third is for the epoch that is committed meanwhile."""
 
 MOST_KEPT_EPOCHS = 100
+DEFAULT_KEY_GROUPS = 64
 MAX_KEY_GROUPS = 65_536
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from keyhole.cli import tool_commands
 from keyhole.cli.argument_values import count, seconds, whole
 from keyhole.cli.size.quantities import price, quantity, rate, rate_or_none, share, size
+from keyhole.model.state import DEFAULT_KEY_GROUPS
 
 
 def add_size(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,7 +38,9 @@ def add_size(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     sized.add_argument(
         "--batch", type=seconds, default=10.0, metavar="SECONDS", help="between two micro-batches (%(default).0f)"
     )
-    sized.add_argument("--key-groups", type=count, default=64, metavar="N", help="of the state (%(default)s)")
+    sized.add_argument(
+        "--key-groups", type=count, default=DEFAULT_KEY_GROUPS, metavar="N", help="of the state (%(default)s)"
+    )
     sized.add_argument("--store", choices=("lmdb", "rocksdb"), default="lmdb", help="default: lmdb")
     sized.add_argument(
         "--in-memory", type=share, default=1.0, metavar="SHARE", help="of each copy, to have in memory (%(default).0f)"

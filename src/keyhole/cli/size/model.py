@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from keyhole.changelog.settings import MIN_COMPACTION_LAG_MS, SEGMENT_BYTES, SEGMENT_MS
 from keyhole.cli.size.constants import Constants
+from keyhole.model.state import DEFAULT_KEY_GROUPS
 
 _MICRO = 1e-6
 _MIB = 2**20
@@ -42,7 +43,7 @@ class Workload:
     key_bytes: float = 16.0
     value_bytes: float = 40.0
     batch_seconds: float = 10.0
-    key_groups: int = 64
+    key_groups: int = DEFAULT_KEY_GROUPS
     in_memory: float = 1.0
     store: str = "lmdb"
     busy: float = 0.7
@@ -82,7 +83,7 @@ class SideNeeds:
         copies_cores: Of standbys, or of Redis's replicas.
         cores: All, at the share that is planned to be used.
         servers: State servers, or Redis's processes; each has one core's worth of Python, or its one thread.
-        proxies: None, where nothing is read.
+        proxies: 0 where nothing is read.
     """
 
     writer_cores: float

@@ -25,7 +25,7 @@ from keyhole.coordinator.stats import stats_of
 from keyhole.encoding.reducers import problems
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.names import checked_name
-from keyhole.model.state import MAX_KEY_GROUPS, StateKind, TtlClock
+from keyhole.model.state import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS, StateKind, TtlClock
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.protocol.failpoints import StepObserver
 from keyhole.spark.declaration.argument_types import Columns, columns, wrong_types
@@ -42,7 +42,6 @@ from keyhole.spark.sink import OnCommit, OnRows, Sink
 from keyhole.spark.worker.aggregating import Aggregator
 from keyhole.spark.write_path.sink_states import SinkState
 
-DEFAULT_KEY_GROUPS = 64
 _METHODS = {
     "aggregator": ("create", "add", "merge", "result"),
     "operator": ("process", "result"),
