@@ -42,7 +42,7 @@ FIGURES = ("cpu_seconds", "servers_cpu_seconds", "messages", "bytes", "control_b
 
 
 def main() -> None:
-    """Prints the lines."""
+    """Measures each axis; prints a line of JSON for each size, and one with the exponents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--doublings", type=int, default=3, help="of each axis")
     parser.add_argument("--axes", nargs="*", default=AXES, choices=AXES)

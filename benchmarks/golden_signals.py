@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the lines."""
+    """Measures each side in turns, and prints a line of JSON for each. Returns the exit code."""
     batches = WARM_BATCHES + options.batches
     with (
         tempfile.TemporaryDirectory(prefix="keyhole-golden-") as directory,

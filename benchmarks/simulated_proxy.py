@@ -37,7 +37,7 @@ class _Channel:
     stream_stream = stream_unary = unary_unary
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: this channel has no connection."""
 
 
 @contextlib.asynccontextmanager

@@ -38,7 +38,7 @@ def position(epoch: int) -> Position:
 
 
 def apply_seconds(store: Store, epoch: int, numbers: Sequence[int], value: Callable[[], bytes] = lambda: ROW) -> float:
-    """`value`: makes each row's."""
+    """Seconds that the store takes for an epoch of these keys. `value`: makes the value of each row."""
     puts = [(storage_key, value()) for storage_key in sorted(map(key, numbers))]
     advance = Advance(position(epoch - 1), position(epoch))
     batch = Batch(puts, [], dict.fromkeys(range(KEY_GROUPS), advance))

@@ -133,9 +133,10 @@ def get(
     consistency: Literal["latest", "committed"] = "latest" if latest else "committed"
     typed = typed_keys(descriptor, path, keys)
     answers = client.get_many(application, state, typed, consistency=consistency, **bounds.options)
-    rows = [_answer_row(key, answer) for key, answer in zip(keys, answers, strict=True)]
-    if latest:
-        rows = [row | {"staged_epoch": of.source.staged_epoch or None} for row, of in zip(rows, answers, strict=True)]
+    rows = []
+    for key, answer in zip(keys, answers, strict=True):
+        staged = {"staged_epoch": answer.source.staged_epoch or None} if latest else {}
+        rows.append(_answer_row(key, answer) | staged)
     output.rows(rows, path)
     if any(answer.epoch == 0 for answer in answers):
         output.before_the_first_epoch(path)

@@ -111,7 +111,7 @@ class HostedState:
 
     def staged_epoch(self, key_group: int) -> int:
         """Of which epoch there is anything staged of a key group, where that may be read; 0: of none."""
-        staged = self.role is Role.OWNER and self.confirmed and key_group in {group_of(key) for key in self.staged}
+        staged = self.role is Role.OWNER and self.confirmed and any(group_of(key) == key_group for key in self.staged)
         return self.epoch + 1 if staged else 0
 
     def rows_as_of(self, epoch: int) -> dict[bytes, bytes]:

@@ -56,21 +56,20 @@ class DirectServer:
         self.reached = False
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         self._closed = False
-        self._reaching: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._reach(0.0))
+        self._reaching = asyncio.get_running_loop().create_task(self._reach(0.0))
 
     def avoid(self) -> None:
         """It was lost, or is silent: it is asked again some time after it lives."""
         self.reached = False
-        if not self._closed and (self._reaching is None or self._reaching.done()):
+        if not self._closed and self._reaching.done():
             self._reaching = asyncio.get_running_loop().create_task(self._reach(self._backoff.next()))
 
     async def close(self, error: KeyholeError) -> None:
         """Lookups under way fail with the error. Idempotent."""
         self._closed, self.reached = True, False
-        if self._reaching is not None:
-            self._reaching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reaching
+        self._reaching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reaching
         await self.stream.close(error)
         await self._channel.close()
 
