@@ -9,7 +9,7 @@ import pytest
 
 from keyhole.demo.jobs import described, job_names
 from keyhole.spark.container import environ_of
-from keyhole.spark.session import S3_CHECKPOINTS
+from keyhole.spark.session import FILE_CHECKPOINTS, S3_CHECKPOINTS
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS
 from tests.support.chart import (
     CHART,
@@ -27,6 +27,7 @@ from tests.support.chart import (
 
 CI = CHART / "ci"
 DRIVER = "Deployment/keyhole-temperature-monitor-driver"
+SHOP_ORDERS = "Deployment/keyhole-shop-orders-driver"
 EXECUTOR = "ConfigMap/keyhole-temperature-monitor-spark/executor-pod.yaml"
 
 
@@ -64,6 +65,15 @@ def test_the_driver_finds_the_sidecars_by_spark_s_executors() -> None:
     assert settings["KEYHOLE_JOB_PROXY"] == "keyhole-client-proxy.data.svc.cluster.local:7400"
     assert settings["KEYHOLE_TEMPERATURE_MONITOR_TOPIC"] == "readings"
     assert settings["KEYHOLE_TEMPERATURE_MONITOR_CHECKPOINT"] == "/var/lib/keyhole/checkpoint/temperature-monitor"
+
+
+def test_a_job_as_it_is_made_by_keyhole_new_finds_its_checkpoint_and_has_settings_by_its_name() -> None:
+    [driver] = pod(render(KAFKA, {"jobs": [JOB | {"name": "shop-orders", "module": "job"}]}), SHOP_ORDERS).containers
+    settings = environment(driver)
+    assert driver["args"] == ["driver", "job"]
+    assert settings["KEYHOLE_CHECKPOINTS"] == "/var/lib/keyhole/checkpoint/shop-orders"
+    assert settings["KEYHOLE_SHOP_ORDERS_CHECKPOINT"] == settings["KEYHOLE_CHECKPOINTS"]
+    assert "KEYHOLE_JOB_CHECKPOINT" not in settings
 
 
 @pytest.mark.parametrize("job", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.stem)
@@ -233,7 +243,7 @@ def test_spark_finds_the_images_connectors_and_writes_a_checkpoint_as_its_place_
         for of in ("driver", "executor"):
             assert conf[f"spark.{of}.extraClassPath"] == "/opt/spark-kafka/*:/opt/spark-s3/*"
     assert here[name] == S3_CHECKPOINTS[name]
-    assert name not in there
+    assert there[name] == FILE_CHECKPOINTS[name]
     # An image of one's own may have another connector, without that class.
     own = {"checkpoint": {"url": "s3a://a/b"}, "sparkConf": {name: "another.Manager"}}
     assert spark_conf(render(KAFKA, {"jobs": [JOB | own]}))[name] == "another.Manager"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -21,7 +22,7 @@ APPLICATION = "KEYHOLE_JOB_APPLICATION"
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
     """The settings of sessions that would have been started."""
     given: list[Mapping[str, str]] = []
-    for name in (APPLICATION, "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
+    for name in (APPLICATION, "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONF_DIR"):
         # Set first, so that what a session sets is taken back.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -50,6 +51,37 @@ def test_under_spark_submit_master_and_memory_are_those_of_the_submission(
     (settings,) = started
     assert not {name for name in settings if name.startswith(("spark.master", "spark.driver", "spark.local"))}
     assert os.environ[APPLICATION] == "market"
+
+
+@pytest.mark.parametrize(
+    ("defaults", "local"),
+    [
+        ("spark.app.name shop\nspark.master k8s://https://kubernetes.default.svc\n", False),
+        ("  spark.master=yarn", False),
+        ("# spark.master yarn\nspark.master.rest.enabled false\n", True),
+        (None, True),
+    ],
+    ids=["the chart's", "by =", "another setting", "no file"],
+)
+def test_where_spark_s_defaults_name_a_master_the_session_is_there(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, defaults: str | None, local: bool
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    if defaults is not None:
+        (tmp_path / "spark-defaults.conf").write_text(defaults)
+    session("shop")
+    (settings,) = started
+    assert ("spark.master" in settings) is local
+
+
+def test_defaults_of_spark_that_cannot_be_read_are_told_by_their_path(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidConfiguration, match=r"SPARK_CONF_DIR is .*spark-defaults.conf can't be read"):
+        session("shop")
+    assert started == []
 
 
 def test_a_job_that_needs_kafka_is_told_how_to_get_the_connector(

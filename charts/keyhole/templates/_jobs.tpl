@@ -4,7 +4,10 @@
 {{- include "keyhole.validate.formerMemory" (dict "path" (printf "jobs[%s]" $job.name) "executors" $job.executors) -}}
 {{- $_ := set $job "application" ($job.application | default $job.name) -}}
 {{- $_ := set $job "module" ($job.module | default (printf "jobs.%s" ($job.name | replace "-" "_"))) -}}
-{{- $_ := set $job "settingsPrefix" ($job.settingsPrefix | default (printf "KEYHOLE_%s_" (last (splitList "." $job.module) | upper))) -}}
+{{- /* KEYHOLE_JOB_ is what every job has. */ -}}
+{{- $own := last (splitList "." $job.module) -}}
+{{- $own = ternary ($job.name | replace "-" "_") $own (eq $own "job") -}}
+{{- $_ := set $job "settingsPrefix" ($job.settingsPrefix | default (printf "KEYHOLE_%s_" ($own | upper))) -}}
 {{- $_ := set $job "image" (ternary $job.image .root.Values.images.sparkJob (ne $job.image.repository "")) -}}
 {{- $_ := set $job.source "module" ($job.source.module | default (printf "%s.source" $job.module)) -}}
 {{- $_ := set $job "fullname" (printf "%s-%s" .root.Release.Name $job.name) -}}
@@ -49,6 +52,9 @@ spark.executor.extraClassPath: /opt/spark-kafka/*:/opt/spark-s3/*
 {{- if hasPrefix "s3a://" .job.checkpoint.location }}
 # Each file of the checkpoint is put there when it is whole, and not renamed.
 spark.sql.streaming.checkpointFileManagerClass: org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager
+{{- else if .job.checkpoint.claimName }}
+# Spark's default starts five processes for each file of the checkpoint that it writes to a volume.
+spark.sql.streaming.checkpointFileManagerClass: org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
 {{- end }}
 spark.ui.enabled: "false"
 spark.ui.showConsoleProgress: "false"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,8 @@ _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
 
 # spark-submit has started a JVM for the process, and says where.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
+# Where Spark reads its defaults; the chart puts a cluster's there.
+_SETTINGS_FOLDER = "SPARK_CONF_DIR"
 _KAFKA = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -160,7 +163,8 @@ def session(
     cores: int = 2,
     partitions: int = 2,
 ) -> SparkSession:
-    """The session of a job of one's own: on this machine, or where spark-submit has started the job.
+    """The session of a job of one's own: on this machine, or on a cluster. That is where spark-submit has started the
+    job, or where spark-defaults.conf in SPARK_CONF_DIR names a master, as the chart's does.
 
         spark = session("shop")
 
@@ -202,12 +206,27 @@ def has_kafka(session: SparkSession) -> bool:
 
 
 def _started(application: str, settings: Mapping[str, str], *, cores: int, partitions: int) -> SparkSession:
-    if _SUBMITTED in os.environ:
+    if _SUBMITTED in os.environ or has_master(os.environ):
         return start_session(application, {**cluster_settings((), partitions=partitions), **settings})
     folder = Path(tempfile.mkdtemp(prefix="keyhole-spark-"))
     # Spark's JVM may still write into it.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return start_session(application, {**local_settings((), folder, cores=cores, partitions=partitions), **settings})
+
+
+def has_master(environ: Mapping[str, str]) -> bool:
+    """Whether spark-defaults.conf in SPARK_CONF_DIR says where Spark runs.
+
+    Raises:
+        InvalidConfiguration: The file can't be read.
+    """
+    if not (folder := environ.get(_SETTINGS_FOLDER)) or not (defaults := Path(folder, "spark-defaults.conf")).exists():
+        return False
+    try:
+        lines = defaults.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(f"{_SETTINGS_FOLDER} is {folder}, and {defaults} can't be read: {error}") from error
+    return any(re.match(r"\s*spark\.master[\s=:]", line) for line in lines)
 
 
 def start_session(application: str, settings: Mapping[str, str]) -> SparkSession:

@@ -36,6 +36,8 @@ executor-pod.yaml: |
 - {name: KEYHOLE_JOB_STATS, value: "0.0.0.0:7430"}
 - {name: {{ $job.settingsPrefix }}SPARK, value: cluster}
 - {name: {{ $job.settingsPrefix }}CHECKPOINT, value: {{ $job.checkpoint.location | quote }}}
+# For a job that `keyhole new` has made.
+- {name: KEYHOLE_CHECKPOINTS, value: {{ $job.checkpoint.location | quote }}}
 - {name: {{ $job.settingsPrefix }}DIRECTORY, value: /tmp/spark}
 {{- include "keyhole.settings" (dict "prefix" $job.settingsPrefix "settings" $job.settings) | nindent 0 }}
 {{- include "keyhole.security.env" (dict "root" $root "prefix" "KEYHOLE_JOB_") | nindent 0 }}
