@@ -1,11 +1,11 @@
-"""What a reader in the cluster has seen: answers and errors by time, and the gaps between answers."""
+"""What a reader in the cluster has seen: answers, epochs and errors by time, and the gaps between them."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ class Gaps:
         said: What the last error of each reason said.
         wrong: What readers were told and can't be so.
         roles: How many answers came from owners, and how many from standbys.
+        epoch_seconds: The longest time without an answer of a newer epoch.
     """
 
     reads: int
@@ -29,6 +30,7 @@ class Gaps:
     said: dict[str, str]
     wrong: tuple[str, ...]
     roles: dict[str, int]
+    epoch_seconds: float
 
 
 def parsed(log: str) -> list[dict[str, Any]]:
@@ -49,12 +51,26 @@ def gaps(lines: Sequence[dict[str, Any]], begin: float, end: float) -> Gaps:
     ends = [line["at"] + line["seconds"] for line in answered]
     # A read may take as long as it likes: what counts is when its answer came.
     times = sorted([begin, *(moment for moment in ends if moment < end), end])
-    longest = max((after - before for before, after in itertools.pairwise(times)), default=0.0)
     return Gaps(
         reads=len(answered),
-        longest_seconds=round(longest, 3),
+        longest_seconds=_longest(times),
         errors=dict(Counter(line["error"] for line in chosen if "error" in line)),
         said={line["error"]: line["why"] for line in chosen if "error" in line},
         wrong=tuple(line["wrong"] for line in chosen if line.get("wrong")),
         roles=dict(Counter(line["role"] for line in answered)),
+        epoch_seconds=_longest([begin, *_newer(answered, end), end]),
     )
+
+
+def _newer(answered: Sequence[dict[str, Any]], end: float) -> Iterator[float]:
+    """When each epoch was first seen that is newer than all before it."""
+    highest = min((line["epoch"] for line in answered), default=0)
+    for line in answered:
+        if line["epoch"] > highest and (moment := line["at"] + line["seconds"]) < end:
+            highest = line["epoch"]
+            yield moment
+
+
+def _longest(times: Sequence[float]) -> float:
+    """Between two that follow each other, in seconds."""
+    return round(max((after - before for before, after in itertools.pairwise(times)), default=0.0), 3)

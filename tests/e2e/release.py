@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class Platform:
         store_claims: For so many executors' stores there are folders, of the class STORE_CLASS.
         prepare: Makes what the release needs in its namespace.
         reader_secret: A Secret with ca.crt and token, for reader and tools; empty: they speak plaintext.
+        values: Files of the chart's values; the first ones hold where a later one says nothing.
+        observed: There is a reader, which reads the main job's probe, and a pod of tools.
     """
 
     space: Namespace
@@ -61,6 +63,8 @@ class Platform:
     settings: dict[str, str] = field(default_factory=dict)
     prepare: Callable[[Namespace], object] = lambda _: None
     reader_secret: str = ""
+    values: Sequence[Path] = (VALUES,)
+    observed: bool = True
 
     @property
     def proxy(self) -> str:
@@ -83,6 +87,10 @@ class Platform:
                 self._volume(f"store-{number}", STORE_CLASS)
         self.prepare(self.space)
         self._helm("install")
+        if self.observed:
+            self._observe()
+
+    def _observe(self) -> None:
         secret = {"name": "secrets", "secret": {"secretName": self.reader_secret, "defaultMode": 0o440}}
         secrets = {_SECRETS: secret} if self.reader_secret else {}
         checkpoint = {"name": "checkpoint", "persistentVolumeClaim": {"claimName": "checkpoint"}}
@@ -95,14 +103,14 @@ class Platform:
             },
             self._pod(
                 "reader",
-                self._image("client-proxy"),
+                self.image("client-proxy"),
                 ["python", "-P", "/reader/reader.py", self.proxy, *([_SECRETS] if self.reader_secret else [])],
                 {"/reader": _READER, **secrets},
                 _READERS_CPU,
             ),
             self._pod(
                 "tools",
-                self._image("spark-job"),
+                self.image("spark-job"),
                 ["python", "-c", _PAUSE],
                 {"/var/lib/keyhole/checkpoint": checkpoint, **secrets},
             ),
@@ -126,10 +134,11 @@ class Platform:
 
     def _helm(self, verb: str) -> None:
         chosen = [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        files = [word for file in self.values for word in ("--values", str(file))]
         tag = ["--set", f"image.tag={self.tag}"]
         if self.storage_class:
             tag += ["--set", f"kafka.persistence.storageClassName={self.storage_class}"]
-        self.space.helm(verb, RELEASE, str(CHART), "--values", str(VALUES), *tag, *chosen)
+        self.space.helm(verb, RELEASE, str(CHART), *files, *tag, *chosen)
 
     def _claim(self, name: str) -> None:
         volume = "" if self.storage_class else self._volume(name)
@@ -181,7 +190,8 @@ class Platform:
         }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
-    def _image(self, target: str) -> str:
+    def image(self, target: str) -> str:
+        """Its name, as the cluster knows it."""
         return f"keyhole/{target}:{self.tag}"
 
     def phase(self, pod: str) -> str:

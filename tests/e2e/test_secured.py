@@ -17,7 +17,7 @@ from keyhole.security import tokens
 from tests.e2e.conftest import installed
 from tests.e2e.kube import Namespace, await_
 from tests.e2e.release import APPLICATION, PATIENCE, RELEASE, Platform
-from tests.e2e.test_platform import disturbed, replaced
+from tests.e2e.steps import disturbed, replaced
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.timeout(1800)

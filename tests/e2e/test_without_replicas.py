@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import installed
-from tests.e2e.failures import ALONE, DRIVER, EXECUTOR
 from tests.e2e.kube import await_
+from tests.e2e.limits import ALONE, DRIVER, EXECUTOR
 from tests.e2e.release import PATIENCE, STORE_CLASS, Platform
-from tests.e2e.test_platform import disturbed, replaced
+from tests.e2e.steps import disturbed, replaced
 
 pytestmark = pytest.mark.timeout(1800)
 

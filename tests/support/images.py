@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = ("state-server", "client-proxy", "metrics-exporter", "feed", "spark-job", "kafka")
+TARGETS = ("state-server", "client-proxy", "metrics-exporter", "feed", "cli", "spark-job", "kafka")
 # As .dockerignore lets them in, but for README.md, which nothing that runs reads.
 _INPUTS = ("Dockerfile", ".dockerignore", "pyproject.toml", "uv.lock", "src", "services", "jobs", "protos")
 _LOCAL_BASE = "keyhole-base:bookworm"

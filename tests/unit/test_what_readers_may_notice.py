@@ -1,4 +1,4 @@
-"""Which reads may fail while a cluster is taken apart (tests/e2e): the bounds, on what readers have seen."""
+"""What readers may notice while a cluster is taken apart (tests/e2e): the limits, on what readers have seen."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole import errors
-from tests.e2e.failures import ALONE, BOUNDS, DRIVER, EXECUTOR, SINCE, STARTING, surplus
+from tests.e2e.limits import ALONE, API_SERVER, BOUNDS, DRIVER, EXECUTOR, SINCE, STARTING, surplus
 from tests.e2e.reads import Gaps, gaps
 
 AWAY = f"{DRIVER}, {ALONE[0]}"
 REASONS = st.sampled_from(["SERVER_LOST", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN_STATE"])
 
 
-def seen(errors: dict[str, int], longest_seconds: float = 0.3) -> Gaps:
+def seen(errors: dict[str, int], longest_seconds: float = 0.3, epoch_seconds: float = 3.0) -> Gaps:
     said = {reason: f"why it was {reason}" for reason in errors}
-    return Gaps(reads=100, longest_seconds=longest_seconds, errors=errors, said=said, wrong=(), roles={"owner": 100})
+    return Gaps(100, longest_seconds, errors, said, (), {"owner": 100}, epoch_seconds)
 
 
 @pytest.mark.parametrize("step", [EXECUTOR, DRIVER, "proxy deleted", "a step that nobody has named", SINCE])
 @given(reason=REASONS, count=st.integers(1, 200))
 def test_where_another_one_holds_the_same_no_read_may_fail_whatever_with(step: str, reason: str, count: int) -> None:
     assert surplus(step, seen({})) == ()
-    (told,) = surplus(step, seen({reason: count}, longest_seconds=60.0))
+    (told,) = surplus(step, seen({reason: count}, longest_seconds=4.0))
     assert told.startswith(f"{step}: {count} reads failed with {reason}, and none may")
     assert f"why it was {reason}" in told
 
 
-@pytest.mark.parametrize(("failed", "gap_seconds"), [(21, 37.434), (25, 45.518), (1, 0.0), (0, 600.0)])
+@pytest.mark.parametrize(("failed", "gap_seconds"), [(21, 37.434), (25, 45.518), (1, 0.0), (0, 400.0)])
 def test_while_nobody_holds_the_state_a_read_may_fail_for_each_timeout_of_the_gap(
     failed: int, gap_seconds: float
 ) -> None:
@@ -62,10 +62,33 @@ def test_each_bound_names_reasons_that_there_are_and_says_why() -> None:
 def test_what_a_reader_has_printed_is_counted_by_the_step_that_it_was_in() -> None:
     lines = [
         {"at": 1.0, "seconds": 2.0, "error": "SERVER_LOST", "why": "early"},
-        {"at": 3.0, "seconds": 0.1, "found": True, "role": "owner"},
+        {"at": 3.0, "seconds": 0.1, "found": True, "epoch": 1, "role": "owner"},
         {"at": 4.0, "seconds": 2.0, "error": "SERVER_LOST", "why": "late"},
-        {"at": 6.5, "seconds": 0.1, "found": True, "role": "owner"},
+        {"at": 6.5, "seconds": 0.1, "found": True, "epoch": 2, "role": "owner"},
     ]
     assert surplus(STARTING, gaps(lines, 0, 3.0)) == ()
     (told,) = surplus(SINCE, gaps(lines, 3.0, 7.0))
     assert told.endswith("late")
+
+
+def test_a_longer_gap_than_a_step_may_have_is_too_long() -> None:
+    (told,) = surplus(EXECUTOR, seen({}, longest_seconds=5.1))
+    assert told == f"{EXECUTOR}: 5.1 s without an answer, and at most 5 s may pass"
+    assert surplus(EXECUTOR, seen({}, longest_seconds=5.0)) == ()
+    assert surplus(SINCE, seen({}, longest_seconds=600.0, epoch_seconds=600.0)) == ()
+
+
+@pytest.mark.parametrize(("step", "most"), [(API_SERVER, 60), ("proxy deleted", 120), (EXECUTOR, 240), (DRIVER, 420)])
+def test_each_step_says_how_long_there_may_be_no_new_epoch(step: str, most: int) -> None:
+    assert surplus(step, seen({}, epoch_seconds=float(most))) == ()
+    (told,) = surplus(step, seen({}, epoch_seconds=most + 0.5))
+    assert told == f"{step}: {most + 0.5} s without a new epoch, and at most {most} s may pass"
+
+
+def test_the_time_without_a_new_epoch_is_between_the_first_sights_of_newer_ones() -> None:
+    sights = [(0.0, 7), (4.0, 8), (5.0, 8), (6.0, 7), (13.0, 9), (14.0, 9)]
+    lines = [{"at": at, "seconds": 0.5, "found": True, "epoch": epoch, "role": "owner"} for at, epoch in sights]
+    assert gaps(lines, 0.0, 20.0).epoch_seconds == 9.0
+    # What came after the last one counts too, and what was before the first one.
+    assert gaps(lines, 0.0, 30.0).epoch_seconds == 16.5
+    assert gaps([], 0.0, 30.0).epoch_seconds == 30.0
