@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -21,7 +21,15 @@ from keyhole.rpc import channels, status
 from keyhole.rpc.server_views import view_of
 from keyhole.rpc.version import check
 from keyhole.security.credentials import PLAIN, Credentials
-from keyhole.v1 import query_pb2, query_pb2_grpc, state_server_pb2, state_server_pb2_grpc, stats_pb2, stats_pb2_grpc
+from keyhole.v1 import (
+    query_pb2,
+    query_pb2_grpc,
+    state_pb2,
+    state_server_pb2,
+    state_server_pb2_grpc,
+    stats_pb2,
+    stats_pb2_grpc,
+)
 from services.client_proxy.watch_channels import WatchChannels
 
 _log = logging.getLogger(__name__)
@@ -94,6 +102,18 @@ class ServerConnection:
         except KeyholeError:
             return None
         return told
+
+    async def epochs(
+        self, application: str, query: str, timeout_seconds: float
+    ) -> Sequence[state_pb2.EpochTimes] | None:
+        """What it was told of the last epochs of a query, from the oldest; None: it doesn't tell, or not in time."""
+        asked = stats_pb2.ReadStatsRequest(epochs_of=stats_pb2.EpochsOf(application=application, query=query))
+        try:
+            with self._calling():
+                told: stats_pb2.ReadStatsResponse = await self._stats.Read(asked, timeout=timeout_seconds)
+        except KeyholeError:
+            return None
+        return told.epochs
 
     async def scan(
         self, request: query_pb2.ScanRequest, timeout_seconds: float

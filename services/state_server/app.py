@@ -124,7 +124,7 @@ class StateServer:
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
         )
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, queries, "keyhole.v1.Query")
-        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(stats.read), SERVICE)
+        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(stats.read, stats.epochs), SERVICE)
         self._rpc.add(state_server_pb2_grpc.add_StateServerServicer_to_server, control, "keyhole.v1.StateServer")
         registry.on_change(self._update_health)
         self._rpc.counted_by(registry.counts.refusals.note)

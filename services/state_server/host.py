@@ -15,6 +15,7 @@ from keyhole.encoding.envelope import Base
 from keyhole.errors import NotReady, StillRunning
 from keyhole.model.epoch import EpochStamp, Run
 from keyhole.protocol.receipts import GroupReceipt
+from services.state_server.epoch_history import EpochHistory
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease
@@ -47,6 +48,7 @@ class QueryHost:
         lease: By which its answers are confirmed, or no more.
         alone: Its coordinator knows nobody else who could own what it owns.
         epochs: What it has committed, for the server's figures.
+        history: What its last epochs took, all servers together.
         feeding: What applies the updates of its states that are fed by them.
     """
 
@@ -64,6 +66,7 @@ class QueryHost:
         self.fence = Fence(application, query, settings.server, settings.incarnation)
         self.lease = Lease(settings.clock, settings.lease_seconds)
         self.alone = False
+        self.history = EpochHistory()
         # Held while it is decided which run, or which assignment, comes next.
         self._changing = asyncio.Lock()
         self._thread = HostThread(settings.server, application, query)

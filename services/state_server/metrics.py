@@ -123,6 +123,15 @@ class ServerStats:
             component=pb.COMPONENT_STATE_SERVER, name=registry.server, families=figures.families(), copies=copies
         )
 
+    async def epochs(self, query: pb.EpochsOf) -> pb.ReadStatsResponse:
+        """What the last epochs of a query took, without any figure; none of one that it holds nothing of."""
+        host = self._registry.hosts.get((query.application, query.query))
+        return pb.ReadStatsResponse(
+            component=pb.COMPONENT_STATE_SERVER,
+            name=self._registry.server,
+            epochs=host.history.last if host is not None else (),
+        )
+
     def _server(self, figures: Figures, sizes: Mapping[_Name, _Sizes]) -> None:
         registry, counts, labels = self._registry, self._registry.counts, (self._registry.server,)
         figures.process(Component.STATE_SERVER, labels, registry.started_ms / 1000)

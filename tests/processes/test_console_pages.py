@@ -16,6 +16,7 @@ HOURLY = f"#/state/{APPLICATION}/hourly"
 PAGES = {
     "#/": "sensors",
     "#/key-groups": "by status",
+    f"#/epochs/{APPLICATION}/sensors": "Batch time, median",
     "#/servers": "server-1",
     "#/events": "server-0 answers",
     SENSORS: "celsius",
@@ -145,6 +146,30 @@ def test_all_of_it_is_used_with_the_keyboard_alone(stack: ConsoleStack, page: Br
     page.press(Keys.ENTER)
     page.comes_true(lambda: page.run("return getComputedStyle(document.body).backgroundColor") == before)
     assert page.complaints() == []
+
+
+def test_what_each_of_the_last_epochs_took_is_a_bar_that_is_told_in_its_parts(
+    stack: ConsoleStack, page: Browser
+) -> None:
+    page.open(stack.url + "#/epochs")
+    page.shows("hourly", ".queries")
+    page.open(stack.url + f"#/epochs/{APPLICATION}/sensors")
+    page.comes_true(lambda: len(page.all(".epoch")) >= 2)
+    bars = len(page.all(".epoch"))
+    page.comes_true(lambda: len(page.all(".epoch")) > bars)  # the writer goes on
+    page.tab_to(".epoch")
+    page.press(Keys.HOME)
+    page.shows("Epoch 1: ", ".cell-told")
+    page.press(Keys.ARROW_RIGHT)
+    page.shows("Epoch 2: ", ".cell-told")
+    for part in ("Spark not told", "stage ", "commit ", "complete ", "run 1"):
+        assert part in page.text(".cell-told")
+    page.press(Keys.TAB, Keys.ENTER)
+    assert "Epoch" in page.text("main table")
+    assert page.run("return [...document.querySelectorAll('.stack')].every(of => of.offsetHeight > 100)")
+    page.open(stack.url + "#/epochs/nowhere/x")
+    page.shows("no query 'x'")
+    page.complaints()
 
 
 def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Browser) -> None:

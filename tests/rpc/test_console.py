@@ -19,7 +19,7 @@ from keyhole.discovery import StaticDiscovery
 from keyhole.errors import InvalidConfiguration
 from keyhole.security import tokens
 from keyhole.testing.fake_server import FakeServer
-from keyhole.v1 import stats_pb2
+from keyhole.v1 import state_pb2, stats_pb2
 from services.client_proxy.app import ClientProxy
 from services.client_proxy.console.built_pages import STATIC
 from services.client_proxy.server_connection import ServerConnection
@@ -251,6 +251,46 @@ async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], mon
         assert found[HOSTILE][0] is None
 
 
+async def test_the_last_epochs_of_a_query_are_put_together_of_what_its_servers_were_told(
+    two: list[FakeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times(epoch: int, generation: int = 1, **others: Any) -> state_pb2.EpochTimes:
+        return state_pb2.EpochTimes(epoch=epoch, generation=generation, batch=epoch - 1, micros=90_000, **others)
+
+    query, asked = descriptor().query, []
+    known: dict[str, list[state_pb2.EpochTimes] | None] = {
+        two[0].address: [times(7, batch_micros=250_000), times(8)],
+        two[1].address: [times(7), times(8, stage_micros=60_400), times(8, 2, replayed=True, rounds=2)],
+    }
+
+    async def epochs(link: ServerConnection, *name: Any) -> list[state_pb2.EpochTimes] | None:
+        asked.append((link.address, *name[:2]))
+        return known[link.address]
+
+    monkeypatch.setattr(ServerConnection, "epochs", epochs)
+    async with shown(two[0].address, two[1].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        path = f"/console/api/epochs/{APPLICATION}/{query}"
+        (status, told), *others = await asyncio.gather(*(console.told(path) for _ in range(5)))
+        assert sorted(asked) == sorted((of.address, APPLICATION, query) for of in two)
+        assert [of[1]["epochs"] for of in others] == [told["epochs"]] * 4
+        assert (status, told["application"], told["query"], told["answered"]) == (200, APPLICATION, query, True)
+        assert [(of["generation"], of["epoch"], of["batch"], of["replayed"]) for of in told["epochs"]] == [
+            (1, 7, 6, False),
+            (1, 8, 7, False),
+            (2, 8, 7, True),
+        ]
+        assert [of["batch_ms"] for of in told["epochs"]] == [250.0, None, None]
+        assert (told["epochs"][0]["ms"], told["epochs"][2]["rounds"]) == (90.0, 2)
+        status, refused = await console.told(f"/console/api/epochs/{APPLICATION}/nothing")
+        assert (status, refused["reason"]) == (404, "UNKNOWN_STATE")
+    known = dict.fromkeys(known)
+    async with shown(two[0].address, two[1].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        _, told = await console.told(path)
+        assert (told["answered"], told["epochs"]) == (False, [])
+
+
 async def test_many_open_consoles_ask_the_servers_as_often_as_one(
     two: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +378,9 @@ async def test_each_caller_is_shown_what_the_policy_lets_it_see(two: list[FakeSe
         _, whole = await told("operator", OVERVIEW)
         (hidden,) = {of["standing"]["state"] for of in whole["states"]} - {STATE}
         assert hidden not in str(refused)
+
+        epochs = f"/console/api/epochs/{APPLICATION}/{descriptor().query}"
+        assert [(await told(who, epochs))[0] for who in ("operator", "reader", "nobody")] == [200, 200, 404]
 
         _, seen = await told("nobody", OVERVIEW)
         assert (seen["states"], seen["servers"], seen["events"], seen["troubles"]) == ([], [], [], [])

@@ -4,6 +4,7 @@ GET /console/...                                     the pages
 GET /console/api/overview                            all states, what is wrong, the servers, the last events
 GET /console/api/states/{application}/{state}        one state: its descriptor, key groups and copies
 GET /console/api/key-groups                          the key groups of all states
+GET /console/api/epochs/{application}/{query}        what the last epochs of a query took
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 
 from aiohttp import web
 
+from keyhole.errors import UnknownState
 from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.security.authentication import Caller
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.console.built_pages import HEADERS, BuiltPages
+from services.client_proxy.console.query_epochs import QueryEpochs, epoch_json
 from services.client_proxy.console.shared_status import FRESH_SECONDS, ServerReports, SharedStatus
 from services.client_proxy.console.state_standing import Described, StateStanding, describe_all
 from services.client_proxy.console.troubles import troubles_of
@@ -52,6 +55,7 @@ class ConsoleRoutes:
         self._caller_of = caller_of
         self._grpc_port = grpc_port
         self._status = SharedStatus(directory)
+        self._epochs = QueryEpochs(directory)
         self._described: tuple[ServerReports, dict[StateName, Described]] | None = None
         self._pages = BuiltPages()
 
@@ -64,6 +68,7 @@ class ConsoleRoutes:
                 web.get("/console/api/overview", self._overview),
                 web.get("/console/api/key-groups", self._key_groups),
                 web.get(r"/console/api/states/{application:[^/:]+}/{state:[^/:]+}", self._state),
+                web.get(r"/console/api/epochs/{application:[^/:]+}/{query:[^/]+}", self._epochs_of),
                 web.get(r"/console/{name:.*}", self._page),
             ]
         )
@@ -71,6 +76,7 @@ class ConsoleRoutes:
     async def close(self) -> None:
         """Ends what asks the servers."""
         await self._status.close()
+        await self._epochs.close()
 
     async def _to_start(self, request: web.Request) -> web.Response:
         return web.Response(status=302, headers={**HEADERS, "Location": "/console/"})
@@ -134,6 +140,27 @@ class ConsoleRoutes:
                 "copies": of.copies,
                 "missing": of.missing if _administers(caller) else "",
                 "troubles": troubles_of(reports.at_ms, [of.standing], ()),
+            }
+        )
+
+    async def _epochs_of(self, request: web.Request) -> web.Response:
+        caller = self._caller_of(request)
+        name = (request.match_info["application"], request.match_info["query"])
+        fed = [of for of, table in self._directory.tables.items() if (of[0], table.descriptor.query) == name]
+        if not any(caller.may_see(*of) for of in fed):
+            self._directory.check_reachable()
+            # Whether there is one is told to those alone who may see a state of it.
+            raise UnknownState(f"application {name[0]} has no query {name[1]!r} that feeds a state that you may see")
+        told = await self._epochs.of(name)
+        return _shown(
+            {
+                "now_ms": self._directory.clock.now_ms(),
+                "at_ms": told.at_ms,
+                "poll_seconds": POLL_SECONDS,
+                "application": name[0],
+                "query": name[1],
+                "answered": told.answered,
+                "epochs": [epoch_json(of) for of in told.epochs],
             }
         )
 

@@ -144,6 +144,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         run = run_from_proto(request.run)
         host = self._registry.host(run)
         host.confirm(run, request.assignment_version, alone=request.alone)
+        host.history.note(request.epochs)
         warm = [pb.WarmKeyGroups(state=state, key_groups=sorted(groups)) for state, groups in host.warm().items()]
         return pb.ConfirmResponse(incarnation=self._registry.incarnation, draining=self._registry.draining, warm=warm)
 

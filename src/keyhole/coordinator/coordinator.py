@@ -112,7 +112,7 @@ class Coordinator(HeldQuery):
         with self._changes.held():
             if self._run.fenced is not None:
                 raise self._run.fenced
-            began = self._clock.monotonic()
+            began, began_ms, before = self._clock.monotonic(), self._clock.now_ms(), dict(self._counts.phase_seconds)
             try:
                 result = self._epoch_of(batch).complete()
             except Fenced as error:
@@ -124,7 +124,8 @@ class Coordinator(HeldQuery):
                 raise
             finally:
                 self._counts.note_membership(self._run.run.generation, self._run.membership)
-            self._counts.note_epoch(result, self._clock.monotonic() - began)
+            took = self._clock.monotonic() - began
+            self._counts.note_epoch(result, took, batch=batch.batch_id, began_ms=began_ms, before=before)
             return result
 
     def _epoch_of(self, batch: EpochBatch) -> Epoch:

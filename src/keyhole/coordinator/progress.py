@@ -19,7 +19,9 @@ def note_progress(counts: SparkCounts, progress: Mapping[str, Any]) -> None:
         return  # nothing new had come: no batch was run
     counts.batches += 1
     counts.batch = int(progress.get("batchId", counts.batch))
-    counts.seconds.observe(phases.get("triggerExecution", progress.get("batchDuration", 0)) / 1000)
+    seconds = phases.get("triggerExecution", progress.get("batchDuration", 0)) / 1000
+    counts.seconds.observe(seconds)
+    counts.recent.note_batch(counts.batch, seconds)
     for phase, milliseconds in phases.items():
         counts.phase_seconds[phase if phase in SPARK_PHASES else OTHER] += milliseconds / 1000
     counts.input_rows += int(progress.get("numInputRows", 0))

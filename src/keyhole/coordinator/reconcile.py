@@ -23,6 +23,7 @@ from keyhole.coordinator.topics import check_complete
 from keyhole.coordinator.waiting import Waiting
 from keyhole.errors import KeyholeError, OutcomeUnknown, StageLost, UnavailableError
 from keyhole.model.epoch import Run
+from keyhole.model.epoch_times import EpochTimes
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GrantRecord, QueryControl
 from keyhole.protocol.grant_names import transactional_id
 from keyhole.protocol.membership import Held, Member, Membership, Sighting, owning, takers
@@ -82,8 +83,13 @@ class Reconciler:
         if control.assignment is not None:
             self.membership = Membership({}, control.assignment)
 
-    def confirm(self, run: Run, membership: Membership, complete: CompleteRecord | None) -> list[str]:
+    def confirm(
+        self, run: Run, membership: Membership, complete: CompleteRecord | None, recent: Sequence[EpochTimes] = ()
+    ) -> list[str]:
         """Renews the leases, and hears which copies are warm. Any thread.
+
+        Args:
+            recent: What the last epochs took.
 
         Returns:
             The members that are gone, don't answer, or have forgotten this run.
@@ -92,7 +98,7 @@ class Reconciler:
         # at once.
         sightings = (*self._seen_before.items(), *self._seen.items())
         able = {name for name, sighting in sightings if sighting.takes_runs}
-        warm = self._calls.confirm(run, membership, complete, able)
+        warm = self._calls.confirm(run, membership, complete, able, recent)
         self._told = membership.assignment.version, warm
         return [name for name in membership.members if name not in warm]
 

@@ -232,9 +232,10 @@ class QueryRun:
             self.record_complete(self.complete)
 
     def confirm(self) -> list[str]:
-        """Renews the leases. Returns the members that did not confirm it, as Reconciler.confirm. Any thread."""
+        """Renews the leases, and tells what the last epochs took. Returns the members that did not confirm it, as
+        Reconciler.confirm. Any thread."""
         membership, complete = self.membership, self.complete
-        return self._reconciler.confirm(self.run, membership, complete)
+        return self._reconciler.confirm(self.run, membership, complete, self._counts.recent.last)
 
     def distrust(self, server: str) -> None:
         """The server's grant is no longer any good: the next `converge` fences it and gives it another."""

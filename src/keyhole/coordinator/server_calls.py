@@ -16,11 +16,13 @@ from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.server_link import Confirmed, ServerShare
 from keyhole.errors import ConflictError, EpochFailed, KeyholeError, RequestError, ServerLost
 from keyhole.model.epoch import Run
+from keyhole.model.epoch_times import EpochTimes
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GrantRecord
 from keyhole.protocol.membership import Held, Member, Membership, Sighting, all_followed, all_owned, takers
 from keyhole.protocol.plan import Needs
 from keyhole.protocol.receipts import Target
+from keyhole.rpc.convert_epochs import epoch_times_to_proto
 
 _log = logging.getLogger(__name__)
 
@@ -57,20 +59,27 @@ class ServerCalls:
         return wanted if takers(wanted) else seen
 
     def confirm(
-        self, run: Run, membership: Membership, complete: CompleteRecord | None, able: Collection[str]
+        self,
+        run: Run,
+        membership: Membership,
+        complete: CompleteRecord | None,
+        able: Collection[str],
+        recent: Sequence[EpochTimes],
     ) -> dict[str, Held]:
         """Renews the members' leases. Returns those that confirm it, and which of their copies are warm. Any thread.
 
         Args:
             able: The servers that could take over from one that is about to end.
+            recent: What the last epochs took, which all of them are told.
         """
+        told = [epoch_times_to_proto(times) for times in recent]
         version = membership.assignment.version
         calls = {}
         could = frozenset(able)
         for name, member in membership.members.items():
             link = self._fleet.link(member.target)
             alone = could <= {name}
-            calls[name] = link, partial(link.confirm, run, version, complete, alone=alone)
+            calls[name] = link, partial(link.confirm, run, version, complete, alone=alone, epochs=told)
         answers = self._fleet.ask("Confirm", calls)
         return {
             name: answer.warm

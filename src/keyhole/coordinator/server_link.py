@@ -128,16 +128,26 @@ class ServerLink:
     def commit(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
         return self._call(lambda: self._stub.Commit(request, timeout=timeout))
 
-    def confirm(self, run: Run, version: int, complete: CompleteRecord | None, *, alone: bool) -> Confirmed:
+    def confirm(
+        self,
+        run: Run,
+        version: int,
+        complete: CompleteRecord | None,
+        *,
+        alone: bool,
+        epochs: Sequence[state_pb2.EpochTimes],
+    ) -> Confirmed:
         """Renews the lease.
 
         Args:
             alone: No other server could take its key groups over.
+            epochs: What the last ones took, for who asks the server.
         """
         request = pb.ConfirmRequest(
             run=run_to_proto(run),
             assignment_version=version,
             alone=alone,
+            epochs=epochs,
         )
         put_complete_stamp(complete, request)
         answer = self._call(lambda: self._stub.Confirm(request, timeout=_ASK_SECONDS))

@@ -300,6 +300,71 @@ class StateDescriptor(_message.Message):
 Global___StateDescriptor: _TypeAlias = StateDescriptor  # noqa: Y015
 
 @_typing.final
+class EpochTimes(_message.Message):
+    """What a complete epoch took, by the clock of its driver. Times that are not known are 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    BEGAN_MS_FIELD_NUMBER: _builtins.int
+    MICROS_FIELD_NUMBER: _builtins.int
+    CONVERGE_MICROS_FIELD_NUMBER: _builtins.int
+    STAGE_MICROS_FIELD_NUMBER: _builtins.int
+    COMMIT_MICROS_FIELD_NUMBER: _builtins.int
+    COMPLETE_MICROS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    BATCH_MICROS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    """Of the run that completed it. One that was complete already and came again is there once for each run."""
+    batch: _builtins.int
+    """Spark's id of the batch, of the checkpoint that the run has; -1: it is none of Spark's."""
+    began_ms: _builtins.int
+    """When its batch arrived at the sink: milliseconds since 1970, UTC."""
+    micros: _builtins.int
+    """From there until it was complete; all that follows but the last is part of that."""
+    converge_micros: _builtins.int
+    """Until the servers had their key groups."""
+    stage_micros: _builtins.int
+    """Until the batch's tasks had computed their rows and the servers had them."""
+    commit_micros: _builtins.int
+    """Until all servers had committed."""
+    complete_micros: _builtins.int
+    """Until the control topic had its record."""
+    rounds: _builtins.int
+    """1 where nothing failed. All that was tried is in the times."""
+    replayed: _builtins.bool
+    """Key groups of it had been committed before, by an earlier run or round."""
+    batch_micros: _builtins.int
+    """The whole batch as Spark reports it, some time later: its planning, its logs and all of the above."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        batch: _builtins.int = ...,
+        began_ms: _builtins.int = ...,
+        micros: _builtins.int = ...,
+        converge_micros: _builtins.int = ...,
+        stage_micros: _builtins.int = ...,
+        commit_micros: _builtins.int = ...,
+        complete_micros: _builtins.int = ...,
+        rounds: _builtins.int = ...,
+        replayed: _builtins.bool = ...,
+        batch_micros: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batch_micros", b"batch_micros", "began_ms", b"began_ms", "commit_micros", b"commit_micros", "complete_micros", b"complete_micros", "converge_micros", b"converge_micros", "epoch", b"epoch", "generation", b"generation", "micros", b"micros", "replayed", b"replayed", "rounds", b"rounds", "stage_micros", b"stage_micros"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochTimes: _TypeAlias = EpochTimes  # noqa: Y015
+
+@_typing.final
 class Source(_message.Message):
     """Who answered, and as of when. Every answer has one."""
 

@@ -706,6 +706,7 @@ class ConfirmRequest(_message.Message):
     COMPLETE_EPOCH_FIELD_NUMBER: _builtins.int
     COMPLETE_COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
     ALONE_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     assignment_version: _builtins.int
     complete_epoch: _builtins.int
     complete_commit_time_ms: _builtins.int
@@ -713,6 +714,10 @@ class ConfirmRequest(_message.Message):
     """No other server could take its key groups over: if it is draining, it may end at once."""
     @_builtins.property
     def run(self) -> Global___Run: ...
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[_state_pb2.EpochTimes]:
+        """What the last complete epochs took, in their order: the same ones again and again. An older server passes them over."""
+
     def __init__(
         self,
         *,
@@ -721,10 +726,11 @@ class ConfirmRequest(_message.Message):
         complete_epoch: _builtins.int = ...,
         complete_commit_time_ms: _builtins.int = ...,
         alone: _builtins.bool = ...,
+        epochs: _abc.Iterable[_state_pb2.EpochTimes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "assignment_version", b"assignment_version", "complete_commit_time_ms", b"complete_commit_time_ms", "complete_epoch", b"complete_epoch", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "assignment_version", b"assignment_version", "complete_commit_time_ms", b"complete_commit_time_ms", "complete_epoch", b"complete_epoch", "epochs", b"epochs", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,27 +25,29 @@ _sym_db = _symbol_database.Default()
 from keyhole.v1 import state_pb2 as keyhole_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16keyhole/v1/stats.proto\x12\nkeyhole.v1\x1a\x16keyhole/v1/state.proto\"\x12\n\x10ReadStatsRequest\"\xcb\x01\n\x11ReadStatsResponse\x12(\n\tcomponent\x18\x01 \x01(\x0e\x32\x15.keyhole.v1.Component\x12\x0c\n\x04name\x18\x02 \x01(\t\x12*\n\x08\x66\x61milies\x18\x03 \x03(\x0b\x32\x18.keyhole.v1.MetricFamily\x12%\n\x06\x63opies\x18\x04 \x03(\x0b\x32\x15.keyhole.v1.StateCopy\x12+\n\x07sources\x18\x05 \x03(\x0b\x32\x1a.keyhole.v1.SourcePosition\"g\n\x0cMetricFamily\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x0e\n\x06\x62ounds\x18\x03 \x03(\x01\x12)\n\x07samples\x18\x04 \x03(\x0b\x32\x18.keyhole.v1.MetricSample\"=\n\x0cMetricSample\x12\x0e\n\x06labels\x18\x01 \x03(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x04\"\xab\x02\n\tStateCopy\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x16\n\x0e\x61ll_key_groups\x18\x03 \x01(\r\x12\x1e\n\x04role\x18\x04 \x01(\x0e\x32\x10.keyhole.v1.Role\x12\x12\n\nkey_groups\x18\x05 \x03(\r\x12\x1b\n\x13\x61ssigned_key_groups\x18\x06 \x03(\r\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x16\n\x0e\x63ommit_time_ms\x18\x08 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\t \x01(\x03\x12\x12\n\ngeneration\x18\n \x01(\x04\x12\x1a\n\x12\x61ssignment_version\x18\x0b \x01(\x04\x12\x12\n\nlag_epochs\x18\x0c \x01(\x04\x12\x10\n\x08\x61s_of_ms\x18\r \x01(\x03\"Q\n\x0eSourcePosition\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x03*q\n\tComponent\x12\x19\n\x15\x43OMPONENT_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43OMPONENT_STATE_SERVER\x10\x01\x12\x1a\n\x16\x43OMPONENT_CLIENT_PROXY\x10\x02\x12\x11\n\rCOMPONENT_JOB\x10\x03\x32L\n\x05Stats\x12\x43\n\x04Read\x12\x1c.keyhole.v1.ReadStatsRequest\x1a\x1d.keyhole.v1.ReadStatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16keyhole/v1/stats.proto\x12\nkeyhole.v1\x1a\x16keyhole/v1/state.proto\";\n\x10ReadStatsRequest\x12\'\n\tepochs_of\x18\x01 \x01(\x0b\x32\x14.keyhole.v1.EpochsOf\".\n\x08\x45pochsOf\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\"\xf3\x01\n\x11ReadStatsResponse\x12(\n\tcomponent\x18\x01 \x01(\x0e\x32\x15.keyhole.v1.Component\x12\x0c\n\x04name\x18\x02 \x01(\t\x12*\n\x08\x66\x61milies\x18\x03 \x03(\x0b\x32\x18.keyhole.v1.MetricFamily\x12%\n\x06\x63opies\x18\x04 \x03(\x0b\x32\x15.keyhole.v1.StateCopy\x12+\n\x07sources\x18\x05 \x03(\x0b\x32\x1a.keyhole.v1.SourcePosition\x12&\n\x06\x65pochs\x18\x06 \x03(\x0b\x32\x16.keyhole.v1.EpochTimes\"g\n\x0cMetricFamily\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x0e\n\x06\x62ounds\x18\x03 \x03(\x01\x12)\n\x07samples\x18\x04 \x03(\x0b\x32\x18.keyhole.v1.MetricSample\"=\n\x0cMetricSample\x12\x0e\n\x06labels\x18\x01 \x03(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x04\"\xab\x02\n\tStateCopy\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x16\n\x0e\x61ll_key_groups\x18\x03 \x01(\r\x12\x1e\n\x04role\x18\x04 \x01(\x0e\x32\x10.keyhole.v1.Role\x12\x12\n\nkey_groups\x18\x05 \x03(\r\x12\x1b\n\x13\x61ssigned_key_groups\x18\x06 \x03(\r\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x16\n\x0e\x63ommit_time_ms\x18\x08 \x01(\x03\x12\x14\n\x0cwatermark_ms\x18\t \x01(\x03\x12\x12\n\ngeneration\x18\n \x01(\x04\x12\x1a\n\x12\x61ssignment_version\x18\x0b \x01(\x04\x12\x12\n\nlag_epochs\x18\x0c \x01(\x04\x12\x10\n\x08\x61s_of_ms\x18\r \x01(\x03\"Q\n\x0eSourcePosition\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x03*q\n\tComponent\x12\x19\n\x15\x43OMPONENT_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43OMPONENT_STATE_SERVER\x10\x01\x12\x1a\n\x16\x43OMPONENT_CLIENT_PROXY\x10\x02\x12\x11\n\rCOMPONENT_JOB\x10\x03\x32L\n\x05Stats\x12\x43\n\x04Read\x12\x1c.keyhole.v1.ReadStatsRequest\x1a\x1d.keyhole.v1.ReadStatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'keyhole.v1.stats_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COMPONENT']._serialized_start=841
-  _globals['_COMPONENT']._serialized_end=954
+  _globals['_COMPONENT']._serialized_start=970
+  _globals['_COMPONENT']._serialized_end=1083
   _globals['_READSTATSREQUEST']._serialized_start=62
-  _globals['_READSTATSREQUEST']._serialized_end=80
-  _globals['_READSTATSRESPONSE']._serialized_start=83
-  _globals['_READSTATSRESPONSE']._serialized_end=286
-  _globals['_METRICFAMILY']._serialized_start=288
-  _globals['_METRICFAMILY']._serialized_end=391
-  _globals['_METRICSAMPLE']._serialized_start=393
-  _globals['_METRICSAMPLE']._serialized_end=454
-  _globals['_STATECOPY']._serialized_start=457
-  _globals['_STATECOPY']._serialized_end=756
-  _globals['_SOURCEPOSITION']._serialized_start=758
-  _globals['_SOURCEPOSITION']._serialized_end=839
-  _globals['_STATS']._serialized_start=956
-  _globals['_STATS']._serialized_end=1032
+  _globals['_READSTATSREQUEST']._serialized_end=121
+  _globals['_EPOCHSOF']._serialized_start=123
+  _globals['_EPOCHSOF']._serialized_end=169
+  _globals['_READSTATSRESPONSE']._serialized_start=172
+  _globals['_READSTATSRESPONSE']._serialized_end=415
+  _globals['_METRICFAMILY']._serialized_start=417
+  _globals['_METRICFAMILY']._serialized_end=520
+  _globals['_METRICSAMPLE']._serialized_start=522
+  _globals['_METRICSAMPLE']._serialized_end=583
+  _globals['_STATECOPY']._serialized_start=586
+  _globals['_STATECOPY']._serialized_end=885
+  _globals['_SOURCEPOSITION']._serialized_start=887
+  _globals['_SOURCEPOSITION']._serialized_end=968
+  _globals['_STATS']._serialized_start=1085
+  _globals['_STATS']._serialized_end=1161
 # @@protoc_insertion_point(module_scope)

@@ -43,16 +43,45 @@ Global___Component: _TypeAlias = Component  # noqa: Y015
 class ReadStatsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    EPOCHS_OF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def epochs_of(self) -> Global___EpochsOf:
+        """Only the last epochs of this query, and no figures: of a state server. Others, and older ones, pass it over."""
+
     def __init__(
         self,
+        *,
+        epochs_of: Global___EpochsOf | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epochs_of", b"epochs_of"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs_of", b"epochs_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadStatsRequest: _TypeAlias = ReadStatsRequest  # noqa: Y015
+
+@_typing.final
+class EpochsOf(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    query: _builtins.str
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        query: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochsOf: _TypeAlias = EpochsOf  # noqa: Y015
 
 @_typing.final
 class ReadStatsResponse(_message.Message):
@@ -63,6 +92,7 @@ class ReadStatsResponse(_message.Message):
     FAMILIES_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     component: Global___Component.ValueType
     name: _builtins.str
     """The server's id, the proxy's host:port, the job's application."""
@@ -76,6 +106,10 @@ class ReadStatsResponse(_message.Message):
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourcePosition]:
         """Of a job: how far Spark has read its sources."""
 
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[_state_pb2.EpochTimes]:
+        """Those that were asked for by `epochs_of`, from the oldest: as the query's coordinator has told them this server."""
+
     def __init__(
         self,
         *,
@@ -84,10 +118,11 @@ class ReadStatsResponse(_message.Message):
         families: _abc.Iterable[Global___MetricFamily] | None = ...,
         copies: _abc.Iterable[Global___StateCopy] | None = ...,
         sources: _abc.Iterable[Global___SourcePosition] | None = ...,
+        epochs: _abc.Iterable[_state_pb2.EpochTimes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["component", b"component", "copies", b"copies", "families", b"families", "name", b"name", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["component", b"component", "copies", b"copies", "epochs", b"epochs", "families", b"families", "name", b"name", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -639,6 +639,150 @@ func (x *StateDescriptor) GetIndex() []string {
 	return nil
 }
 
+// What a complete epoch took, by the clock of its driver. Times that are not known are 0.
+type EpochTimes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Of the run that completed it. One that was complete already and came again is there once for each run.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Spark's id of the batch, of the checkpoint that the run has; -1: it is none of Spark's.
+	Batch int64 `protobuf:"varint,3,opt,name=batch,proto3" json:"batch,omitempty"`
+	// When its batch arrived at the sink: milliseconds since 1970, UTC.
+	BeganMs int64 `protobuf:"varint,4,opt,name=began_ms,json=beganMs,proto3" json:"began_ms,omitempty"`
+	// From there until it was complete; all that follows but the last is part of that.
+	Micros uint64 `protobuf:"varint,5,opt,name=micros,proto3" json:"micros,omitempty"`
+	// Until the servers had their key groups.
+	ConvergeMicros uint64 `protobuf:"varint,6,opt,name=converge_micros,json=convergeMicros,proto3" json:"converge_micros,omitempty"`
+	// Until the batch's tasks had computed their rows and the servers had them.
+	StageMicros uint64 `protobuf:"varint,7,opt,name=stage_micros,json=stageMicros,proto3" json:"stage_micros,omitempty"`
+	// Until all servers had committed.
+	CommitMicros uint64 `protobuf:"varint,8,opt,name=commit_micros,json=commitMicros,proto3" json:"commit_micros,omitempty"`
+	// Until the control topic had its record.
+	CompleteMicros uint64 `protobuf:"varint,9,opt,name=complete_micros,json=completeMicros,proto3" json:"complete_micros,omitempty"`
+	// 1 where nothing failed. All that was tried is in the times.
+	Rounds uint32 `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	// Key groups of it had been committed before, by an earlier run or round.
+	Replayed bool `protobuf:"varint,11,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// The whole batch as Spark reports it, some time later: its planning, its logs and all of the above.
+	BatchMicros   uint64 `protobuf:"varint,12,opt,name=batch_micros,json=batchMicros,proto3" json:"batch_micros,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochTimes) Reset() {
+	*x = EpochTimes{}
+	mi := &file_keyhole_v1_state_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochTimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochTimes) ProtoMessage() {}
+
+func (x *EpochTimes) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_state_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochTimes.ProtoReflect.Descriptor instead.
+func (*EpochTimes) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_state_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *EpochTimes) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetBatch() int64 {
+	if x != nil {
+		return x.Batch
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetBeganMs() int64 {
+	if x != nil {
+		return x.BeganMs
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetMicros() uint64 {
+	if x != nil {
+		return x.Micros
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetConvergeMicros() uint64 {
+	if x != nil {
+		return x.ConvergeMicros
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetStageMicros() uint64 {
+	if x != nil {
+		return x.StageMicros
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetCommitMicros() uint64 {
+	if x != nil {
+		return x.CommitMicros
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetCompleteMicros() uint64 {
+	if x != nil {
+		return x.CompleteMicros
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetRounds() uint32 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *EpochTimes) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
+func (x *EpochTimes) GetBatchMicros() uint64 {
+	if x != nil {
+		return x.BatchMicros
+	}
+	return 0
+}
+
 // Who answered, and as of when. Every answer has one.
 type Source struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -669,7 +813,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_keyhole_v1_state_proto_msgTypes[4]
+	mi := &file_keyhole_v1_state_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +825,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_state_proto_msgTypes[4]
+	mi := &file_keyhole_v1_state_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +838,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_state_proto_rawDescGZIP(), []int{4}
+	return file_keyhole_v1_state_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Source) GetServer() string {
@@ -816,7 +960,24 @@ const file_keyhole_v1_state_proto_rawDesc = "" +
 	"\x10updates_topic_id\x18\x12 \x01(\tR\x0eupdatesTopicId\x12\x1f\n" +
 	"\vkeep_epochs\x18\x13 \x01(\rR\n" +
 	"keepEpochs\x12\x14\n" +
-	"\x05index\x18\x14 \x03(\tR\x05index\"\xf2\x02\n" +
+	"\x05index\x18\x14 \x03(\tR\x05index\"\xfc\x02\n" +
+	"\n" +
+	"EpochTimes\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05batch\x18\x03 \x01(\x03R\x05batch\x12\x19\n" +
+	"\bbegan_ms\x18\x04 \x01(\x03R\abeganMs\x12\x16\n" +
+	"\x06micros\x18\x05 \x01(\x04R\x06micros\x12'\n" +
+	"\x0fconverge_micros\x18\x06 \x01(\x04R\x0econvergeMicros\x12!\n" +
+	"\fstage_micros\x18\a \x01(\x04R\vstageMicros\x12#\n" +
+	"\rcommit_micros\x18\b \x01(\x04R\fcommitMicros\x12'\n" +
+	"\x0fcomplete_micros\x18\t \x01(\x04R\x0ecompleteMicros\x12\x16\n" +
+	"\x06rounds\x18\n" +
+	" \x01(\rR\x06rounds\x12\x1a\n" +
+	"\breplayed\x18\v \x01(\bR\breplayed\x12!\n" +
+	"\fbatch_micros\x18\f \x01(\x04R\vbatchMicros\"\xf2\x02\n" +
 	"\x06Source\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.keyhole.v1.RoleR\x04role\x12\x14\n" +
@@ -874,7 +1035,7 @@ func file_keyhole_v1_state_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_keyhole_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_keyhole_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_keyhole_v1_state_proto_goTypes = []any{
 	(StateKind)(0),          // 0: keyhole.v1.StateKind
 	(KeyType)(0),            // 1: keyhole.v1.KeyType
@@ -884,7 +1045,8 @@ var file_keyhole_v1_state_proto_goTypes = []any{
 	(*ValueField)(nil),      // 5: keyhole.v1.ValueField
 	(*ValueSchema)(nil),     // 6: keyhole.v1.ValueSchema
 	(*StateDescriptor)(nil), // 7: keyhole.v1.StateDescriptor
-	(*Source)(nil),          // 8: keyhole.v1.Source
+	(*EpochTimes)(nil),      // 8: keyhole.v1.EpochTimes
+	(*Source)(nil),          // 9: keyhole.v1.Source
 }
 var file_keyhole_v1_state_proto_depIdxs = []int32{
 	1, // 0: keyhole.v1.KeyColumn.type:type_name -> keyhole.v1.KeyType
@@ -914,7 +1076,7 @@ func file_keyhole_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_state_proto_rawDesc), len(file_keyhole_v1_state_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { hasToken, onToken, setToken, type ApiError } from "./api";
 import { setClock, useNow } from "./clock";
+import { EpochsPage } from "./epochs";
 import { EventsPage } from "./events";
 import { clock } from "./format";
 import { note } from "./history";
@@ -19,6 +20,7 @@ import type { Overview } from "./types";
 const PAGES: [Route["page"], string, string][] = [
   ["overview", "Overview", "#/"],
   ["key-groups", "Key groups", "#/key-groups"],
+  ["epochs", "Epochs", "#/epochs"],
   ["servers", "Servers", "#/servers"],
   ["events", "Events", "#/events"],
 ];
@@ -71,6 +73,8 @@ function Page({ route, overview }: { route: Route; overview: Polled<Overview> })
       return <Loaded polled={overview} headTells>{(data) => <OverviewPage data={data} />}</Loaded>;
     case "key-groups":
       return <KeyGroupsPage />;
+    case "epochs":
+      return <Loaded polled={overview} headTells>{(data) => <EpochsPage route={route} data={data} />}</Loaded>;
     case "servers":
       return <Loaded polled={overview} headTells>{(data) => <ServersPage data={data} />}</Loaded>;
     case "events":

@@ -39,6 +39,13 @@ export function duration(ms: number): string {
   return `${Math.round(seconds / 86_400)} days`;
 }
 
+/** Of what is mostly below a second. */
+export function milliseconds(ms: number): string {
+  if (ms >= 9_950) return duration(ms);
+  if (ms >= 999.5) return `${(ms / 1000).toFixed(2)} s`;
+  return `${ms < 9.95 ? ms.toFixed(1) : Math.round(ms)} ms`;
+}
+
 export const clock = (ms: number): string => new Date(ms).toLocaleTimeString("en-GB");
 
 export const moment = (ms: number): string => new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useNow } from "./clock";
 import { bytes, duration, whole } from "./format";
-import { STATUSES } from "./parts";
+import { Hint, STATUSES } from "./parts";
 import type { Copy, Run, Status } from "./types";
 
 const MOST_CELLS = 1024;
@@ -122,14 +122,10 @@ export function GroupMap({
         ))}
       </div>
       <div class="cell-told">
-        {shown ? <Told cell={shown} copies={copies} /> : hint ? <Hint /> : null}
+        {shown ? <Told cell={shown} copies={copies} /> : hint ? <Hint what="a key group" /> : null}
       </div>
     </div>
   );
-}
-
-export function Hint() {
-  return <span class="muted">Point at a key group, or go there with Tab and the arrow keys.</span>;
 }
 
 function Told({ cell, copies }: { cell: Cell; copies: Copy[] }) {

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
-import { ColourChoice, GroupMap, Hint, Legend, type ColourBy } from "./group_map";
+import { ColourChoice, GroupMap, Legend, type ColourBy } from "./group_map";
 import { nameOf } from "./history";
-import { Loaded, StateLink } from "./parts";
+import { Hint, Loaded, StateLink } from "./parts";
 import { usePoll } from "./poll";
 import type { KeyGroups } from "./types";
 
@@ -22,7 +22,7 @@ export function KeyGroupsPage() {
           return (
             <>
               <Legend by={by} servers={servers} />
-              <Hint />
+              <Hint what="a key group" />
               {data.states.map((state) => (
                 <section class="card" key={nameOf(state)}>
                   <h2>

@@ -184,6 +184,19 @@ export function Loaded<T>({
   );
 }
 
+export function Hint({ what }: { what: string }) {
+  return <span class="muted">Point at {what}, or go there with Tab and the arrow keys.</span>;
+}
+
+export function Fact({ name, value }: { name: string; value: ComponentChildren }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}
+
 export function CopyButton({ text }: { text: string }) {
   const [told, setTold] = useState("");
   const timer = useRef(0);

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 export type Route =
   | { page: "overview" | "key-groups" | "servers" | "events" }
+  | { page: "epochs"; application?: string; query?: string }
   | { page: "state"; application: string; state: string }
   | { page: "unknown" };
 
@@ -15,9 +16,13 @@ export function routeOf(hash: string): Route {
   if (first === "" && parts.length === 1) return { page: "overview" };
   const plain = PLAIN.find((page) => page === first);
   if (plain && parts.length === 1) return { page: plain };
-  if (first === "state" && application && state && rest.length === 0) {
+  if (first === "epochs" && parts.length === 1) return { page: "epochs" };
+  if ((first === "state" || first === "epochs") && application && state && rest.length === 0) {
     try {
-      return { page: "state", application: decodeURIComponent(application), state: decodeURIComponent(state) };
+      const [of, name] = [decodeURIComponent(application), decodeURIComponent(state)];
+      return first === "state"
+        ? { page: "state", application: of, state: name }
+        : { page: "epochs", application: of, query: name };
     } catch {
       return { page: "unknown" }; // a % that stands for nothing
     }
@@ -27,6 +32,9 @@ export function routeOf(hash: string): Route {
 
 export const stateHref = (of: { application: string; state: string }): string =>
   `#/state/${encodeURIComponent(of.application)}/${encodeURIComponent(of.state)}`;
+
+export const epochsHref = (of: { application: string; query: string }): string =>
+  `#/epochs/${encodeURIComponent(of.application)}/${encodeURIComponent(of.query)}`;
 
 export function useRoute(): Route {
   const [route, setRoute] = useState(() => routeOf(location.hash));

@@ -1,12 +1,12 @@
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { bytes, duration, moment, plural, rate, whole } from "./format";
 import { ColourChoice, GroupMap, Legend, type ColourBy } from "./group_map";
 import { lately, nameOf, samplesOf } from "./history";
 import { serversOf } from "./key_groups";
 import { LookUp } from "./lookup";
-import { Ago, Freshness, Loaded, Size, Troubles } from "./parts";
+import { Ago, Fact, Freshness, Loaded, Size, Troubles } from "./parts";
 import { usePoll } from "./poll";
+import { epochsHref } from "./route";
 import { Sparkline } from "./sparkline";
 import type { Copy, StateDetail } from "./types";
 import { labelOf, Watching, type Watched } from "./watching";
@@ -45,7 +45,7 @@ function Detail({ detail }: { detail: StateDetail }) {
           <div>
             <dt>Epoch</dt>
             <dd>
-              {whole(standing.epoch)}{" "}
+              <a href={epochsHref(standing)}>{whole(standing.epoch)}</a>{" "}
               <span class="muted">
                 <Ago ms={standing.commit_time_ms} />
               </span>
@@ -138,15 +138,6 @@ function LastMinutes({ name }: { name: string }) {
         </div>
       ))}
     </section>
-  );
-}
-
-function Fact({ name, value }: { name: string; value: ComponentChildren }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{value}</dd>
-    </div>
   );
 }
 

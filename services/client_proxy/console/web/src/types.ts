@@ -164,6 +164,30 @@ export interface KeyGroups extends Head {
   states: { application: string; state: string; key_groups: number; runs: Run[] }[];
 }
 
+/** Milliseconds. */
+export interface EpochTimes {
+  epoch: number;
+  generation: number;
+  batch: number | null;
+  began_ms: number;
+  ms: number;
+  converge_ms: number;
+  stage_ms: number;
+  commit_ms: number;
+  complete_ms: number;
+  /** null: Spark has not reported it. */
+  batch_ms: number | null;
+  rounds: number;
+  replayed: boolean;
+}
+
+export interface QueryEpochs extends Head {
+  application: string;
+  query: string;
+  answered: boolean;
+  epochs: EpochTimes[];
+}
+
 export interface Source {
   server: string;
   role: string;
