@@ -24,8 +24,9 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
+from tests.support.refusals import refusal_of, told_at_deadline
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import PATIENCE_SECONDS, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 
@@ -372,8 +373,9 @@ async def test_the_latest_has_what_is_staged_says_so_and_is_asked_for_alone(serv
     # It holds an epoch once that is committed.
     await served.backend.stage({"sensor-0": 1.0})
     options = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST, min_epoch=3)
-    asked = served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-0"), options=options), timeout=0.5)
-    assert isinstance(await refusal(asked), errors.EpochNotReached)
+    request = pb.GetRequest(state=REF, key=key("sensor-0"), options=options)
+    error = await refusal_of(lambda seconds: served.stub.Get(request, timeout=seconds), 0.5)
+    assert isinstance(error, errors.EpochNotReached)
 
 
 async def test_one_epoch_for_all_keys_is_what_a_proxy_sees_to_and_a_server_does_not_pretend_to(served: Served) -> None:
@@ -432,10 +434,12 @@ async def test_a_client_of_threads_gives_futures_of_its_reads(served: Served) ->
             # What is read after it, by whichever method, is never older.
             assert session.get_many_async(APPLICATION, STATE, ["sensor-0"]).result()[0].epoch == 2
             assert session.epochs == {(APPLICATION, STATE): 2}
-            with pytest.raises(errors.EpochNotReached):
-                client.session({(APPLICATION, STATE): 9}).get_async(
-                    APPLICATION, STATE, "sensor-0", timeout=0.2
-                ).result()
+            ahead = client.session({(APPLICATION, STATE): 9})
+            told = told_at_deadline(
+                lambda seconds: asyncio.wrap_future(ahead.get_async(APPLICATION, STATE, "sensor-0", timeout=seconds)),
+                *(0.2, errors.EpochNotReached, ""),
+            )
+            asyncio.run_coroutine_threadsafe(told, loop).result(LONG_SECONDS)
 
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(reads)
