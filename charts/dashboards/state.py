@@ -196,6 +196,13 @@ _UPDATES = Row(
             thresholds={30.0: "red"},
         ),
         graph(
+            "Until readers see it",
+            "From Kafka's timestamp of an update until readers saw it, by two machines' clocks.",
+            Query(_IN.quantile(0.5, "keyhole_state_server_update_seconds", "server"), "{{server}} p50"),
+            Query(_IN.quantile(0.99, "keyhole_state_server_update_seconds", "server"), "{{server}} p99"),
+            unit="s",
+        ),
+        graph(
             "Lag, updates",
             "That the logs of its key groups had, when they were read last, and that are not applied.",
             Query(_IN.now("keyhole_state_server_unapplied_updates", "server"), "{{server}}"),

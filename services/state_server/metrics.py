@@ -255,6 +255,7 @@ def _stand(message: pb.StateCopy, oldest: Standing, standings: Iterable[Standing
 def _fed(figures: Figures, labels: tuple[str, ...], feed: FeedProgress, lag: FeedLag) -> None:
     figures.add(f"{_P}_unapplied_updates", labels, lag.updates)
     figures.add(f"{_P}_updates_lag_seconds", labels, lag.seconds)
+    figures.observed(f"{_P}_update_seconds", labels, feed.seconds)
     figures.add(f"{_P}_updates_paused", labels, feed.full)
     figures.add(f"{_P}_uncommitted_rows", labels, feed.held_rows)
     figures.add(f"{_P}_uncommitted_bytes", labels, feed.held_bytes)

@@ -13,6 +13,7 @@ from tests.support.console_stack import APPLICATION, BIG, HOSTILE, ConsoleStack,
 
 SENSORS = f"#/state/{APPLICATION}/sensors"
 HOURLY = f"#/state/{APPLICATION}/hourly"
+ORDERS = f"#/state/{APPLICATION}/orders"
 PAGES = {
     "#/": "sensors",
     "#/key-groups": "by status",
@@ -21,6 +22,7 @@ PAGES = {
     "#/events": "server-0 answers",
     SENSORS: "celsius",
     HOURLY: "List entries",
+    ORDERS: "Until readers see an update",
     "#/state/nowhere/x": "no application 'nowhere'",
     "#/nothing": "There is no such page",
 }
@@ -71,7 +73,7 @@ def test_each_page_can_be_read_in_light_and_dark_and_on_wide_and_narrow_screens(
 
 
 def test_what_is_there_is_told_and_what_it_holds_is_text(stack: ConsoleStack, page: Browser) -> None:
-    page.shows("Nothing is wrong: all 28 key groups owned", "main")
+    page.shows("Nothing is wrong: all 32 key groups owned", "main")
     page.open(stack.url + SENSORS)
     page.shows("Followed by\n1 server")
     page.shows("sensor string", ".lookup")
@@ -170,6 +172,24 @@ def test_what_each_of_the_last_epochs_took_is_a_bar_that_is_told_in_its_parts(
     page.open(stack.url + "#/epochs/nowhere/x")
     page.shows("no query 'x'")
     page.complaints()
+
+
+def test_how_long_updates_took_until_readers_saw_them_is_a_histogram(stack: ConsoleStack, page: Browser) -> None:
+    def updates() -> int:
+        return int((page.text("main .card .facts dd").split() or ["0"])[0].replace(",", ""))
+
+    page.open(stack.url + ORDERS)
+    page.shows("Until readers see an update", "main")
+    page.comes_true(lambda: updates() >= 8)  # of the last minutes: two answers have come
+    page.shows("at most ", "main .card .facts")
+    lately = updates()
+    page.all(".card .choice button")[1].click()
+    page.comes_true(lambda: updates() > lately)
+    assert len(page.all(".histogram li")) == 13
+    assert page.run("return [...document.querySelectorAll('.column')].some(of => of.offsetHeight > 60)")
+    page.open(stack.url + SENSORS)
+    page.shows("celsius", "main")
+    assert page.all(".histogram") == []
 
 
 def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Browser) -> None:

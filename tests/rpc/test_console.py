@@ -234,8 +234,15 @@ async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], mon
             samples = [stats_pb2.MetricSample(labels=[link.address, APPLICATION, label], value=value)]
             return stats_pb2.MetricFamily(name=name, labels=["server", "application", other], samples=samples)
 
+        update = stats_pb2.MetricFamily(
+            name="keyhole_state_server_update_seconds",
+            labels=["server", "application", "state"],
+            bounds=[0.002, 0.01],
+            samples=[stats_pb2.MetricSample(labels=[link.address, APPLICATION, STATE], value=0.5, counts=[rows, 1, 2])],
+        )
         return stats_pb2.ReadStatsResponse(
             families=[
+                update,
                 family("keyhole_state_server_committed_rows_total", "state", STATE, rows),
                 family("keyhole_state_server_committed_bytes_total", "state", STATE, size),
                 family("keyhole_state_server_replayed_epochs_total", "query", descriptor().query, replays),
@@ -249,6 +256,8 @@ async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], mon
         found = {of["standing"]["state"]: (of["writes"], of["replayed_epochs"]) for of in told["states"]}
         assert found[STATE] == ({"rows": 12, "bytes": 120}, 1)
         assert found[HOSTILE][0] is None
+        latencies = {of["standing"]["state"]: of["latency"] for of in told["states"]}
+        assert latencies == {STATE: {"bounds": [0.002, 0.01], "counts": [12, 2, 4], "seconds": 1.0}, HOSTILE: None}
 
 
 async def test_the_last_epochs_of_a_query_are_put_together_of_what_its_servers_were_told(

@@ -1,16 +1,21 @@
-"""What the console's pages show in their tests: two state servers, two client proxies, states that are written."""
+"""What the console's pages show in their tests: two servers, two client proxies, states that are written, or fed."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from confluent_kafka import Producer
+
+from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import JobConfig
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
@@ -23,6 +28,7 @@ APPLICATION = "console-weather"
 HOSTILE = '<img src=x onerror="alert(1)">'
 BEGIN = datetime(2026, 11, 27, tzinfo=UTC)
 BIG = 2**63 - 1
+_ORDERS = f"{APPLICATION}-orders"
 
 _POLICY = f"""
 [[allow]]
@@ -73,6 +79,22 @@ class ConsoleStack:
         for name in names:
             until(lambda name=name: self._answers(name), LONG_SECONDS, 0.1)  # type: ignore[misc]
 
+    def start_feeder(self) -> None:
+        """Feeds the state "orders" from then on, without Spark."""
+        words = (
+            "feed",
+            f"{APPLICATION}/orders",
+            "--topic",
+            _ORDERS,
+            "--key",
+            "customer",
+            "--reduce",
+            "amount:bigint=sum",
+        )
+        where = ("--key-groups", "4", "--bootstrap-servers", self.kafka, "--servers", ",".join(self.servers))
+        command = [sys.executable, "-m", "keyhole.cli.main", *words, *where]
+        self.children["feeder"] = Child("feeder", command, self.directory / "feeder.log", dict(os.environ))
+
     def kill(self, name: str) -> None:
         """SIGKILL."""
         child = self.children.pop(name)
@@ -115,19 +137,25 @@ def console_stack(directory: Path, kafka: str) -> Iterator[ConsoleStack]:
         hours = [{"hour": BEGIN + timedelta(hours=hour), "max": hour / 2, "note": HOSTILE} for hour in range(60)]
         hourly.write([{"city": "oslo", "sensor": "s/1", **hour} for hour in hours])
         _write(sensors, 0)
+        make_topics(kafka, {_ORDERS: 1}, LONG_SECONDS)
+        stack.start_feeder()
         stopping = threading.Event()
-        writing = threading.Thread(target=_go_on, args=(sensors, stopping))
+        writing = threading.Thread(target=_go_on, args=(sensors, kafka, stopping))
         writing.start()
         ending.callback(writing.join)
         ending.callback(stopping.set)
         yield stack
 
 
-def _go_on(sensors: Writer, stopping: threading.Event) -> None:
+def _go_on(sensors: Writer, kafka: str, stopping: threading.Event) -> None:
     epoch = 1
-    while not stopping.wait(1.0):
-        _write(sensors, epoch)
-        epoch += 1
+    with closing(Producer({"bootstrap.servers": kafka})) as producer:
+        while not stopping.wait(1.0):
+            _write(sensors, epoch)
+            for number in range(8):
+                producer.produce(_ORDERS, json.dumps({"customer": f"c{number}", "amount": epoch}))
+            producer.poll(0)
+            epoch += 1
 
 
 def _write(sensors: Writer, epoch: int) -> None:

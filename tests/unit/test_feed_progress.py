@@ -11,6 +11,7 @@ import pytest
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable, TooLarge
 from keyhole.protocol.updates import PUT, FeedRules, RulesRecord, UpdateRecord
 from keyhole.rpc.convert import descriptor_to_proto
+from keyhole.testing.clock import ManualClock
 from services.state_server.read.feed_progress import FeedProgress, GroupLag
 from services.state_server.read.holdings import holdings
 from services.state_server.write import owner_loop
@@ -146,6 +147,31 @@ async def test_key_groups_of_which_updates_are_gone_are_told_of_as_stopped() -> 
     await closed(fed)
 
 
+async def test_how_long_updates_took_until_readers_saw_them_is_counted_but_not_what_a_new_owner_reads() -> None:
+    fed = await begun()
+    await fed.steps()
+    for name, passes in ((NAMES[0], 0.3), (NAMES[1], 0.004)):
+        fed.kafka.log_time_ms = fed.clock.now_ms()
+        fed.add(name, 1)
+        fed.clock.advance(passes)
+    await fed.steps()
+    found = progress(fed).seconds
+    counted = {bound: count for bound, count in zip(found.bounds, found.counts, strict=False) if count}
+    assert (counted, found.sum) == ({0.005: 1, 0.5: 1}, pytest.approx(0.308))
+
+    next_one = Fed(fed.kafka)
+    await next_one.open(2, "grant-2")
+    assert await next_one.assign()
+    assert next_one.sums(NAMES[:2]) == [1, 1]
+    assert sum(progress(next_one).seconds.counts) == 0
+    await closed(fed)
+    await closed(next_one)
+
+    ahead = FeedProgress(ManualClock())
+    ahead.note_shown({ahead._clock.now_ms() + 5_000: 3})
+    assert (ahead.seconds.counts[0], ahead.seconds.sum) == (3, 0.0), "the broker's clock is ahead"
+
+
 async def test_all_of_it_is_among_the_servers_figures_and_in_its_status(tmp_path: Path) -> None:
     fed = await begun()
     fed.add(NAMES[0], 1)
@@ -164,6 +190,7 @@ async def test_all_of_it_is_among_the_servers_figures_and_in_its_status(tmp_path
         name: figures.value(stats, prefix + name, state=STATE)
         for name in ("updates_lag_seconds", "unapplied_updates", "applied_updates_total", "uncommitted_rows")
     }
+    assert sum(fed.table.feed.seconds.counts) == 2  # type: ignore[union-attr]
     assert told == {
         "updates_lag_seconds": 4.0,
         "unapplied_updates": 1,

@@ -175,13 +175,15 @@ class ConsoleRoutes:
 
     def _state_json(self, standing: StateStanding, reports: ServerReports) -> dict[str, Any]:
         name = (standing.application, standing.state)
-        writes = reports.writes.get(name)
+        writes, latency = reports.writes.get(name), reports.latencies.get(name)
         return {
             "standing": standing,
             "reads": _reads(self._counts.states.get(name)),
             # None: no server has counted it, as of the states beyond those that have figures of their own.
             "writes": None if writes is None else writes._asdict(),
             "replayed_epochs": reports.replays.get((standing.application, standing.query), 0),
+            # None: it is fed by epochs, or no server tells.
+            "latency": None if latency is None else latency._asdict(),
         }
 
 

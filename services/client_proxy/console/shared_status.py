@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -27,6 +28,20 @@ class Writes(NamedTuple):
     bytes: int
 
 
+class Latency(NamedTuple):
+    """From the broker's timestamps of updates until readers saw them, of all servers since each began.
+
+    Attributes:
+        bounds: Upper ones, in seconds.
+        counts: One more: the last one is of what is above all of them.
+        seconds: All together.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    seconds: float
+
+
 class ServerReports(NamedTuple):
     """The answers of one round.
 
@@ -35,12 +50,14 @@ class ServerReports(NamedTuple):
         servers: By address. `unreachable` says why one has not answered.
         writes: Of each state that a server has counted.
         replays: By application and query: epochs that servers were sent again after they had committed them.
+        latencies: Of each state that is fed by updates.
     """
 
     at_ms: int
     servers: dict[str, pb.ServerStatus]
     writes: dict[StateName, Writes]
     replays: dict[tuple[str, str], int]
+    latencies: dict[StateName, Latency]
 
 
 class SharedStatus:
@@ -90,7 +107,7 @@ class SharedStatus:
             size = _totals(counted, f"{_SERVER}_committed_bytes_total", "state")
             writes = {name: Writes(count, size.get(name, 0)) for name, count in rows.items()}
             replays = _totals(counted, f"{_SERVER}_replayed_epochs_total", "query")
-            self._last = ServerReports(clock.now_ms(), servers, writes, replays)
+            self._last = ServerReports(clock.now_ms(), servers, writes, replays, _latencies(counted))
             self._last_at = clock.monotonic()
         finally:
             self._round = None
@@ -105,4 +122,20 @@ def _totals(figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within:
         for sample in family.samples:
             name = sample.labels[application], sample.labels[other]
             totals[name] = totals.get(name, 0) + int(sample.value)
+    return totals
+
+
+def _latencies(figures: Iterable[stats_pb2.ReadStatsResponse]) -> dict[StateName, Latency]:
+    totals: dict[StateName, Latency] = {}
+    for family in (
+        family for told in figures for family in told.families if family.name == f"{_SERVER}_update_seconds"
+    ):
+        labels, bounds = list(family.labels), tuple(family.bounds)
+        application, state = labels.index("application"), labels.index("state")
+        for sample in family.samples:
+            name = sample.labels[application], sample.labels[state]
+            before = totals.get(name) or Latency(bounds, (0,) * len(sample.counts), 0.0)
+            if before.bounds == bounds:  # servers of several builds may have others
+                counts = tuple(map(operator.add, before.counts, sample.counts))
+                totals[name] = Latency(bounds, counts, before.seconds + sample.value)
     return totals

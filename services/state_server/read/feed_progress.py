@@ -4,10 +4,12 @@ the host thread writes them, others may read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from keyhole.clock import Clock
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.counters import Histogram
 
 
 class GroupLag(NamedTuple):
@@ -55,14 +57,27 @@ class FeedProgress:
         assumed: Rows' numbers that were given up: see keyhole.protocol.seen.SeenRows. It should be 0.
         held_rows, held_bytes: What is in memory until it is committed; see FedState.
         full: No updates are read before what is held is committed: it is too much.
+        seconds: From the broker's timestamp of an update until readers saw it. Event loop's.
     """
 
     def __init__(self, clock: Clock, groups: Callable[[], Sequence[GroupLag]] = tuple) -> None:
         self.applied = self.repeated = self.refused = self.assumed = 0
         self.held_rows = self.held_bytes = 0
         self.full = False
+        self.seconds = Histogram(BY_NAME["keyhole_state_server_update_seconds"].buckets)
         self._clock = clock
         self._groups = groups
+
+    def note_shown(self, arrived: Mapping[int, int]) -> None:
+        """Readers see updates from now on.
+
+        Args:
+            arrived: How many, by the broker's timestamp: milliseconds since 1970.
+        """
+        now_ms = self._clock.now_ms()
+        for timestamp_ms, updates in arrived.items():
+            # Two clocks: what seems to come from the future has taken no time that they could tell.
+            self.seconds.observe(max(0, now_ms - timestamp_ms) / 1000, updates)
 
     def lag(self) -> FeedLag:
         """What is not applied now."""

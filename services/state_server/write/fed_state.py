@@ -7,13 +7,15 @@ where its log ended then: what the owner before has shown is not taken back. Hos
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from keyhole.changelog.base import Partition, RefusedRecord, UpdatesRun
 from keyhole.clock import Clock
 from keyhole.errors import ConflictError, InternalError, KeyholeError, UnavailableError
 from keyhole.model.epoch import EpochStamp
+from keyhole.protocol.updates import LoggedUpdate
 from keyhole.stores.base import Snapshot
 from keyhole.stores.overlay import Overlay
 from services.state_server.read.feed_progress import FeedProgress, GroupLag
@@ -55,6 +57,7 @@ class FedState:
         # What a commit under way names, in which of its times as owned.
         self._in_commit: Mapping[int, int] = {}
         self._different = self._left = False
+        self._arrived: Counter[int] = Counter()
         # Key groups whose standing is another one than readers were told; or any may be.
         self._changed: set[int] = set()
         self._restated = True
@@ -216,8 +219,16 @@ class FedState:
         for of, run in logs.items():
             found = self._groups.get(of)
             if found is not None:
+                was_shown = found.shown
                 different |= self._moved(of, found, run)
+                if was_shown:
+                    self._arrived.update(_timestamps(run.updates, found.at))
         return different
+
+    def take_arrived(self) -> Mapping[int, int]:
+        """How many updates were applied, since this was asked last, of what readers see: by the broker's timestamp."""
+        arrived, self._arrived = self._arrived, Counter()
+        return arrived
 
     def _count(self, counts: FeedCounts) -> None:
         self.progress.applied += counts.applied
@@ -366,3 +377,8 @@ class FedState:
 def fed_states(hosted: Mapping[str, StateReplica]) -> list[FedState]:
     """Those of these states that are fed by updates. Any thread."""
     return [of.applied for of in hosted.values() if isinstance(of.applied, FedState)]
+
+
+def _timestamps(updates: Sequence[LoggedUpdate], end: int) -> Iterator[int]:
+    """Of those before this offset, without those that have none."""
+    return (of.timestamp_ms for of in updates if of.timestamp_ms and of.offset < end)

@@ -23,6 +23,7 @@ from keyhole.changelog.base import Changelog, Partition, UpdatesRun, UpdatesTail
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, NotReady, UnavailableError
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
+from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.write.fed_begin import NewGroups
 from services.state_server.write.fed_state import FedState, fed_states
 from services.state_server.write.feed_beginnings import FeedBeginnings
@@ -52,6 +53,7 @@ class _Taken(NamedTuple):
         new: What is owned and not begun.
         full: Nothing more is to be read before a commit.
         commits: What was applied must be committed before it goes on.
+        arrived: How many updates readers are to see, with where that is counted: by the broker's timestamp.
     """
 
     follows: Mapping[Partition, int]
@@ -61,6 +63,7 @@ class _Taken(NamedTuple):
     new: Sequence[NewGroups]
     full: bool
     commits: bool
+    arrived: Sequence[tuple[FeedProgress, Mapping[int, int]]]
 
 
 class OwnerLoop:
@@ -176,6 +179,8 @@ class OwnerLoop:
     async def _taken(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
         taken = await self._thread.call(self._take, runs, broken)
         self._states.publish_applied(taken.views)
+        for progress, arrived in taken.arrived:
+            progress.note_shown(arrived)
         self._fall_behind(taken.behind, soon=True)
         return taken
 
@@ -205,7 +210,9 @@ class OwnerLoop:
         new = [found for of in fed if not of.evolving and (found := of.new) is not None]
         different, self._different = self._different, set()
         views = self._states.applied_views(different) if different else []
-        return _Taken(follows, {of.name: of.topic_id for of in fed}, views, behind, new, full, commits or full)
+        arrived = [(of.progress, of.take_arrived()) for of in fed]
+        topic_ids = {of.name: of.topic_id for of in fed}
+        return _Taken(follows, topic_ids, views, behind, new, full, commits or full, arrived)
 
     def _poll(
         self, follows: Mapping[Partition, int], topic_ids: Mapping[str, str], seconds: float

@@ -75,6 +75,7 @@ class Metric:
 
 _CALL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_UPDATE_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _FRAME_KEYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0)
 
 
@@ -176,6 +177,15 @@ _STATE_SERVER = (
         "How long ago an owned key group had applied all updates that there were, at most; 0: all are applied. Only "
         "where the state is fed by updates.",
         _MAX,
+    ),
+    _histogram(
+        _SERVER,
+        "update",
+        "seconds",
+        _STATE,
+        "From Kafka's timestamp of an update until readers saw it, by the broker's and the server's clocks. Not of "
+        "those that a new owner reads before it answers.",
+        _UPDATE_SECONDS,
     ),
     _gauge(_SERVER, "updates_paused", "", _STATE, "1: no updates are read before what is applied is committed.", _MAX),
     _gauge(_SERVER, "uncommitted", "rows", _STATE, "Rows and dead letters that wait in memory for a commit."),

@@ -23,9 +23,10 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """The value was there so often."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
 
 
 class ReadCounts:

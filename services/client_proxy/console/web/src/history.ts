@@ -12,6 +12,8 @@ export interface Sample {
   readsPerSecond: number | null;
   rowsPerSecond: number | null;
   entries: number;
+  /** Of updates that readers saw since the sample before, by bucket of their latency. */
+  latency: number[] | null;
 }
 
 interface Kept {
@@ -19,6 +21,7 @@ interface Kept {
   keys: number;
   scans: number;
   rows: number | null;
+  latency: number[] | null;
 }
 
 const states = new Map<string, Kept>();
@@ -34,6 +37,20 @@ export function lately(name: string, of: (sample: Sample) => number | null): (nu
   return [...Array<null>(Math.max(0, SHOWN - values.length)).fill(null), ...values];
 }
 
+/** By how much each has grown; null: that is not known, as of a server that was started again. */
+function grown(before: number[] | null, after: number[] | null): number[] | null {
+  if (!before || !after || before.length !== after.length) return null;
+  const more = after.map((count, index) => count - before[index]!);
+  return more.every((count) => count >= 0) ? more : null;
+}
+
+/** Updates that readers saw in the last minutes, by bucket of their latency; of no bucket where none is known. */
+export function latencyOf(name: string): number[] {
+  const sum: number[] = [];
+  for (const { latency } of samplesOf(name)) latency?.forEach((count, index) => (sum[index] = (sum[index] ?? 0) + count));
+  return sum;
+}
+
 /** Takes one answer in; the same one twice counts once. */
 export function note(overview: Overview): void {
   const at = overview.at_ms / 1000;
@@ -41,7 +58,7 @@ export function note(overview: Overview): void {
   const elapsed = at - lastAt;
   lastAt = at;
   const there = new Set<string>();
-  for (const { standing, reads, writes } of overview.states) {
+  for (const { standing, reads, writes, latency } of overview.states) {
     const name = nameOf(standing);
     there.add(name);
     const kept = states.get(name);
@@ -57,11 +74,12 @@ export function note(overview: Overview): void {
       readsPerSecond: reading,
       rowsPerSecond: writing ? (rows - kept.rows!) / elapsed : null,
       entries: standing.entries,
+      latency: grown(kept?.latency ?? null, latency?.counts ?? null),
     };
     const samples = kept?.samples ?? [];
     samples.push(sample);
     if (samples.length > KEPT) samples.shift();
-    states.set(name, { samples, keys: reads.keys, scans: reads.scans, rows });
+    states.set(name, { samples, keys: reads.keys, scans: reads.scans, rows, latency: latency?.counts ?? null });
   }
   for (const name of states.keys()) if (!there.has(name)) states.delete(name);
 }

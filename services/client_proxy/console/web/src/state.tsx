@@ -3,6 +3,7 @@ import { bytes, duration, moment, plural, rate, whole } from "./format";
 import { ColourChoice, GroupMap, Legend, type ColourBy } from "./group_map";
 import { lately, nameOf, samplesOf } from "./history";
 import { serversOf } from "./key_groups";
+import { LatencyCard } from "./latency";
 import { LookUp } from "./lookup";
 import { Ago, Fact, Freshness, Loaded, Size, Troubles } from "./parts";
 import { usePoll } from "./poll";
@@ -68,6 +69,7 @@ function Detail({ detail }: { detail: StateDetail }) {
       </dl>
       <Troubles of={troubles} />
       <LastMinutes name={nameOf(standing)} />
+      {detail.standing.latency ? <LatencyCard name={nameOf(standing)} latency={detail.standing.latency} /> : null}
       {detail.missing ? <p class="muted">{detail.missing}</p> : null}
       <section class="card">
         <div class="head">

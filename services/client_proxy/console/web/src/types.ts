@@ -45,6 +45,16 @@ export interface StateNow {
   /** null: no server has counted any. */
   writes: { rows: number; bytes: number } | null;
   replayed_epochs: number;
+  latency: Latency | null;
+}
+
+/** From the broker's timestamps of updates until readers saw them; all servers, since each began. */
+export interface Latency {
+  /** Upper ones, in seconds. */
+  bounds: number[];
+  /** One more than bounds. */
+  counts: number[];
+  seconds: number;
 }
 
 export interface Trouble {
