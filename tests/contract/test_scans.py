@@ -16,10 +16,13 @@ import pytest
 from keyhole import AsyncClient, Client, errors, field
 from keyhole import aggregates as agg
 from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.key_codec import encode_integer
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import KeyholeError
 from keyhole.model.state import KeyType, StateDescriptor, StateKind
 from keyhole.rpc import channels, convert
 from keyhole.testing.fake_server import FakeServer
+from keyhole.v1 import predicate_pb2 as pb2
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY
@@ -46,6 +49,12 @@ class Backend(Protocol):
     async def advance(self, rows: Rows) -> None:
         """To epoch 2."""
 
+    async def stage(self, rows: Mapping[Any, bytes | None]) -> None:
+        """The rows of the next epoch, which is not committed; None deletes. What was staged before is dropped."""
+
+    async def commit_staged(self) -> None:
+        """Makes what is staged the last epoch."""
+
 
 class Fake:
     """The shipped fake."""
@@ -65,6 +74,14 @@ class Fake:
         for key, stored in rows.items():
             self._state.put(key, stored)
 
+    async def stage(self, rows: Mapping[Any, bytes | None]) -> None:
+        self._state.staged.clear()
+        for key, stored in rows.items():
+            self._state.stage(key, stored)
+
+    async def commit_staged(self) -> None:
+        self._state.commit()
+
 
 class Real:
     """The state server itself, through its whole write path."""
@@ -82,6 +99,12 @@ class Real:
 
     async def advance(self, rows: Rows) -> None:
         await self._server.commit(rows)
+
+    async def stage(self, rows: Mapping[Any, bytes | None]) -> None:
+        await self._server.stage(rows)
+
+    async def commit_staged(self) -> None:
+        await self._server.commit_staged()
 
 
 class Served:
@@ -224,6 +247,56 @@ async def test_pages_that_are_read_late_are_still_of_the_first_ones_epoch(served
     assert len([value for page in await served.pages(scan_request()) for value in page.values]) == 1300
 
 
+async def test_the_latest_has_what_is_staged_of_a_key_group_and_says_so(served: Served) -> None:
+    """Of one key, of all, of a range of either, counted or in order. Other scans have what is committed."""
+    await served.host(hourly(), hours("sensor-7", range(5)) | hours("sensor-8", range(2)))
+    latest = pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST)
+    group = group_of(StateCodec(hourly()).prefix("sensor-7"))
+    assert group != group_of(StateCodec(hourly()).prefix("sensor-8"))
+
+    async def found(options: pb.ReadOptions, **asked: Any) -> tuple[list[bytes], set[tuple[int, int]]]:
+        pages = await served.pages(scan_request(options=options, **asked))
+        return [value for page in pages for value in page.values], {
+            (page.source.epoch, page.source.staged_epoch) for page in pages
+        }
+
+    async def counted(options: pb.ReadOptions) -> list[tuple[int, int]]:
+        """How many entries each of the two key groups has, and of which epoch anything is staged."""
+        counts = []
+        for of in (group, group_of(StateCodec(hourly()).prefix("sensor-8"))):
+            request = pb.ScanRequest(
+                state=scan_request().state,
+                key_group=pb.KeyGroupScan(key_group=of),
+                options=options,
+                aggregates=[pb2.Aggregate(kind=pb2.AGGREGATE_KIND_COUNT)],
+            )
+            last = (await served.pages(request))[-1]
+            counts.append((last.aggregates[0].count, last.source.staged_epoch))
+        return counts
+
+    committed = [row(float(n)) for n in range(5)]
+    assert await found(latest) == (committed, {(1, 0)})
+    await served.backend.stage({("sensor-7", 1): row(1.0, 9), ("sensor-7", 3): None, ("sensor-7", 7): row(7.0)})
+    assert await found(pb.ReadOptions()) == (committed, {(1, 0)})
+    staged = [row(0.0), row(1.0, 9), row(2.0), row(4.0), row(7.0)]
+    assert await found(latest) == (staged, {(1, 2)})
+    assert await found(latest, descending=True) == (staged[::-1], {(1, 2)})
+    assert await found(latest, start=1, stop=4) == (staged[1:3], {(1, 2)})
+    assert await found(latest, key="sensor-8") == ([row(0.0), row(1.0)], {(1, 0)})
+    within = pb.KeyGroupScan(key_group=group, descending=True, map_start=encode_integer(2, 4))
+    request = pb.ScanRequest(
+        state=scan_request().state, key_group=within, options=latest, selection=pb.Selection(), limit=2
+    )
+    assert [value for page in await served.pages(request) for value in page.values] == [row(7.0), row(4.0)]
+    assert await counted(latest) == [(5, 2), (2, 0)]
+    await served.backend.stage({("sensor-7", 9): row(9.0)})  # again, with other rows
+    assert await found(latest) == ([*committed, row(9.0)], {(1, 2)})
+    assert await counted(latest) == [(6, 2), (2, 0)]
+    assert await counted(pb.ReadOptions()) == [(5, 0), (2, 0)]
+    await served.backend.commit_staged()
+    assert await found(latest) == await found(pb.ReadOptions()) == ([*committed, row(9.0)], {(2, 0)})
+
+
 async def test_an_unknown_state_and_one_without_entries_are_refused_by_name(served: Served) -> None:
     await served.host(readings(), {"sensor-7": row(1.0)})
     error = await served.refusal(scan_request())
@@ -247,7 +320,15 @@ async def test_an_unknown_state_and_one_without_entries_are_refused_by_name(serv
         (scan_request(stop=(None,)), errors.NullKey),
         (scan_request(key="s" * 1000), errors.KeyTooLong),
         (scan_request(topic_id="topic-0"), errors.StaleDescriptor),
-        (scan_request(options=pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST)), errors.Unsupported),
+        (scan_request(options=pb.ReadOptions(consistency=pb.CONSISTENCY_SNAPSHOT)), errors.Unsupported),
+        (
+            scan_request(options=pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST, as_of_epoch=1)),
+            errors.MalformedRequest,
+        ),
+        (
+            scan_request(options=pb.ReadOptions(consistency=pb.CONSISTENCY_LATEST, stale=pb.STALE_ALWAYS)),
+            errors.MalformedRequest,
+        ),
         (scan_request(options=pb.ReadOptions(stale=9)), errors.Unsupported),  # type: ignore[arg-type]  # a later one's
         (pb.ScanRequest(state=scan_request().state), errors.KeyMismatch),
         (pb.ScanRequest(state=scan_request().state, key=key_of("sensor-7", "8")), errors.KeyMismatch),

@@ -9,7 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keyhole import AsyncClient, Client
+from keyhole import AsyncClient, Client, field
+from keyhole import aggregates as agg
 from keyhole.cli.main import main
 from keyhole.errors import InvalidConfiguration, MalformedRequest, Unsupported
 from keyhole.testing.served_states import ServedStates
@@ -69,8 +70,8 @@ async def test_each_way_to_read_a_key_has_the_latest_and_says_that_it_is_not_com
             for path, wrong, reason in (
                 (f"/v1/{PATH}/c1", {"consistency": "snapshot"}, "MALFORMED_REQUEST"),
                 (f"/v1/{PATH}/c1", {"consistency": "latest", "stale": "always"}, "MALFORMED_REQUEST"),
-                (f"/v1/{PATH}:scan", {"consistency": "latest"}, "MALFORMED_REQUEST"),
-                ("/v1/shop/daily/c1", {"consistency": "latest"}, "UNSUPPORTED"),  # a scan of the key
+                (f"/v1/{PATH}:scan", {"consistency": "latest", "as_of": "1"}, "MALFORMED_REQUEST"),
+                (f"/v1/{PATH}:aggregate", {"of": "count", "consistency": "snapshot"}, "MALFORMED_REQUEST"),
             ):
                 async with http.get(path, params=wrong) as response:
                     assert (await response.json())["reason"] == reason
@@ -100,6 +101,82 @@ async def test_each_way_to_read_a_key_has_the_latest_and_says_that_it_is_not_com
             ]
 
 
+async def test_each_way_to_scan_has_the_latest_and_says_that_it_is_not_committed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ServedStates() as served:
+        served.write(PATH, [{"customer": f"c{n}", "spent": float(n)} for n in range(3)], key="customer")
+        days = [{"customer": "c1", "day": day, "spent": 1.0} for day in ("friday", "monday")]
+        served.write("shop/daily", days, key="customer", map_key="day")
+        served.stage(PATH, [{"customer": "c1", "spent": 5.0}])
+        served.stage("shop/daily", [{"customer": "c1", "day": "sunday", "spent": 3.0}])
+        async with (
+            proxy_of(served.address, timeout_seconds=PATIENCE_SECONDS, http="127.0.0.1:0") as proxy,
+            AsyncClient(proxy.address, timeout=PATIENCE_SECONDS) as client,
+            aiohttp.ClientSession(f"http://{proxy.http_address}") as http,
+        ):
+            latest = [("c0", 0.0, 0), ("c1", 5.0, 2), ("c2", 2.0, 0)]
+            committed = [("c0", 0.0, 0), ("c1", 1.0, 0), ("c2", 2.0, 0)]
+            for options in ({}, {"ordered": True}, {"descending": True}):
+                entries = [
+                    (entry.key, entry.value.spent, entry.source.staged_epoch)
+                    async for entry in client.scan_all(*NAME, consistency="latest", **options)  # type: ignore[misc]  # ways
+                ]
+                assert sorted(entries) == latest
+            assert [
+                (entry.key, entry.value.spent, entry.source.staged_epoch)
+                async for entry in client.scan_all(*NAME, ordered=True, consistency="committed")
+            ] == committed
+            found = await client.aggregate(*NAME, {"most": agg.max("spent")}, consistency="latest")
+            assert (found["most"], max(source.staged_epoch for source in found.sources)) == (5.0, 2)
+            assert await client.count(*NAME, where=field("spent") > 2.0, consistency="latest") == 1
+            assert await client.count(*NAME, where=field("spent") > 2.0) == 0
+            day = await client.scan("shop", "daily", "c1", start="monday", consistency="latest")
+            assert [entry.map_key for entry in day] == ["monday", "sunday"]
+            assert (day.epoch, day.source.staged_epoch, day.committed) == (1, 2, False)
+            assert "staged of epoch 2" in day._repr_html_()
+            handle = client.state("shop/daily")
+            assert len(await handle.scan("c1", consistency="latest")) == await handle.count(consistency="latest") == 3
+            session = client.session()
+            assert len(await session.scan("shop", "daily", "c1", consistency="latest")) == 3
+            assert session.epochs == {("shop", "daily"): 1}
+
+            for path, told in (
+                (f"/v1/{PATH}:scan", {"entries": 3}),
+                ("/v1/shop/daily/c1", {"entries": 3}),
+                (f"/v1/{PATH}:aggregate?of=max(spent)", {"values": {"max(spent)": 5.0}}),
+            ):
+                async with http.get(path, params={"consistency": "latest"}) as response:
+                    body = await response.json()
+                    sources = body["sources"] if "sources" in body else [body["source"]]
+                    assert 2 in [source["staged_epoch"] for source in sources]
+                    assert told == {name: len(body[name]) if name == "entries" else body[name] for name in told}
+
+            def threads() -> None:
+                with Client(proxy.address, timeout=PATIENCE_SECONDS) as blocking:
+                    spent = {e.key: e.value.spent for e in blocking.scan_all(*NAME, consistency="latest")}
+                    assert spent == {"c0": 0.0, "c1": 5.0, "c2": 2.0}
+                    assert len(blocking.scan("shop", "daily", "c1", consistency="latest")) == 3
+                    assert blocking.count("shop", "daily", consistency="latest") == 3
+
+            await asyncio.to_thread(threads)
+            scan = ["scan", "--json", "--proxy", proxy.address, "--latest"]
+            told_of = []
+            for words in ([PATH, "--ordered"], ["shop/daily", "c1"], ["shop/daily", "--aggregate", "count"]):
+                assert await asyncio.to_thread(main, [*scan, *words]) == 0
+                told_of.append(json.loads(capsys.readouterr().out))
+            all_keys, of_one, figures = told_of
+            assert [(entry["key"], entry["staged_epoch"]) for entry in all_keys["entries"]] == [
+                ("c0", None),
+                ("c1", 2),
+                ("c2", None),
+            ]
+            assert (len(of_one["entries"]), of_one["staged_epoch"]) == (3, 2)
+            assert (figures["values"], figures["staged_epoch"]) == ({"count": 3}, 2)
+            assert await asyncio.to_thread(main, ["scan", PATH, "--json", "--proxy", proxy.address]) == 0
+            assert "staged_epoch" not in capsys.readouterr().out
+
+
 async def _refused(client: AsyncClient) -> None:
     """What contradicts it, by the client itself."""
     with pytest.raises(MalformedRequest, match="as_of asks"):
@@ -110,14 +187,17 @@ async def _refused(client: AsyncClient) -> None:
         await client.get(*NAME, "c1", consistency="snapshot")  # type: ignore[typeddict-item]  # what is refused
     with pytest.raises(MalformedRequest, match="committed, snapshot, latest"):
         await client.get_many(*NAME, ["c1"], consistency="newest")  # type: ignore[typeddict-item]  # what is refused
+    with pytest.raises(MalformedRequest, match="as_of asks"):
+        await client.scan(*NAME, "c1", consistency="latest", as_of=1)
+    with pytest.raises(MalformedRequest, match="stale=always"):
+        await client.count(*NAME, consistency="latest", stale="always")
+    with pytest.raises(MalformedRequest, match="must be one of committed, latest"):
+        client.scan_all(*NAME, consistency="snapshot")  # type: ignore[typeddict-item]  # what is refused
     wrong: Any = {"consistency": "latest"}
-    for scan in (client.scan(*NAME, "c1", **wrong), client.aggregate(*NAME, {}, **wrong)):
-        with pytest.raises(TypeError, match="consistency"):
-            await scan
-    with pytest.raises(TypeError, match="consistency"):
-        client.scan_all(*NAME, **wrong)
     snapshot = await client.snapshot(PATH)
     with pytest.raises(MalformedRequest, match="which is committed"):
         await snapshot.get(*NAME, "c1", consistency="latest")
+    with pytest.raises(MalformedRequest, match="which is committed"):
+        snapshot.scan_all(*NAME, consistency="latest")
     with pytest.raises((TypeError, Unsupported)):
         await client.mirror(PATH).fetch("c1", **wrong)

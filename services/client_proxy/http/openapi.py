@@ -155,7 +155,7 @@ def _whole() -> _Json:
         "scan",
         "values",
         "All keys of a state; of a broadcast state in their order",
-        ("application", "state", "after", "ordered", "prefix", "map_from", "map_to", *_SCAN, *_READ),
+        ("application", "state", "after", "ordered", "prefix", "map_from", "map_to", "consistency", *_SCAN, *_READ),
         _answered("Entries.", ("Entries", "FoundEntries"), answers),
         {
             "rules": {"application": "shop", "state": "rules"},
@@ -177,7 +177,7 @@ def _figures() -> _Json:
         "aggregate",
         "values",
         "Figures over all entries of a state, over those of where, or of a range of keys",
-        (*("application", "state", "of", *_RANGE, "where", "fields", "keys_only"), *_READ),
+        (*("application", "state", "of", *_RANGE, "where", "fields", "keys_only", "consistency"), *_READ),
         _answered("The figures.", "Figures", {"figures": figures, "nothing": nothing, "range": some}),
         {
             "figures": {**totals, "of": ["count", "max(spent)", "top(1,spent)"]},

@@ -289,7 +289,7 @@ PARAMETERS: _Json = {
         _parameter(
             "consistency",
             "query",
-            "latest: also what is staged and not committed; without as_of and stale=always, and not of a scan. "
+            "latest: also what is staged and not committed; without as_of and stale=always. "
             "snapshot: all keys of :batchGet as of one and the same epoch, whichever servers have them.",
             {"type": "string", "enum": ["committed", "latest", "snapshot"], "default": "committed"},
         ),

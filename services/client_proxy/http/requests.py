@@ -88,9 +88,9 @@ def parameters(
         MalformedRequest: One that there is not, is given twice, or can't be read; the message names it.
     """
     scan = (*_SCAN, *_SELECT)
-    of_one = (*scan, _MAP_KEY, _CONSISTENCY)
-    own = of_one if one_key else (*scan, *_ALL_KEYS) if all_keys else (_CONSISTENCY,) if many else ()
-    known = (*_READ, *((_OF, *_RANGE, *_SELECT) if figures else own))
+    own: tuple[str, ...] = (*scan, _MAP_KEY) if one_key else (*scan, *_ALL_KEYS) if all_keys else ()
+    own = (_OF, *_RANGE, *_SELECT) if figures else own
+    known = (*_READ, *own, *((_CONSISTENCY,) if own or many else ()))
     given: dict[str, str] = {}
     several: dict[str, list[str]] = {_WHERE: [], _OF: []}
     for name, value in pairs:

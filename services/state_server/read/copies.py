@@ -27,6 +27,10 @@ Show = Callable[[EpochStamp], Visible]
 """By the epoch that the copy stands for: what readers get now of what is stored."""
 
 
+MOST_STAGED_BYTES = 16 << 20
+"""Of a key group, what a scan of the latest may keep in memory of what is staged, until its reader has read it."""
+
+
 class Scanned:
     """The entries of a range as of one snapshot, and who answers. Close it: until then it keeps the snapshot.
 
@@ -46,6 +50,8 @@ class Scanned:
         """Lets go of the snapshot. Idempotent."""
         if not self.closed:
             self.closed = True
+            # Whoever does not read on keeps neither rows nor a snapshot.
+            self.entries = iter(())
             self._held.release()
 
 
@@ -239,11 +245,14 @@ class Copy:
         known: dict[tuple[Standing, int], int] = {}
         for prefix, of in places.items():
             standing = self._apart.get(prefix, self.standing)
-            entries = [rows[place] for place in of]
-            stamp, over = staged.over(prefix, [keys[place] for place in of], entries, self._snapshot, standing.stamp)
+            entries, stamp, epoch = [rows[place] for place in of], standing.stamp, 0
+            laid = staged.of(prefix, stamp)
+            if laid is not None:
+                entries = laid.over([keys[place] for place in of], entries, self._snapshot)
+                stamp, epoch = laid.stamp, laid.stamp.epoch
             # By the epoch's own watermark, rows expire that have not been written again.
-            shown = over if show is None else show(stamp or standing.stamp).rows(over)
-            index = known.setdefault((standing, stamp.epoch if stamp else 0), len(known))
+            shown = entries if show is None else show(stamp).rows(entries)
+            index = known.setdefault((standing, epoch), len(known))
             for place, row in zip(of, shown, strict=True):
                 rows[place], source_of[place] = row, index
         sources = []
@@ -291,11 +300,19 @@ class Copy:
             entries = entries_of_map_keys(items, within, key_length, descending=descending)
         else:
             entries = items(within.start, within.stop)
+        stamp, source = standing.stamp, self.source() if standing is self.standing else self._make_source(standing)
+        laid = None
+        if bounds.latest and self.staged is not None:
+            laid = self.staged.of(prefix_of(group), stamp, MOST_STAGED_BYTES)
+        if laid is not None:
+            entries = laid.scanned(entries, within, held.snapshot, descending=descending)
+            stamp, source = laid.stamp, self._make_source(standing)
+            source.staged_epoch = stamp.epoch
         if show is not None:
             # What expires while it is read stays until the end.
-            row, found = show(standing.stamp).row, entries
+            row, found = show(stamp).row, entries
             entries = ((key, entry and row(entry)) for key, entry in found)
-        return Scanned(entries, self.source() if standing is self.standing else self._make_source(standing), held)
+        return Scanned(entries, source, held)
 
     def _as_of(self, keys: Sequence[bytes], bounds: ReadBounds) -> tuple[Standing, HeldSnapshot]:
         """What the copy holds as of one epoch, for as long as nothing is published. Keys, or what they begin with.

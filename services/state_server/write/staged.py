@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import heapq
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from keyhole.encoding.key_codec import end_of_prefix
 from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys, group_of
 from keyhole.errors import KeyTooLong, MalformedRequest, StageLost
 from keyhole.protocol.receipts import GroupReceipt
@@ -17,6 +19,9 @@ _CHECKSUM_MASK = (1 << 64) - 1
 
 # What a row takes in memory beside its bytes: two objects and its place in a dict (measured).
 _ROW_OVERHEAD_BYTES = 190
+
+# So many keys are sorted, or merged, in one go: a few milliseconds.
+_RUN_KEYS = 4_096
 
 
 class StagedGroup:
@@ -47,12 +52,43 @@ class StagedGroup:
         rows = self.rows
         return rows if self.spool is None else None
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the rows in memory take, about, or what they took before some of them were merged. Any thread."""
+        return self.bytes + _ROW_OVERHEAD_BYTES * len(self.rows)
+
     def under(self, rows: StoredValues, prefix: bytes) -> StoredValues:
         """Those of `rows`, which `in_memory` has given, whose keys begin so. Event loop; sorts the keys once."""
-        if self._ordered is None:
-            self._ordered = sorted(rows)
-        from_there = itertools.islice(self._ordered, bisect.bisect_left(self._ordered, prefix), None)
-        return {key: rows[key] for key in itertools.takewhile(lambda key: key.startswith(prefix), from_there)}
+        for _ in self.ordering(rows):
+            pass
+        return {key: rows[key] for key in self.keys_between(prefix, end_of_prefix(prefix))}
+
+    def ordering(self, rows: StoredValues) -> Iterator[None]:
+        """Sorts the keys of `rows`, which `in_memory` has given, for `keys_between`; does nothing the second time.
+
+        Stops now and then, for others to have their turn. Event loop.
+        """
+        if self._ordered is not None:
+            return
+        names, runs = iter(rows), list[list[bytes]]()
+        while run := sorted(itertools.islice(names, _RUN_KEYS)):
+            if runs:
+                yield
+            runs.append(run)
+        if len(runs) <= 1:
+            self._ordered = runs[0] if runs else []
+            return
+        merged, ordered = heapq.merge(*runs), list[bytes]()
+        while run := list(itertools.islice(merged, _RUN_KEYS)):
+            ordered += run
+            yield
+        self._ordered = ordered
+
+    def keys_between(self, first: bytes, end: bytes | None) -> list[bytes]:
+        """The keys that `ordering` has sorted from a first one (inclusive) to a last one (exclusive). Event loop."""
+        keys = self._ordered
+        assert keys is not None
+        return keys[bisect.bisect_left(keys, first) : None if end is None else bisect.bisect_left(keys, end)]
 
     def spill(self, spool: Spool) -> None:
         """Moves the rows in memory to the end of the spool."""

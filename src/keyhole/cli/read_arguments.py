@@ -37,9 +37,6 @@ def add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pro
         metavar="KEY",
         help="several columns: a JSON array, or separated by commas; of a map state the key's, then the map key's",
     )
-    get.add_argument(
-        "--latest", action="store_true", help="also what is staged on the owners and not committed, which may be undone"
-    )
     scan = commands.add_parser("scan", parents=[common], help="list all keys of a state, or the entries of one key")
     scan.add_argument("state", type=state, metavar="APP/STATE", help=AS_LISTED)
     scan.add_argument(
@@ -100,6 +97,12 @@ def add_reads(commands: argparse._SubParsersAction[argparse.ArgumentParser], pro
     )
     explain.add_argument("state", type=state, metavar="APP/STATE", help=AS_LISTED)
     explain.add_argument("keys", nargs="+", metavar="KEY", help="as for get")
+    for command in (get, scan):
+        command.add_argument(
+            "--latest",
+            action="store_true",
+            help="also what is staged on the owners and not committed, which may be undone",
+        )
     for command in (get, scan, explain):
         command.add_argument(
             "--stale",

@@ -101,7 +101,9 @@ def read(options: argparse.Namespace) -> int:
                 options.map_from,
                 options.map_to,
             )
-            wanted = scan_command.WantedEntries(options.where, options.fields, options.keys_only, options.aggregate)
+            wanted = scan_command.WantedEntries(
+                options.where, options.fields, options.keys_only, options.aggregate, options.latest
+            )
             scan_command.scan(client, output, options.state, options.key, within, _bounds(options), wanted)
         elif options.read == "watch":
             from keyhole.cli import watch_command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyholeError, KeyMismatch, UnavailableError
+from keyhole.model.read import Source
 from keyhole.model.state import KeyColumn
 from keyhole.model.state_path import state_path
 from keyhole.rpc.scan_requests import check_has_entries
@@ -43,12 +44,15 @@ class Range:
 
 @dataclass(frozen=True)
 class WantedEntries:
-    """Which of these entries, what of each, or what is computed of them, as typed. `fields` None: all."""
+    """Which of these entries, what of each, or what is computed of them, as typed. `fields` None: all. `latest`: also
+    what is staged and not committed.
+    """
 
     where: Sequence[str] = ()
     fields: Sequence[str] | None = None
     keys_only: bool = False
     aggregate: Sequence[str] = ()
+    latest: bool = False
 
     def options(self, descriptor: StateDescriptor, bounds: Bounds) -> SelectOptions:
         """As scans of a client take them, but for `aggregate`. Raises ValueMismatch, MalformedRequest: It can't be."""
@@ -57,7 +61,14 @@ class WantedEntries:
             "where": parsed_where(descriptor, self.where),
             "fields": self.fields,
             "keys_only": self.keys_only,
+            "consistency": "latest" if self.latest else "committed",
         }
+
+    def staged_epoch(self, sources: Iterable[Source]) -> dict[str, int | None]:
+        """What is told of these sources, where the latest was asked for: the last epoch of which anything is staged."""
+        if not self.latest:
+            return {}
+        return {"staged_epoch": max((source.staged_epoch for source in sources), default=0) or None}
 
 
 EVERYTHING = WantedEntries()
@@ -118,6 +129,7 @@ def scan(
             "server": source.server,
             "role": role_of(source),
             "staleness_seconds": seconds_since(source.as_of),
+            **wanted.staged_epoch([source]),
         }
         print(json.dumps(told, default=str))
         return
@@ -149,14 +161,14 @@ def _aggregate(
     )
     with_map_key = bool(descriptor.entry_key and descriptor.scan_key)
     tops = {
-        name: [_row(entry, with_map_key=with_map_key, as_json=output.as_json) for entry in value]
+        name: [_row(entry, wanted, with_map_key=with_map_key, as_json=output.as_json) for entry in value]
         for name, value in found.values.items()
         if isinstance(value, list)
     }
     figures = {name: to_json(value) for name, value in found.values.items() if name not in tops}
     if output.as_json:
         told = {"values": figures | tops, "epochs": sorted({source.epoch for source in found.sources})}
-        print(json.dumps(told, default=str))
+        print(json.dumps(told | wanted.staged_epoch(found.sources), default=str))
         return
     path = f"{descriptor.application}/{descriptor.state}"
     if figures:
@@ -187,7 +199,8 @@ def _scan_all(
         broken: KeyholeError | None = None
         try:
             for entry in found:
-                rows.append(_row(entry, with_map_key=bool(descriptor.entry_key), as_json=output.as_json))  # noqa: PERF401 - those before an error count
+                row = _row(entry, wanted, with_map_key=bool(descriptor.entry_key), as_json=output.as_json)
+                rows.append(row)
         except UnavailableError as error:
             if not rows:
                 raise
@@ -233,13 +246,14 @@ def _show(
         Console(stderr=True).print(f"there may be more: --after {token}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _row(entry: KeyedEntry, *, with_map_key: bool, as_json: bool) -> dict[str, Any]:
+def _row(entry: KeyedEntry, wanted: WantedEntries, *, with_map_key: bool, as_json: bool) -> dict[str, Any]:
     row = {"key": typed(entry.key)}
     if with_map_key:
         row["map_key"] = typed(entry.map_key)
     row |= _value(entry.value)
     if as_json:
         row |= {"epoch": entry.source.epoch, "server": entry.source.server, "role": role_of(entry.source)}
+        row |= wanted.staged_epoch([entry.source])
     return row
 
 

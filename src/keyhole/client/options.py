@@ -67,6 +67,10 @@ class SelectOptions(ReadOptions, total=False):
     """Names of fields of the value: values have these alone, in this order. None: all."""
     keys_only: bool
     """Keys without values, which are None."""
+    consistency: Literal["committed", "latest"]
+    """"committed": as of the last epoch of each server, the default. "latest": of each key group also what is staged on
+    its owner and not committed, which may come to nothing; `Source.staged_epoch` says whether that is so. Without
+    `as_of` and `stale="always"`."""
 
 
 class RangeOptions(SelectOptions, total=False):

@@ -219,3 +219,8 @@ class Entries(msgspec.Struct, frozen=True):
     def epoch(self) -> int:
         """The epoch of which all entries are; 0: none was committed yet."""
         return self.source.epoch
+
+    @property
+    def committed(self) -> bool:
+        """All of them are committed: always, but where the latest was asked for. See Source.staged_epoch."""
+        return not self.source.staged_epoch

@@ -16,8 +16,11 @@ MAX_KEYS_PER_REQUEST = 16_384
 """Enough for a frame of any client of ours, and small enough not to hold an event loop for more than milliseconds."""
 
 _ANY = ReadBounds()
-_COMMITTED = (query_pb2.CONSISTENCY_UNSPECIFIED, query_pb2.CONSISTENCY_COMMITTED)
-_OF_LOOKUPS = (*_COMMITTED, query_pb2.CONSISTENCY_LATEST)
+_OF_SERVERS = (
+    query_pb2.CONSISTENCY_UNSPECIFIED,
+    query_pb2.CONSISTENCY_COMMITTED,
+    query_pb2.CONSISTENCY_LATEST,
+)
 
 
 class KeyLookup(NamedTuple):
@@ -64,10 +67,10 @@ def key_count(request: query_pb2.LookupRequest) -> int:
 
 def check_consistency(options: query_pb2.ReadOptions) -> None:
     """What scans take. Raises Unsupported for a consistency that they don't have."""
-    if options.consistency not in _COMMITTED:
+    if options.consistency not in _OF_SERVERS:
         raise Unsupported(
-            "a scan has what is committed: leave the consistency out. LATEST is of look-ups, and SNAPSHOT of those of "
-            "a client proxy; a scan is of one epoch by as_of"
+            "a scan has the consistency COMMITTED or LATEST; SNAPSHOT is of look-ups at a client proxy, and a scan is "
+            "of one epoch by as_of"
         )
 
 
@@ -80,7 +83,7 @@ def _lookup(
     state, bounds, as_json = request.state, _ANY, False
     if request.HasField("options"):  # else all of them are the defaults, as they mostly are
         options = request.options
-        if options.consistency not in _OF_LOOKUPS:
+        if options.consistency not in _OF_SERVERS:
             raise Unsupported(
                 "the consistency is neither COMMITTED nor LATEST; Get and GetMany of a client proxy also take SNAPSHOT"
             )

@@ -269,6 +269,8 @@ def _kept(
     prefix, start, stop, (first, last) = within
     group = prefix[:GROUP_BYTES]
     rows = state.rows_as_of(request.options.as_of_epoch)
+    if staged_epoch_of(state, group, request.options):
+        rows = {key: row for key, row in (rows | state.staged).items() if row is not None}
     found = sorted(
         (key, row)
         for key, row in rows.items()
@@ -282,10 +284,15 @@ def _kept(
     return select.kept(found)[: request.limit or None]
 
 
+def staged_epoch_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> int:
+    """Whose staged rows an answer has of a key, or of all keys that begin so; 0: none."""
+    return state.staged_epoch(group_of(key)) if options.consistency == pb.CONSISTENCY_LATEST else 0
+
+
 def value_of(state: HostedState, key: bytes, options: pb.ReadOptions) -> bytes:
     """The value in the request's format; empty: there is none."""
     row = state.rows_as_of(options.as_of_epoch).get(key, b"")
-    if options.consistency == pb.CONSISTENCY_LATEST and state.staged_epoch(group_of(key)):
+    if staged_epoch_of(state, key, options):
         row = state.staged.get(key, row) or b""
     return state.codec.rows.to_json(row).encode() if row and options.format == pb.VALUE_FORMAT_JSON else row
 

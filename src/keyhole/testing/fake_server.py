@@ -10,7 +10,7 @@ import grpc
 
 from keyhole.clock import SystemClock
 from keyhole.config import SecuritySettings
-from keyhole.encoding.storage_key import GROUP_BYTES, group_of
+from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.errors import (
     KeyholeError,
     NotOwner,
@@ -28,7 +28,14 @@ from keyhole.rpc.scan_requests import scan_range
 from keyhole.rpc.server import RpcServer
 from keyhole.rpc.server_views import no_routes
 from keyhole.rpc.version import PROTOCOL_VERSION
-from keyhole.testing.fake_copies import MAX_KEY_BYTES, HostedState, StateCopies, aggregates_of, entries_of
+from keyhole.testing.fake_copies import (
+    MAX_KEY_BYTES,
+    HostedState,
+    StateCopies,
+    aggregates_of,
+    entries_of,
+    staged_epoch_of,
+)
 from keyhole.testing.fake_watches import FakeWatch
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2, state_server_pb2, state_server_pb2_grpc
@@ -277,7 +284,8 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
             copies.check([within.prefix])
         (state,) = copies.chosen([within.prefix], request.options)
         entries, aggregates = entries_of(state, within, request), aggregates_of(state, within, request)
-        source = state.source(self._server.server, request.options.as_of_epoch)
+        staged = staged_epoch_of(state, within.prefix, request.options)
+        source = state.source(self._server.server, request.options.as_of_epoch, staged)
         self._server.scans += 1
         try:
             for at in range(0, len(entries) or 1, PAGE_ENTRIES):
@@ -342,10 +350,7 @@ class FakeQuery(query_pb2_grpc.QueryServicer):
         self, keys: Sequence[bytes], chosen: Sequence[HostedState], options: pb.ReadOptions
     ) -> tuple[list[state_pb2.Source], list[int]]:
         """The sources of the copies that were chosen, and which of them each key has."""
-        latest = options.consistency == pb.CONSISTENCY_LATEST
-        told = [
-            (state, state.staged_epoch(group_of(key)) if latest else 0) for key, state in zip(keys, chosen, strict=True)
-        ]
+        told = [(state, staged_epoch_of(state, key, options)) for key, state in zip(keys, chosen, strict=True)]
         distinct = list(dict.fromkeys(told))
         sources = [state.source(self._server.server, options.as_of_epoch, staged) for state, staged in distinct]
         return sources, [distinct.index(of) for of in told]

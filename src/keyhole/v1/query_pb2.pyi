@@ -33,7 +33,7 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     CONSISTENCY_COMMITTED: _Consistency.ValueType  # 1
     CONSISTENCY_LATEST: _Consistency.ValueType  # 2
     """Also what is staged on the owner and not yet committed: Source.staged_epoch says of which epoch. Of Get, GetMany,
-    Lookup and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
+    Lookup, Scan and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
     """
     CONSISTENCY_SNAPSHOT: _Consistency.ValueType  # 3
     """All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone."""
@@ -45,7 +45,7 @@ CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 CONSISTENCY_COMMITTED: Consistency.ValueType  # 1
 CONSISTENCY_LATEST: Consistency.ValueType  # 2
 """Also what is staged on the owner and not yet committed: Source.staged_epoch says of which epoch. Of Get, GetMany,
-Lookup and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
+Lookup, Scan and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
 """
 CONSISTENCY_SNAPSHOT: Consistency.ValueType  # 3
 """All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone."""

@@ -14,6 +14,9 @@ _BY_EVENT_TIME = (
     "test_latest_reads.py::test_what_expires_by_event_time_does_so_by_the_watermark_of_the_epoch_that_is_staged"
 )
 _OPEN_EPOCH = "services/state_server/write/open_epoch.py"
+_OPEN_GROUP = "services/state_server/write/open_group.py"
+_OF_SCANS = "test_scans_of_the_latest.py::test_it_is_what_the_commit_makes_of_it"
+_WHILE_IT_IS_READ = "test_latest_scans.py::test_a_scan_has_what_was_staged_when_it_began_until_it_is_closed"
 
 LATEST = (
     Breakage(
@@ -43,9 +46,9 @@ LATEST = (
     Breakage(
         "the latest of a key is without what clears it",
         "kinds",
-        _OPEN_EPOCH,
-        "        if self._descriptor.map_key:\n",
-        "        if not self._descriptor.map_key:\n",
+        _OPEN_GROUP,
+        "        if self._of.descriptor.map_key:\n",
+        "        if not self._of.descriptor.map_key:\n",
         ("test_latest_reads.py::test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_before_it",),
     ),
     Breakage(
@@ -68,8 +71,8 @@ LATEST = (
         "the latest has what has expired by the watermark of the epoch that is staged",
         "ttl",
         "services/state_server/read/copies.py",
-        "show(stamp or standing.stamp)",
-        "show(standing.stamp)",
+        "show(stamp).rows(entries)",
+        "show(standing.stamp).rows(entries)",
         (_BY_EVENT_TIME,),
     ),
     Breakage(
@@ -83,10 +86,42 @@ LATEST = (
     Breakage(
         "a key that is none fails the latest of all keys that are asked for with it",
         "routing",
-        _OPEN_EPOCH,
+        _OPEN_GROUP,
         "contextlib.suppress(MalformedRequest)",
         "contextlib.nullcontext()",
         (_OTHERS_KEYS,),
+    ),
+    Breakage(
+        "a scan of the latest has entries that what is staged has cleared",
+        "kinds",
+        _OPEN_GROUP,
+        "                is_cleared = last in cleared\n",
+        "                is_cleared = False\n",
+        (_OF_SCANS,),
+    ),
+    Breakage(
+        "a scan of the latest has rows that have come before those that are staged",
+        "kinds",
+        _OPEN_GROUP,
+        "            elif entry.merged or entries:\n",
+        "            elif entry.merged:\n",
+        (_OF_SCANS,),
+    ),
+    Breakage(
+        "a scan of the latest keeps whatever is staged of a key group in memory",
+        "routing",
+        _OPEN_EPOCH,
+        " > most_bytes)",
+        " > 1 << 60)",
+        (_WHILE_IT_IS_READ,),
+    ),
+    Breakage(
+        "a scan of the latest that nobody reads on keeps the staged rows of its key group",
+        "routing",
+        "services/state_server/read/copies.py",
+        "            self.entries = iter(())\n",
+        "",
+        (_WHILE_IT_IS_READ,),
     ),
     Breakage(
         "a proxy lets HTTP's caches keep what is staged for as long as what is committed",

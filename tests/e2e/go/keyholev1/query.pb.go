@@ -27,7 +27,7 @@ const (
 	Consistency_CONSISTENCY_UNSPECIFIED Consistency = 0 // as COMMITTED
 	Consistency_CONSISTENCY_COMMITTED   Consistency = 1
 	// Also what is staged on the owner and not yet committed: Source.staged_epoch says of which epoch. Of Get, GetMany,
-	// Lookup and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
+	// Lookup, Scan and Explain. With neither as_of_epoch nor STALE_ALWAYS; min_epoch and max_staleness_ms are of what is committed.
 	Consistency_CONSISTENCY_LATEST Consistency = 2
 	// All keys of a GetMany as of one epoch, whichever servers have them. Of a client proxy alone.
 	Consistency_CONSISTENCY_SNAPSHOT Consistency = 3
