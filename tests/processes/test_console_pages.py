@@ -258,8 +258,11 @@ def test_servers_and_proxy_that_die_are_told_of_and_it_recovers_by_itself(stack:
     page.open(stack.url + SENSORS)
     page.shows("owned", ".legend")
     page.comes_true(lambda: len(page.all(".cell.s-owned")) >= 24)
-    page.run("location.hash = '#/'")
+    page.shows("0 changes since ", ".owners")
+    assert len(page.all(".spans span")) == 1
     stack.kill("server-1")
+    page.comes_true(lambda: len(page.all(".spans span")) >= 2)  # its key groups go to the other one
+    page.run("location.hash = '#/'")
     page.shows("server-1", ".troubles")
     page.shows("The client proxy can't reach it", ".troubles")
     page.run("location.hash = '#/events'")

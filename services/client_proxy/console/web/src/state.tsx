@@ -5,6 +5,7 @@ import { lately, nameOf, samplesOf } from "./history";
 import { serversOf } from "./key_groups";
 import { LatencyCard } from "./latency";
 import { LookUp } from "./lookup";
+import { OwnersTimeline } from "./owners";
 import { Ago, Fact, Freshness, Loaded, Size, Troubles } from "./parts";
 import { usePoll } from "./poll";
 import { epochsHref } from "./route";
@@ -86,6 +87,7 @@ function Detail({ detail }: { detail: StateDetail }) {
           hint
           label={`the key groups of ${descriptor.application}/${descriptor.state}`}
         />
+        <OwnersTimeline runs={runs} count={descriptor.key_groups} servers={servers} at={detail.at_ms} />
       </section>
       <div class="columns">
         <div>
