@@ -122,6 +122,6 @@ with Client("127.0.0.1:7400", credentials=Credentials(tls=False)) as client:
         except KeyholeError as error:
             print(error, file=sys.stderr)
             continue
-        found[state.state] = [dict(zip(each.value._fields, map(str, each.value))) for each in entries if each.value]
-print(json.dumps(found))
+        found[state.state] = [dict(each.value) for each in entries if each.value is not None]
+print(json.dumps(found, default=str))
 """
