@@ -8,6 +8,7 @@ back.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -77,11 +78,12 @@ def check(history: History, rules: Collection[str] = ()) -> Verdict:
 def _every_answer_has_the_row_of_its_epoch(context: Context) -> Iterator[str]:
     """No answer out of thin air, no part of an epoch, nothing lost, nothing twice.
 
-    A scan has exactly the entries that the key had after its epoch, as far as they were asked for, in their order.
+    A scan has exactly the entries that the key had after its epoch, as far as they were asked for, in their order. An
+    answer that names a staged epoch has what that epoch makes of them, however often it is staged.
     """
     for read in context.reads:
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
-            right = context.right(read.state, key, claim.epoch, read.began, read.ended)
+            right = context.right(read.state, key, claim.shown, read.began, read.ended)
             if row not in right:
                 where = _where_from(context, read.state, key, row)
                 yield f"{_told(read, key, row)} by {claim}, where that epoch has {_either(right)}; {where}"
@@ -94,6 +96,21 @@ def _no_answer_is_told_before_its_epoch_was_being_committed(context: Context) ->
             if claim.epoch and (began is None or read.ended < began):
                 when = "never" if began is None else f"{began - read.ended:.3f} s later"
                 yield f"{_told(read, key, row)} by {claim}; its commit began {when}"
+
+
+def _what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on(context: Context) -> Iterator[str]:
+    """And no epoch is laid over itself, or over a later one."""
+    for read in context.reads:
+        began = context.epochs[read.state].began_stage
+        for claim in set(read.claims):
+            if not claim.staged_epoch:
+                continue
+            if not read.asked.latest:
+                yield f"reader {read.reader} asked for what is committed, and got {claim} of {read.state}"
+            if claim.staged_epoch <= claim.epoch:
+                yield f"reader {read.reader} got {claim} of {read.state}, whose staged epoch is committed"
+            if read.ended < began.get(claim.staged_epoch, math.inf):
+                yield f"reader {read.reader} at {read.ended:.3f} got {claim} of {read.state} before that was staged"
 
 
 def _min_epoch_is_kept(context: Context) -> Iterator[str]:
@@ -182,7 +199,7 @@ def _taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
             if claim.role != OWNER:
                 continue
             for standing, epoch in told.get((read.state, key_of(key)), {}).items():
-                if standing > (claim.generation, claim.version) or epoch <= claim.epoch:
+                if standing > (claim.generation, claim.version) or epoch <= claim.shown:
                     continue
                 later = context.right(read.state, key, epoch, read.began, read.ended)
                 if not rows_too or row not in later:
@@ -313,6 +330,7 @@ def _where_from(context: Context, state: str, key: Question, row: Told) -> str:
 RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _every_answer_has_the_row_of_its_epoch,
     _no_answer_is_told_before_its_epoch_was_being_committed,
+    _what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on,
     _min_epoch_is_kept,
     _an_epoch_that_is_asked_for_is_that_epoch,
     _never_stale_means_the_confirmed_owner,

@@ -15,9 +15,10 @@ from tests.fault.workload import BY_CLOCK, Workload
 
 @dataclass(frozen=True)
 class Epochs:
-    """Of one state: when the commit of each epoch began, and the completions in their order."""
+    """Of one state: when the commit of each epoch began, when its staging did, and the completions in their order."""
 
     began_commit: dict[int, float]
+    began_stage: dict[int, float]
     complete: list[EpochStep]
 
     def complete_at(self, at: float) -> int:
@@ -58,9 +59,11 @@ class Context:
 
 
 def _epochs(state: str, steps: list[EpochStep]) -> Epochs:
-    epochs = Epochs({}, [])
+    epochs = Epochs({}, {}, [])
     for step in steps:
-        if state in step.states and step.step == Step.DRIVER_BEFORE_COMMIT:
+        if state in step.states and step.step == Step.DRIVER_BEFORE_STAGE:
+            epochs.began_stage.setdefault(step.epoch, step.at)
+        elif state in step.states and step.step == Step.DRIVER_BEFORE_COMMIT:
             epochs.began_commit.setdefault(step.epoch, step.at)
         elif state in step.states and step.step == Step.DRIVER_COMPLETE:
             epochs.complete.append(step)

@@ -28,6 +28,12 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     unconfirmed: bool
     as_of_ms: int
     lag_epochs: int
+    staged_epoch: int = 0
+
+    @property
+    def shown(self) -> int:
+        """The epoch whose rows the answer has: one that is staged, where it says so."""
+        return self.staged_epoch or self.epoch
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         snapshot: Several keys are asked for as of one epoch, whichever that is.
+        latest: Also what is staged and not committed.
     """
 
     min_epoch: int
@@ -42,6 +49,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     max_staleness_ms: int = 0
     as_of_epoch: int = 0
     snapshot: bool = False
+    latest: bool = False
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):

@@ -15,7 +15,7 @@ from keyhole.encoding.envelope import STAMP_BYTES, Aggregate, Base, Moment
 from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, TtlClock
-from keyhole.stores.base import Advance, Batch
+from keyhole.stores.base import Advance, Batch, Snapshot
 from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
@@ -27,6 +27,7 @@ from services.state_server.write import commit, epoch_writer, merge_entries, mer
 from services.state_server.write.commit import EpochToCommit, StateToCommit
 from services.state_server.write.merge_rows import Upsert
 from services.state_server.write.merging import CommitContext, EntryChange, Stored, StoredValues
+from services.state_server.write.open_group import OpenGroup
 from services.state_server.write.staged import StagedAttempt
 from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, SUMS, TRAILS, VALUES
 
@@ -264,6 +265,19 @@ def end_early() -> None:
     Watching._message = early  # type: ignore[method-assign]
 
 
+def lay_nothing_over() -> None:
+    """Look-ups of the latest of spans say that they have what is staged, and have what is committed."""
+    over = OpenGroup.over
+
+    def nothing(
+        self: OpenGroup, keys: Sequence[bytes], stored: list[bytes | None], snapshot: Snapshot
+    ) -> list[bytes | None]:
+        laid = over(self, keys, stored, snapshot)
+        return stored if self._of.descriptor.state == SPANS else laid
+
+    OpenGroup.over = nothing  # type: ignore[method-assign]
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "dropped marker": drop_markers,
     "double apply": apply_twice,
@@ -281,6 +295,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "watch skips": skip_at_resume,
     "watch repeats": repeat_at_resume,
     "mirror of a part": end_early,
+    "latest without its rows": lay_nothing_over,
 }
 
 

@@ -98,6 +98,7 @@ def _options(asked: Asked) -> query_pb2.ReadOptions:
         stale=_STALE[asked.stale],
         max_staleness_ms=asked.max_staleness_ms,
         as_of_epoch=asked.as_of_epoch,
+        consistency=query_pb2.CONSISTENCY_LATEST if asked.latest else query_pb2.CONSISTENCY_UNSPECIFIED,
     )
 
 
@@ -111,6 +112,7 @@ def claim(source: state_pb2.Source) -> Claim:
         source.unconfirmed,
         source.as_of_ms,
         source.lag_epochs,
+        source.staged_epoch,
     )
 
 

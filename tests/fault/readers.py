@@ -22,6 +22,10 @@ from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.recount import Question, ScanOf, Told
 from tests.fault.watching_readers import WatchingReader, watched_states
+from tests.fault.workload import BY_CLOCK
+
+LATEST = "latest"
+"""The reader of what is staged, too."""
 
 _TIMEOUT_SECONDS = 2.0
 
@@ -36,6 +40,8 @@ class Temper:
         monotonic: It passes the highest epoch that it has seen.
         earlier: It asks for the one before that, by its number.
         snapshot: It wants all that it asks for as of one epoch.
+        latest: It also wants what is staged and not committed. Not of states whose entries expire by the clock: nobody
+            knows as of when their rows were merged.
     """
 
     name: str
@@ -44,11 +50,18 @@ class Temper:
     max_staleness_ms: int = 0
     earlier: bool = False
     snapshot: bool = False
+    latest: bool = False
 
     def asked(self, seen: int) -> Asked:
         """What goes with the next request, when this is the highest epoch that it has seen."""
         as_of = max(0, seen - 1) if self.earlier else 0
-        return Asked(seen if self.monotonic else 0, self.stale, self.max_staleness_ms, as_of, self.snapshot)
+        return Asked(
+            seen if self.monotonic else 0, self.stale, self.max_staleness_ms, as_of, self.snapshot, self.latest
+        )
+
+    def of(self, states: Sequence[str]) -> Sequence[str]:
+        """Which of these states it asks for."""
+        return [state for state in states if not (self.latest and state in BY_CLOCK)]
 
 
 TEMPERS = (
@@ -62,6 +75,8 @@ TEMPERS = (
     Temper("always-bounded", "always", max_staleness_ms=1500),
     Temper("earlier", earlier=True),
     Temper("snapshot", snapshot=True),
+    Temper(LATEST, latest=True),
+    Temper("latest-monotonic", monotonic=True, latest=True),
 )
 
 
@@ -118,9 +133,10 @@ class Readers:
 
     async def _read(self, stub: Any, temper: Temper) -> None:
         draw = random.Random(f"{self._seed} {temper.name}")
-        seen = dict.fromkeys(self._states, 0)
-        while not self._closed.is_set():
-            state = draw.choice(self._states)
+        states = temper.of(self._states)
+        seen = dict.fromkeys(states, 0)
+        while states and not self._closed.is_set():
+            state = draw.choice(states)
             event = await self._ask(stub, temper.name, state, drawn(draw, state), temper.asked(seen[state]))
             if isinstance(event, Read):
                 # All states are fed by one query, or else by queries that are each at an epoch of their own.

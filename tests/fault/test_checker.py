@@ -100,7 +100,11 @@ def history() -> History:
     steps = [
         EpochStep(at(epoch) - offset, int(1000 * (at(epoch) - offset)), step, epoch, 77, tuple(DRAWN))
         for epoch in range(1, EPOCHS + 1)
-        for offset, step in ((0.5, Step.DRIVER_BEFORE_COMMIT), (0.0, Step.DRIVER_COMPLETE))
+        for offset, step in (
+            (0.7, Step.DRIVER_BEFORE_STAGE),
+            (0.5, Step.DRIVER_BEFORE_COMMIT),
+            (0.0, Step.DRIVER_COMPLETE),
+        )
     ]
     reads = [
         read(epoch, of=of, state=state) for epoch in range(EPOCHS + 1) for of in (OWNED, FOLLOWED) for state in DRAWN
@@ -188,6 +192,21 @@ def watched_whole() -> list[Watched]:
     ]
 
 
+def staged(epoch: int, began: float, *, over: int, asked: Asked | None = None) -> Read:
+    """What that epoch's rows make of the one before, while they are staged; it says that they stand `over` an epoch."""
+    right = read(epoch, began, asked=asked or Asked(0, latest=True))
+    return msgspec.structs.replace(right, claims=(claimed(epoch=over, staged_epoch=epoch),))
+
+
+def test_what_is_staged_is_right_as_of_its_own_epoch_and_may_be_taken_back() -> None:
+    of = history()
+    of.events += [staged(20, at(20) - 0.6, over=19), read(19, at(20) - 0.55)]
+    # And while another server has published it already.
+    of.events.append(staged(20, at(20) + 0.2, over=19))
+    verdict = check(of)
+    assert verdict.right, verdict.violations
+
+
 def claimed(**changes: object) -> Claim:
     return msgspec.structs.replace(OWNED, **changes)
 
@@ -216,6 +235,22 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
             scan(TORN, lambda told: told[:1], msgspec.structs.replace(SPAN, limit=1)),
             msgspec.structs.replace(scan(TORN - 1, tuple), began=at(TORN) + 0.5, ended=at(TORN) + 0.6),
         ],
+    ),
+    "a staged epoch without its rows": (
+        "every_answer_has_the_row_of_its_epoch",
+        lambda: [with_row(staged(20, at(20) - 0.6, over=19), 19)],
+    ),
+    "what is staged, for a reader who has not asked for it": (
+        "what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on",
+        lambda: [staged(20, at(20) - 0.6, over=19, asked=Asked(0))],
+    ),
+    "what is staged before it is": (
+        "what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on",
+        lambda: [staged(20, at(20) - 0.9, over=19)],
+    ),
+    "what is staged over itself": (
+        "what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on",
+        lambda: [staged(20, at(20) + 0.2, over=20)],
     ),
     "an epoch told before its commit": (
         "no_answer_is_told_before_its_epoch_was_being_committed",

@@ -17,6 +17,8 @@ from tests.fault.episode import run_episode
 from tests.fault.history import Held, History, Read, Watched
 from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.planted import PLANTS
+from tests.fault.readers import LATEST
+from tests.fault.recount import ScanOf
 from tests.fault.schedule import Fault, Kind
 from tests.fault.workload import (
     ALERTS,
@@ -76,6 +78,8 @@ OF_KINDS = {
 OF_WATCHES = {"watch skips": (MISSES, VALUES), "watch repeats": (ONCE, SUMS)}
 # In mirrors of a state.
 OF_MIRRORS = {"mirror of a part": (ROWS, SPANS)}
+# In look-ups of the latest of a state.
+OF_THE_LATEST = {"latest without its rows": (ROWS, SPANS)}
 ALL = (*DRAWN, *BY_CLOCK)
 
 # Each of them writes every key of STREAKS, as did an earlier one. At any other pace, what expires by the clock is
@@ -102,7 +106,7 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
-    plants = ",".join((*OF_KINDS, "epoch passed over", *OF_WATCHES, *OF_MIRRORS))
+    plants = ",".join((*OF_KINDS, "epoch passed over", *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST))
     history = run_episode(plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
     assert {state for state in ALL if wrong_rows(history, state)} == set().union(*OF_KINDS.values()), check(history)
     assert check(history, {EPOCHS}).violated[EPOCHS]
@@ -110,6 +114,8 @@ def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) 
         assert of_state(history, state, {rule}).violated[rule], rule
     for rule, state in OF_MIRRORS.values():
         assert of_state(by_mirrors(history), state, {rule}).violated[rule], rule
+    for rule, state in OF_THE_LATEST.values():
+        assert of_state(looked_up_at_latest(history), state, {rule}).violated[rule], rule
 
 
 @pytest.mark.timeout(1500)
@@ -156,6 +162,16 @@ def by_mirrors(history: History, *, others: bool = False) -> History:
     return msgspec.structs.replace(history, events=kept)
 
 
+def looked_up_at_latest(history: History) -> History:
+    """With look-ups of what is staged alone; other bugs are seen in scans."""
+    kept = [
+        event
+        for event in history.events
+        if not isinstance(event, Read) or (event.reader == LATEST and not isinstance(event.keys[0], ScanOf))
+    ]
+    return msgspec.structs.replace(history, events=kept)
+
+
 def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
     """What these rules find in one state."""
     kept = [event for event in history.events if not isinstance(event, (Read, Watched, Held)) or event.state == state]
@@ -166,7 +182,7 @@ def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
 def test_every_plant_is_tried_here_or_by_its_name() -> None:
     """`python -m tests.fault --plant "dropped marker"`: of all states, and seen by the same rule as those of each."""
     apart = {"dropped marker", "epoch passed over", "forgotten subtask"}
-    assert set(PLANTS) == {*apart, *OF_KINDS, *OF_WATCHES, *OF_MIRRORS}
+    assert set(PLANTS) == {*apart, *OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:
