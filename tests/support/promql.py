@@ -23,7 +23,7 @@ _OF_SPARK_RUNS = (
     "keyhole_state_server_failed_reads_",
 )
 # Of a state that is fed by updates, which no run under Prometheus has yet.
-_OF_UPDATES = ("_updates", "_uncommitted_", "_stopped_key_groups", "_waiting_key_groups")
+_OF_UPDATES = ("_updates", "_update_seconds", "_uncommitted_", "_stopped_key_groups", "_waiting_key_groups")
 _RATE_WINDOW = "10s"
 
 _SERIES = re.compile(r"\b(keyhole_\w+)(?:\{([^}]*)\})?")
