@@ -86,7 +86,7 @@ def test_the_operators_image_says_how_all_is(platform: Platform) -> None:
 
     assert APPLICATION in told("status")
     verdict = told("verify", f"{APPLICATION}/sensors", "--bootstrap-servers", platform.kafka)
-    report.note("keyhole verify in the cluster", said=verdict.strip().splitlines()[-1])
+    report.note("keyhole verify in the cluster", last_line=verdict.strip().splitlines()[-1])
 
 
 def test_the_exporter_tells_of_the_whole_cluster(platform: Platform) -> None:
