@@ -66,7 +66,7 @@ def installed(
         prepare=prepare,
         reader_secret=reader_secret,
     )
-    try:
+    with removed(made):
         began = time.time()
         made.install()
         try:
@@ -77,6 +77,13 @@ def installed(
         first = next(line["at"] for line in made.lines() if line.get("found"))
         report.note("helm install to the first answer", release=name, seconds=round(first - began, 1))
         yield made
+
+
+@contextlib.contextmanager
+def removed(made: Platform) -> Iterator[None]:
+    """It goes in the end, with all that is in its namespace; not where it is to be looked at."""
+    try:
+        yield
     finally:
         if not os.environ.get("KEYHOLE_E2E_KEEP"):
             made.remove()

@@ -20,13 +20,7 @@ def kill(pod: dict[str, Any], container: str) -> None:
     Args:
         pod: As the API has it.
     """
-    status = pod["status"]
-    (of,) = [
-        each
-        for each in [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
-        if each["name"] == container
-    ]
-    identity = of["containerID"].rpartition("/")[2]
+    identity = _status(pod, container)["containerID"].rpartition("/")[2]
     found = [process for process in _running() if identity in _text(process / "cgroup")]
     need("node", "" if found else "the pods' processes are not of this machine")
     # The first process of a container is the oldest.
@@ -34,12 +28,15 @@ def kill(pod: dict[str, Any], container: str) -> None:
 
 
 def restarts(pod: dict[str, Any], container: str) -> int:
-    """How often a sidecar of the pod has been started again."""
-    return sum(
-        int(each["restartCount"])
-        for each in pod["status"].get("initContainerStatuses", ())
-        if each["name"] == container
-    )
+    """How often a container of the pod, sidecars too, has been started again."""
+    return int(_status(pod, container)["restartCount"])
+
+
+def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    status = pod["status"]
+    every = (*status.get("initContainerStatuses", ()), *status["containerStatuses"])
+    (found,) = (each for each in every if each["name"] == container)
+    return dict(found)
 
 
 @contextlib.contextmanager

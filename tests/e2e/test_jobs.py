@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from tests.e2e import report
+from tests.e2e.conftest import removed
 from tests.e2e.kube import Namespace, await_, load, run
-from tests.e2e.release import CHART, PATIENCE, RELEASE, Platform, storage_class
+from tests.e2e.release import CHART, PATIENCE, RELEASE, VALUES, Platform, storage_class
 from tests.support import images
 from tests.support.chart import SMALL
 
@@ -35,12 +36,9 @@ def first(tag: str) -> Iterator[Platform]:
     made = Platform(space, tag, storage_class(), observed=False)
     values = {"kafka": _KAFKA, "clientProxy": {"replicas": 1}, "metricsExporter": {"enabled": False}}
     made.values = (SMALL, written(made, RELEASE, values | {"jobs": [JOBS[name] | _SMALL for name in FIRST]}))
-    try:
+    with removed(made):
         made.install()
         yield made
-    finally:
-        if not os.environ.get("KEYHOLE_E2E_KEEP"):
-            made.remove()
 
 
 @pytest.mark.parametrize("name", FIRST)
@@ -104,11 +102,7 @@ _KAFKA = {"enabled": True, "persistence": {"size": "1Gi"}}
 _SMALL = {
     "checkpoint": {"claim": {"existingClaim": "checkpoint"}},
     "executors": {"instances": 1, "cpuRequest": "50m", "memoryLimit": "1536Mi"},
-    # Lists that are told as a watch need an etcd of 3.4.31 or later, which a cluster for tests may not have.
-    "sparkConf": {
-        "spark.kubernetes.executor.enableApiWatcher": "false",
-        "spark.kubernetes.executor.apiPollingInterval": "2s",
-    },
+    "sparkConf": yaml.safe_load(VALUES.read_text())["jobs"][0]["sparkConf"],
 }
 _ROWS = """
 import json, sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from keyhole.clock import Clock
@@ -116,26 +116,28 @@ class SharedStatus:
 def _totals(figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within: str) -> dict[tuple[str, str], int]:
     """The sum of a counter over all servers, by application and what else labels it."""
     totals: dict[tuple[str, str], int] = {}
-    for family in (family for told in figures for family in told.families if family.name == metric):
-        labels = list(family.labels)
-        application, other = labels.index("application"), labels.index(within)
-        for sample in family.samples:
-            name = sample.labels[application], sample.labels[other]
-            totals[name] = totals.get(name, 0) + int(sample.value)
+    for name, _, sample in _samples(figures, metric, within):
+        totals[name] = totals.get(name, 0) + int(sample.value)
     return totals
 
 
 def _latencies(figures: Iterable[stats_pb2.ReadStatsResponse]) -> dict[StateName, Latency]:
     totals: dict[StateName, Latency] = {}
-    for family in (
-        family for told in figures for family in told.families if family.name == f"{_SERVER}_update_seconds"
-    ):
-        labels, bounds = list(family.labels), tuple(family.bounds)
-        application, state = labels.index("application"), labels.index("state")
-        for sample in family.samples:
-            name = sample.labels[application], sample.labels[state]
-            before = totals.get(name) or Latency(bounds, (0,) * len(sample.counts), 0.0)
-            if before.bounds == bounds:  # servers of several builds may have others
-                counts = tuple(map(operator.add, before.counts, sample.counts))
-                totals[name] = Latency(bounds, counts, before.seconds + sample.value)
+    for name, family, sample in _samples(figures, f"{_SERVER}_update_seconds", "state"):
+        bounds = tuple(family.bounds)
+        before = totals.get(name) or Latency(bounds, (0,) * len(sample.counts), 0.0)
+        if before.bounds == bounds:  # servers of several builds may have others
+            counts = tuple(map(operator.add, before.counts, sample.counts))
+            totals[name] = Latency(bounds, counts, before.seconds + sample.value)
     return totals
+
+
+def _samples(
+    figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within: str
+) -> Iterator[tuple[tuple[str, str], stats_pb2.MetricFamily, stats_pb2.MetricSample]]:
+    """All of a metric, by application and what else labels it, each with its family."""
+    for family in (family for told in figures for family in told.families if family.name == metric):
+        labels = list(family.labels)
+        application, other = labels.index("application"), labels.index(within)
+        for sample in family.samples:
+            yield (sample.labels[application], sample.labels[other]), family, sample

@@ -201,11 +201,7 @@ class OpenGroup:
                     yield key, self._is_in(key, within)
 
     def _is_in(self, key: bytes, within: EntryRange) -> bool:
-        if not within.is_of_map_keys:
-            return True
-        first, last = within.map_keys
-        map_key = key[self._of.codec.prefix_length(key) :]
-        return first <= map_key and (not last or map_key < last)
+        return not within.is_of_map_keys or within.has_map_key(key[self._of.codec.prefix_length(key) :])
 
 
 def _both(

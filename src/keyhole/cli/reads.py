@@ -133,13 +133,20 @@ def get(
     consistency: Literal["latest", "committed"] = "latest" if latest else "committed"
     typed = typed_keys(descriptor, path, keys)
     answers = client.get_many(application, state, typed, consistency=consistency, **bounds.options)
-    rows = []
-    for key, answer in zip(keys, answers, strict=True):
-        staged = {"staged_epoch": answer.source.staged_epoch or None} if latest else {}
-        rows.append(_answer_row(key, answer) | staged)
+    rows = [
+        _answer_row(key, answer) | staged_epoch([answer.source], latest=latest)
+        for key, answer in zip(keys, answers, strict=True)
+    ]
     output.rows(rows, path)
     if any(answer.epoch == 0 for answer in answers):
         output.before_the_first_epoch(path)
+
+
+def staged_epoch(sources: Iterable[Source], *, latest: bool) -> dict[str, int | None]:
+    """What is told of these sources where the latest was asked for: the last epoch of which anything is staged."""
+    if not latest:
+        return {}
+    return {"staged_epoch": max((source.staged_epoch for source in sources), default=0) or None}
 
 
 def typed_keys(descriptor: StateDescriptor, path: str, keys: Sequence[str]) -> list[Any]:

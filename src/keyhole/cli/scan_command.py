@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from keyhole import Client, KeyedEntry, StateDescriptor
-from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since
+from keyhole.cli.reads import Bounds, OutputFormat, role_of, seconds_since, staged_epoch
 from keyhole.cli.wrong_usage import WrongUsage
 from keyhole.client.options import RangeOptions, SelectOptions
 from keyhole.encoding.aggregate_text import parsed_aggregates
@@ -65,10 +65,8 @@ class WantedEntries:
         }
 
     def staged_epoch(self, sources: Iterable[Source]) -> dict[str, int | None]:
-        """What is told of these sources, where the latest was asked for: the last epoch of which anything is staged."""
-        if not self.latest:
-            return {}
-        return {"staged_epoch": max((source.staged_epoch for source in sources), default=0) or None}
+        """What is told of these sources: see keyhole.cli.reads.staged_epoch."""
+        return staged_epoch(sources, latest=self.latest)
 
 
 EVERYTHING = WantedEntries()

@@ -34,6 +34,11 @@ class EntryRange(NamedTuple):
         """Whether some map keys under each key are meant."""
         return any(self.map_keys)
 
+    def has_map_key(self, map_key: bytes) -> bool:
+        """Whether an encoded map key is among those that are meant."""
+        first, last = self.map_keys
+        return first <= map_key and (not last or map_key < last)
+
 
 class StateCodec:
     """Encodes the keys of one state, and decodes its keys and rows. Thread-safe.

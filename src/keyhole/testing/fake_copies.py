@@ -266,7 +266,7 @@ def aggregates_of(
 def _kept(
     state: HostedState, within: EntryRange, request: pb.ScanRequest, select: SelectedEntries
 ) -> Sequence[StoredEntry]:
-    prefix, start, stop, (first, last) = within
+    prefix, start, stop, _ = within
     group = prefix[:GROUP_BYTES]
     rows = state.rows_as_of(request.options.as_of_epoch)
     if staged_epoch_of(state, group, request.options):
@@ -277,8 +277,7 @@ def _kept(
         if key[:GROUP_BYTES] == group and start <= key and (stop is None or key < stop)
     )
     if within.is_of_map_keys:
-        split = [(state.codec.prefix_length(key), key, row) for key, row in found]
-        found = [(key, row) for at, key, row in split if first <= key[at:] and (not last or key[at:] < last)]
+        found = [(key, row) for key, row in found if within.has_map_key(key[state.codec.prefix_length(key) :])]
     if is_descending(request):
         found.reverse()
     return select.kept(found)[: request.limit or None]
