@@ -31,17 +31,24 @@ def archive_path(environ: Mapping[str, str], name: str, java: Path, jars: Iterab
     return cache_dir(environ, "classes") / f"{name}-{digest.hexdigest()}.jsa"
 
 
+def in_use(archive: Path) -> bool:
+    """Whether there is one; if so it counts as used now: those that nobody uses are removed."""
+    try:
+        os.utime(archive)
+    except OSError:
+        return False
+    return True
+
+
 def reading(archive: Path) -> list[str]:
     """The JVM's options by which it takes its classes from the archive; none where there is none.
 
     An empty file says that this Java makes none.
     """
     try:
-        if not archive.stat().st_size:
+        if not in_use(archive) or not archive.stat().st_size:
             return []
-        # Those that nobody uses are removed.
-        os.utime(archive)
-    except OSError:
+    except OSError:  # removed meanwhile
         return []
     return [f"-XX:SharedArchiveFile={archive}", *_QUIET]
 

@@ -66,7 +66,7 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
             of = a.made_topic(descriptor())
             await a.own(of)
             await a.commit(rows(10))
-            proxy = await stack.enter_async_context(proxy_of(a.address, b.address))
+            proxy = await stack.enter_async_context(proxy_of(a.address, b.address, timeout_seconds=5.0))
             reader = WatchReader(of)
             task = asyncio.create_task(
                 reader.until(proxy.address, lambda of: of.rows == values(10, 50.0) | {"end": 1.0})

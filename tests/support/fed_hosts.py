@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from keyhole.changelog.settings import updates_topic_name
@@ -12,6 +13,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.updates import send
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
+from tests.support.waiting import PATIENCE_SECONDS
 
 STATE = "counts"
 TOPIC = updates_topic_name("app", STATE)
@@ -39,10 +41,15 @@ class Fed(Hosted):
         self.sent = max(self.sent, at + 1)
         return self.send(group_of(key(name)), UpdateRecord("s", 0, at, 0, PUT, 1, [name], None, [amount])) + 1
 
-    async def steps(self, count: int = 3) -> None:
-        """What was sent is applied and shown; nothing is committed, as no time passes."""
+    async def steps(self, count: int = 3, *, until_read: bool = True) -> None:
+        """What was sent is applied and shown; nothing is committed, as no time passes. What a step begins to read has
+        been read before the next, however slow the machine is; but for `until_read`.
+        """
         for _ in range(count):
             await self.host.feeding.step(0)
+            reading = self.host.feeding._beginnings._reading
+            if until_read and reading is not None:
+                await asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
 
     def sums(self, names: Iterable[str]) -> list[float | None]:
         found = self.read(*map(key, names))

@@ -31,7 +31,7 @@ async def fake_servers(*names: str) -> AsyncIterator[list[FakeServer]]:
 @asynccontextmanager
 async def proxy_of(
     *addresses: str,
-    timeout_seconds: float = 5.0,
+    timeout_seconds: float = LONG_SECONDS,
     hop_seconds: float = LONG_SECONDS,
     discovery: Discovery | None = None,
     http: str = "",
@@ -43,6 +43,7 @@ async def proxy_of(
     """A started proxy, which may not have reached its servers yet.
 
     Args:
+        timeout_seconds: Of reads that bring none.
         hop_seconds: Default: no server is silent, however slow the machine is.
         discovery: Default: of the addresses.
         security: Settings of ClientProxyConfig.

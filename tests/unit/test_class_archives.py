@@ -14,8 +14,9 @@ from keyhole.class_archive import archive_path, reading
 from keyhole.demo import preparing
 from keyhole.demo.preparing import prepare_classes
 from keyhole.errors import MachineError
-from keyhole.local.class_archives import make_archives, run_whole
+from keyhole.local.class_archives import make_archives, missing, run_whole
 from keyhole.local.java import Java
+from keyhole.local.kafka import archive_of_kafka
 
 
 def made(path: Path) -> None:
@@ -75,6 +76,22 @@ def test_of_each_kind_those_that_were_used_last_are_kept(tmp_path: Path) -> None
     assert make_archives({tmp_path / "spark-new.jsa": made, tmp_path / "kafka-new.jsa": made}) == []
     kept = ["kafka-new.jsa", *(f"spark-{age}.jsa" for age in range(7)), "spark-new.jsa"]
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
+
+
+def test_one_that_is_there_is_kept_for_whoever_has_asked_while_others_make_new_ones(tmp_path: Path) -> None:
+    java, jar = tmp_path / "java", tmp_path / "kafka.jar"
+    for file in (java, jar):
+        file.write_bytes(b"1")
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ours = archive_of_kafka(environ, java, [jar])
+    ours.parent.mkdir(parents=True, exist_ok=True)
+    made(ours)
+    os.utime(ours, (1, 1))
+    for age in range(7):
+        made(ours.parent / f"kafka-{age}.jsa")
+    assert missing(Java(java, 17), [jar], environ, spark=False) == {}
+    assert make_archives({ours.parent / "kafka-new.jsa": made}) == []
+    assert ours.exists()
 
 
 def test_training_that_takes_too_long_is_killed_with_the_jvm_that_it_started(tmp_path: Path) -> None:

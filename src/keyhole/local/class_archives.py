@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keyhole.changelog.kafka.admin import KafkaAdmin
 from keyhole.changelog.kafka.record_topics import make_topics
-from keyhole.class_archive import writing
+from keyhole.class_archive import in_use, writing
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka, archive_of_kafka
@@ -31,14 +31,17 @@ Make = Callable[[Path], None]
 def missing(
     java: Java, kafka_jars: Sequence[Path], environ: Mapping[str, str], *, spark: bool = True
 ) -> dict[Path, Make]:
-    """The archives that are still to be made, and how. `spark`: also Spark's, beside Kafka's."""
+    """The archives that are still to be made, and how. `spark`: also Spark's, beside Kafka's.
+
+    Those that are there count as used: whoever asks will begin with them, and others that make new ones remove none.
+    """
     makes: dict[Path, Make] = {
         archive_of_kafka(environ, java.executable, kafka_jars): lambda path: _run_kafka(java, kafka_jars, path),
     }
     of_spark = archive_of_spark({**environ, "JAVA_HOME": str(java.home)}) if spark else None
     if of_spark is not None:
         makes[of_spark] = lambda path: _run_spark(java, environ, path)
-    return {path: make for path, make in makes.items() if not path.exists()}
+    return {path: make for path, make in makes.items() if not in_use(path)}
 
 
 def make_archives(makes: Mapping[Path, Make]) -> list[str]:
