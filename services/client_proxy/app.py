@@ -145,6 +145,7 @@ class ClientProxy:
         # Not at the top: the HTTP server takes a third of the time in which a proxy without it starts.
         from keyhole.rpc.http.port import HttpPort
         from services.client_proxy.console.console_routes import ConsoleRoutes
+        from services.client_proxy.console.sql_queries import SqlQueries
         from services.client_proxy.http.app import HttpReads
         from services.client_proxy.http.cors import checked_origins
         from services.client_proxy.http.host_names import checked_hosts
@@ -154,7 +155,9 @@ class ClientProxy:
         self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard, origins=origins, hosts=hosts)
         if self._config.console == "on":
             counts, caller_of = self._servicer.counts, self._reads.caller_of
-            self._console = ConsoleRoutes(self._directory, counts, caller_of, lambda: self._rpc.port)
+            open_to_all = guard is None or (guard.material is None and not guard.asks_who)
+            sql = SqlQueries(lambda: self._rpc.address, open_to_all=open_to_all)
+            self._console = ConsoleRoutes(self._directory, counts, caller_of, lambda: self._rpc.port, sql)
             self._console.add_to(self._reads.app)
         self._http = HttpPort("the HTTP reads", address, self._reads.app, guard=guard)
 

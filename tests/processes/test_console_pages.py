@@ -18,6 +18,7 @@ PAGES = {
     "#/": "sensors",
     "#/key-groups": "by status",
     f"#/epochs/{APPLICATION}/sensors": "Batch time, median",
+    "#/sql": "One SELECT",
     "#/servers": "server-1",
     "#/events": "server-0 answers",
     SENSORS: "celsius",
@@ -110,6 +111,36 @@ def test_what_is_there_is_told_and_what_it_holds_is_text(stack: ConsoleStack, pa
     refused = page.complaints()
     assert len(refused) == 1
     assert "400" in refused[0]
+
+
+def test_a_query_is_written_run_and_refused(stack: ConsoleStack, page: Browser) -> None:
+    def write(query: str) -> None:
+        page.tab_to("textarea")
+        page.press_with_control("a")
+        page.press(query)
+
+    page.open(stack.url + "#/sql")
+    page.shows("One SELECT", "main")
+    write("select count(*) n, max(big) b, max(name) t from ")
+    page.all(".names button")[[of.text for of in page.all(".names button")].index(f"{APPLICATION}/sensors")].click()
+    page.press_with_control(Keys.ENTER)
+    page.shows("1 row", ".result")
+    n, big, text = page.run("return [...document.querySelectorAll('.result td')].map(of => of.textContent)")
+    assert (n, text) == ("40", HOSTILE)
+    assert BIG - 10_000 < int(big) <= BIG  # no digit is lost
+    page.shows(f"{APPLICATION}/sensors, epoch ", ".source")
+    page.shows("the servers sent 40 entries, of", ".source")
+    write("select * from range(1000)")
+    page.press_with_control(Keys.ENTER)
+    page.shows("The first 500 of 1,000 rows", ".result")
+    assert page.complaints() == []
+    write("selec")
+    page.press_with_control(Keys.ENTER)
+    page.shows("syntax error", ".result")
+    assert len(page.complaints()) == 1
+    page.open(stack.url + "#/")
+    page.open(stack.url + "#/sql")
+    page.comes_true(lambda: page.run("return document.querySelector('textarea').value") == "selec")
 
 
 def test_all_of_it_is_used_with_the_keyboard_alone(stack: ConsoleStack, page: Browser) -> None:

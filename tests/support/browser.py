@@ -104,6 +104,10 @@ class Browser:
         """Keys, one after the other, wherever the focus is."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
+    def press_with_control(self, key: str) -> None:
+        """The same of one key while Ctrl is held."""
+        ActionChains(self.driver).key_down(Keys.CONTROL).send_keys(key).key_up(Keys.CONTROL).perform()
+
     def tab_to(self, wanted: str, most: int = 60) -> None:
         """Presses Tab until the focus is on an element that the selector names."""
         for _ in range(most):

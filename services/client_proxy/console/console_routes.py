@@ -5,17 +5,19 @@ GET /console/api/overview                            all states, what is wrong, 
 GET /console/api/states/{application}/{state}        one state: its descriptor, key groups and copies
 GET /console/api/key-groups                          the key groups of all states
 GET /console/api/epochs/{application}/{query}        what the last epochs of a query took
+POST /console/api/sql                                the first rows of one SELECT over states
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
-from keyhole.errors import UnknownState
+from keyhole.errors import MalformedRequest, UnknownState
 from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.security.authentication import Caller
@@ -24,6 +26,7 @@ from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.console.built_pages import HEADERS, BuiltPages
 from services.client_proxy.console.query_epochs import QueryEpochs, epoch_json
 from services.client_proxy.console.shared_status import FRESH_SECONDS, ServerReports, SharedStatus
+from services.client_proxy.console.sql_queries import SqlQueries
 from services.client_proxy.console.state_standing import Described, StateStanding, describe_all
 from services.client_proxy.console.troubles import troubles_of
 from services.client_proxy.counts import ProxyCounts, StateCounts
@@ -34,6 +37,8 @@ from services.client_proxy.http.json_response import json_response
 POLL_SECONDS = 2 * FRESH_SECONDS
 """How often an open page asks; the answer says so."""
 
+_BODY_SECONDS = 10.0
+
 
 class ConsoleRoutes:
     """Adds them to an application. Event loop's thread only.
@@ -41,6 +46,7 @@ class ConsoleRoutes:
     Args:
         caller_of: Who makes a request; raises Unauthenticated.
         grpc_port: Of the proxy, for what the pages say to copy.
+        sql: What runs queries.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class ConsoleRoutes:
         counts: ProxyCounts,
         caller_of: Callable[[web.Request], Caller],
         grpc_port: Callable[[], int],
+        sql: SqlQueries,
     ) -> None:
         self._directory = directory
         self._counts = counts
@@ -56,6 +63,7 @@ class ConsoleRoutes:
         self._grpc_port = grpc_port
         self._status = SharedStatus(directory)
         self._epochs = QueryEpochs(directory)
+        self._sql = sql
         self._described: tuple[ServerReports, dict[StateName, Described]] | None = None
         self._pages = BuiltPages()
 
@@ -69,6 +77,7 @@ class ConsoleRoutes:
                 web.get("/console/api/key-groups", self._key_groups),
                 web.get(r"/console/api/states/{application:[^/:]+}/{state:[^/:]+}", self._state),
                 web.get(r"/console/api/epochs/{application:[^/:]+}/{query:[^/]+}", self._epochs_of),
+                web.post("/console/api/sql", self._rows),
                 web.get(r"/console/{name:.*}", self._page),
             ]
         )
@@ -77,6 +86,7 @@ class ConsoleRoutes:
         """Ends what asks the servers."""
         await self._status.close()
         await self._epochs.close()
+        await self._sql.close()
 
     async def _to_start(self, request: web.Request) -> web.Response:
         return web.Response(status=302, headers={**HEADERS, "Location": "/console/"})
@@ -98,6 +108,7 @@ class ConsoleRoutes:
                 "version": version(),
                 "grpc_port": self._grpc_port(),
                 "administers": administers,
+                "no_sql": self._sql.why_not(),
                 "states": [self._state_json(of.standing, reports) for of in seen.values()],
                 "servers": [_server_json(server, administers) for server in servers],
                 "troubles": troubles_of(
@@ -163,6 +174,18 @@ class ConsoleRoutes:
                 "epochs": [epoch_json(of) for of in told.epochs],
             }
         )
+
+    async def _rows(self, request: web.Request) -> web.Response:
+        self._caller_of(request)
+        # No form of another page can say that it sends JSON: its browser would ask first, and be refused.
+        if request.content_type != "application/json":
+            raise MalformedRequest("the body is JSON: say so, by the header Content-Type: application/json")
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body did not come in time") from None
+        return _shown(await self._sql.run(body))
 
     async def _look(self) -> tuple[ServerReports, dict[StateName, Described]]:
         reports = await self._status.now()

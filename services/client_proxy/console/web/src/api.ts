@@ -3,7 +3,7 @@
 import { Exact } from "./types";
 
 const TOKEN = "keyhole-token";
-const TIMEOUT_MS = 10_000;
+const SECONDS = 10;
 
 export type ErrorKind = "away" | "unauthenticated" | "denied" | "refused";
 
@@ -63,10 +63,12 @@ async function said(response: Response): Promise<ApiError> {
 }
 
 /** Raises ApiError. */
-export async function ask<T>(path: string, options: { body?: unknown; signal?: AbortSignal } = {}): Promise<T> {
+export async function ask<T>(path: string, options: { body?: unknown; signal?: AbortSignal; seconds?: number } = {}): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json" };
+  if (options.body !== undefined) headers["Content-Type"] = "application/json";
   if (token) headers.Authorization = `Bearer ${token}`;
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const seconds = options.seconds ?? SECONDS;
+  const limit = AbortSignal.timeout(seconds * 1000);
   const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
   let response: Response;
   let text: string;
@@ -83,7 +85,7 @@ export async function ask<T>(path: string, options: { body?: unknown; signal?: A
     text = await response.text();
   } catch (error) {
     if (error instanceof ApiError || options.signal?.aborted) throw error;
-    const why = limit.aborted ? `It has not answered within ${TIMEOUT_MS / 1000} s.` : "It can't be reached.";
+    const why = limit.aborted ? `It has not answered within ${seconds} s.` : "It can't be reached.";
     throw new ApiError("away", why);
   }
   return parse(text) as T;

@@ -13,6 +13,7 @@ import { Icon, Loaded } from "./parts";
 import { usePoll, type Polled } from "./poll";
 import { useRoute, type Route } from "./route";
 import { ServersPage } from "./servers";
+import { SqlPage } from "./sql";
 import { StatePage } from "./state";
 import { useTheme, type Theme } from "./theme";
 import type { Overview } from "./types";
@@ -21,6 +22,7 @@ const PAGES: [Route["page"], string, string][] = [
   ["overview", "Overview", "#/"],
   ["key-groups", "Key groups", "#/key-groups"],
   ["epochs", "Epochs", "#/epochs"],
+  ["sql", "SQL", "#/sql"],
   ["servers", "Servers", "#/servers"],
   ["events", "Events", "#/events"],
 ];
@@ -75,6 +77,8 @@ function Page({ route, overview }: { route: Route; overview: Polled<Overview> })
       return <KeyGroupsPage />;
     case "epochs":
       return <Loaded polled={overview} headTells>{(data) => <EpochsPage route={route} data={data} />}</Loaded>;
+    case "sql":
+      return <Loaded polled={overview} headTells>{(data) => <SqlPage data={data} />}</Loaded>;
     case "servers":
       return <Loaded polled={overview} headTells>{(data) => <ServersPage data={data} />}</Loaded>;
     case "events":

@@ -3,12 +3,12 @@
 import { useEffect, useState } from "preact/hooks";
 
 export type Route =
-  | { page: "overview" | "key-groups" | "servers" | "events" }
+  | { page: "overview" | "key-groups" | "sql" | "servers" | "events" }
   | { page: "epochs"; application?: string; query?: string }
   | { page: "state"; application: string; state: string }
   | { page: "unknown" };
 
-const PLAIN = ["key-groups", "servers", "events"] as const;
+const PLAIN = ["key-groups", "sql", "servers", "events"] as const;
 
 export function routeOf(hash: string): Route {
   const parts = hash.replace(/^#\/?/, "").split("/");

@@ -98,10 +98,30 @@ export interface Overview extends Head {
   version: string;
   grpc_port: number;
   administers: boolean;
+  /** Why there is no SQL here; empty: there is. */
+  no_sql: string;
   states: StateNow[];
   servers: ServerNow[];
   troubles: Trouble[];
   events: RouteEvent[];
+}
+
+/** What the servers were asked for of one state. `epoch` 0: the last one of each key group. */
+export interface SqlScan {
+  state: string;
+  epoch: number;
+  columns: string[];
+  where: string;
+  entries: number;
+  indexes: string[];
+}
+
+export interface SqlFound {
+  columns: string[];
+  rows: Json[][];
+  total: number;
+  scans: SqlScan[];
+  seconds: number;
 }
 
 export interface Run {

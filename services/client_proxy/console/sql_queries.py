@@ -1,0 +1,119 @@
+"""SQL from the console, run in a process of its own: DuckDB must take neither the proxy's memory nor its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+from keyhole.errors import DeadlineExceeded, InternalError, MalformedRequest, Overloaded, Unsupported, by_reason
+
+MOST_ROWS = 500
+_SECONDS, _MEMORY = 30.0, "512MB"
+_MOST_BYTES, _MOST_QUERY = 2_000_000, 100_000
+# Its start takes a second, and more on a busy machine; DuckDB has no say in that.
+_BEGIN_SECONDS = 60.0
+
+
+class SqlQueries:
+    """Runs one at a time, at the lowest priority. Event loop's thread only.
+
+    Args:
+        proxy: Where the process finds this proxy, as host:port.
+        open_to_all: Everybody may read everything, in plaintext. Else it would need the caller's rights.
+    """
+
+    def __init__(self, proxy: Callable[[], str], *, open_to_all: bool) -> None:
+        self._proxy = proxy
+        self._open = open_to_all
+        self._running: asyncio.subprocess.Process | None = None
+        self._busy = False
+
+    def why_not(self) -> str:
+        """Why there is none here, and what to do; empty: there is."""
+        if not self._open:
+            return "This proxy asks who reads: run `keyhole sql` where you are, with your own token or certificate."
+        missing = [name for name in ("duckdb", "pyarrow") if find_spec(name) is None]
+        if missing:
+            return (
+                f"The proxy's Python has no {' and no '.join(missing)}: install keyhole-spark with the extra `sql` "
+                "there and start the proxy again, or run `keyhole sql` where you are."
+            )
+        return ""
+
+    async def run(self, body: bytes) -> dict[str, Any]:
+        """The answer to a request whose body is {"query": ...}.
+
+        Raises:
+            Unsupported: There is no SQL here; MalformedRequest: it is no such body.
+            Overloaded: Another one runs.
+            KeyholeError: As Client.sql.
+        """
+        if why := self.why_not():
+            raise Unsupported(why)
+        query = _query_of(body)
+        if self._busy:
+            raise Overloaded("another query of a console runs here, and one runs at a time: try again in a moment")
+        self._busy = True
+        try:
+            return await self._run(query)
+        finally:
+            self._busy = False
+
+    async def close(self) -> None:
+        """Ends the one that runs."""
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._running.kill()
+
+    async def _run(self, query: str) -> dict[str, Any]:
+        question = {
+            "query": query,
+            "proxy": self._proxy(),
+            "seconds": _SECONDS,
+            "memory": _MEMORY,
+            "most_rows": MOST_ROWS,
+            "most_bytes": _MOST_BYTES,
+        }
+        began = asyncio.get_running_loop().time()
+        process = self._running = await asyncio.create_subprocess_exec(
+            *("nice", "-n", "19", sys.executable, "-P", "-m", "keyhole.sql.one_query"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if not name.startswith("KEYHOLE_")},
+        )
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS + _SECONDS):
+                out, log = await process.communicate(msgspec.json.encode(question))
+        except TimeoutError:
+            raise DeadlineExceeded(f"the query has not ended within {_BEGIN_SECONDS + _SECONDS:g} s") from None
+        finally:
+            self._running = None
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            last = log.decode(errors="replace").strip().rpartition("\n")[2]
+            raise InternalError(f"the query's process ended with {process.returncode}: {last}")
+        told: dict[str, Any] = msgspec.json.decode(out)
+        if "reason" in told:
+            raise by_reason()[told["reason"]](told["message"])
+        return {**told, "seconds": asyncio.get_running_loop().time() - began}
+
+
+def _query_of(body: bytes) -> str:
+    try:
+        asked = msgspec.json.decode(body, type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise MalformedRequest(f'the body is not as {{"query": "select ..."}}: {error}') from None
+    query = asked.get("query", "").strip()
+    if not query or len(query) > _MOST_QUERY:
+        raise MalformedRequest(f"give one SELECT, of at most {_MOST_QUERY:,} characters")
+    return query
