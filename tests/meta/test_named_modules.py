@@ -111,3 +111,16 @@ def test_the_tests_that_hold_the_protocols_invariants_exist() -> None:
         assert [
             name for name in names.split(", ") for part in name.split(".") if not re.search(rf"\b{part}\b", text)
         ] == []
+
+
+_ROW = re.compile(r"^\| `([a-z_]+/)`[^|]*\|(.*)\|$", re.MULTILINE)
+_FILE = re.compile(r"(?<![\w./*])(\w+\.py)\b")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name == "README.md"], ids=lambda page: page.parent.name
+)
+def test_files_that_a_row_names_of_a_folder_are_in_it(page: Path) -> None:
+    rows = _ROW.findall(page.read_text())
+    named = [page.parent / folder / file for folder, row in rows for file in _FILE.findall(row)]
+    assert [str(file.relative_to(ROOT)) for file in named if file.parent.is_dir() and not file.is_file()] == []

@@ -382,7 +382,18 @@ async def test_what_is_wrong_with_a_request_is_a_problem_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"{}", b'{"keys":7}', b'{"keys":[],"more":1}', b'{"keys":["\xff"]}', b'{"keys":[{}]}']
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"keys":7}',
+        b'{"keys":[],"more":1}',
+        b'{"keys":["\xff"]}',
+        b'{"keys":[{}]}',
+        b'{"keys":' + b"[" * 100_000,
+    ],
 )
 async def test_a_body_that_is_none_is_refused_and_not_repeated(served: Served, body: bytes) -> None:
     status, told = await served.ask(f"{PATH}:batchGet", "POST", data=body)

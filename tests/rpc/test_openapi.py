@@ -231,7 +231,7 @@ async def test_pages_of_the_listed_origins_may_read_and_no_others(shop: Shop) ->
             {
                 **allowed,
                 "Access-Control-Allow-Methods": methods,
-                "Access-Control-Allow-Headers": "Authorization, Content-Type, If-None-Match",
+                "Access-Control-Allow-Headers": "Authorization, Content-Type, If-None-Match, Last-Event-ID",
                 "Access-Control-Max-Age": "600",
             },
         )

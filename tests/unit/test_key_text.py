@@ -96,3 +96,8 @@ def test_a_bound_may_leave_out_the_last_columns(text: str, types: tuple[KeyType,
 def test_a_bound_of_more_columns_than_there_are_is_refused() -> None:
     with pytest.raises(KeyMismatch, match="has 3 columns"):
         parse_bound((KeyColumn("a", KeyType.STRING), KeyColumn("b", KeyType.INT)), "a,7,8")
+
+
+def test_an_array_that_is_too_deep_is_none() -> None:
+    with pytest.raises(KeyMismatch, match="begins like a JSON array and is none"):
+        parse_key((KeyColumn("a", KeyType.STRING), KeyColumn("b", KeyType.INT)), "[" * 100_000)

@@ -17,7 +17,10 @@ from keyhole.cli.doctor import examination
 from keyhole.cli.doctor.diagnosis import fault
 from keyhole.cli.exit_codes import NOT_AS_IT_SHOULD_BE, ExitCode
 from keyhole.cli.main import main
+from keyhole.cli.reads import OutputFormat
+from keyhole.cli.watch_command import _show
 from keyhole.demo import waiting
+from keyhole.model.change import ChangeKind, StateChange
 from tests.support.waiting import until
 
 
@@ -29,6 +32,12 @@ def commands() -> set[str]:
 def test_exit_codes_are_documented_for_commands_that_there_are() -> None:
     assert {name.split()[0] for names in NOT_AS_IT_SHOULD_BE for name in names.split(", ")} <= commands()
     assert [(code.value, bool(code.meaning)) for code in ExitCode] == [(0, True), (1, True), (2, True), (130, True)]
+
+
+def test_what_a_watch_prints_of_a_key_is_one_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    change = StateChange(ChangeKind.PUT, "\x1b[31m\nput    forged", "\x07", None, None, False, 9, None, False)
+    _show(OutputFormat(as_json=False), change)
+    assert capsys.readouterr().out == "put    \\x1b[31m\\nput    forged \\x07    epoch 9\n"
 
 
 def test_a_command_that_is_broken_off_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

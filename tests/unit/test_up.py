@@ -265,6 +265,23 @@ def test_of_one_without_data_nothing_is_left(home: Home) -> None:
     assert not home.path.exists()
 
 
+def test_checkpoints_of_jobs_that_ran_elsewhere_stay_unless_all_is_to_go(home: Home) -> None:
+    """A job that runs without `keyhole up` keeps its place there; of a stack without data the folder went with it."""
+    offsets = home.path / "checkpoints" / "totals" / "offsets"
+    offsets.mkdir(parents=True)
+    recorded(home, ephemeral=True, data="")
+    to, told = console()
+    assert down(home, to, delete=False) == 0
+    assert "the checkpoints of jobs stay in" in told.getvalue()
+    assert [path.name for path in home.path.iterdir()] == ["checkpoints"]
+    assert offsets.is_dir()
+    home.make()  # and another one begins there
+    recorded(home)
+    assert down(home, to, delete=True) == 0
+    assert "the checkpoints and the logs" in told.getvalue()
+    assert not home.path.exists()
+
+
 def test_a_process_with_the_number_of_one_that_has_ended_is_a_stranger(
     home: Home, sleeper: subprocess.Popen[bytes]
 ) -> None:

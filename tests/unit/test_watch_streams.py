@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.wire.watch_stream import WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec
@@ -17,6 +19,7 @@ from keyhole.errors import KeyholeError, NoServer, ServerLost, Unauthenticated, 
 from keyhole.model.change import ChangeKind, StateChange
 from keyhole.v1 import query_pb2 as pb
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
+from tests.support.refusals import longer_and_longer
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -36,6 +39,9 @@ class _Call:
         for one in self._says:
             if isinstance(one, KeyholeError):
                 raise one
+            if isinstance(one, float):
+                await asyncio.sleep(one)
+                continue
             if one is SILENT:
                 await asyncio.sleep(PATIENCE_SECONDS)
             yield one
@@ -133,6 +139,54 @@ async def test_a_watch_whose_token_has_expired_goes_on_with_what_is_shown_next_a
     with pytest.raises(Unauthenticated):
         await anext(proxy.watch()(""))
     assert len(proxy.requests) == 1
+
+
+async def test_a_watch_whose_token_has_expired_late_is_as_patient_as_before() -> None:
+    expired, cut_off = Unauthenticated("not known", expired=True), ServerLost("gone")
+    for seconds in longer_and_longer(0.2):
+        proxy = _Proxy([said(b"", as_of_ms=1), 1.5 * seconds, expired], [cut_off], [said(b"x", as_of_ms=2)])
+        async with aclosing(proxy.watch(seconds)("")) as messages, asyncio.timeout(PATIENCE_SECONDS):
+            await anext(messages)
+            with contextlib.suppress(ServerLost):
+                await anext(messages)
+                return
+    pytest.fail("it has ended at once")
+
+
+@pytest.mark.parametrize("made", ["a watch", "a scan"])
+async def test_another_task_closes_a_stream_that_waits(made: str) -> None:
+    ended: list[str] = []
+
+    async def waits(*_: object) -> AsyncGenerator[Any]:
+        try:
+            yield await asyncio.sleep(PATIENCE_SECONDS)
+        finally:
+            ended.append(made)
+
+    stream: Any = AsyncWatch(waits, None) if made == "a watch" else AsyncStateScan(waits, None, None)
+
+    async def read() -> list[Any]:
+        return [of async for of in stream]
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await stream.close()
+        assert (await reading, ended) == ([], [made])
+    assert not await stream.more()
+
+
+async def test_whoever_is_cancelled_while_a_stream_waits_is_and_the_next_one_asks_anew() -> None:
+    proxy = _Proxy([said(b"", as_of_ms=1), SILENT], [said(b"x", as_of_ms=2)])
+    async with AsyncWatch(proxy.watch(), None) as changes, asyncio.timeout(PATIENCE_SECONDS):
+        await changes.more()
+        reading = asyncio.create_task(changes.more())
+        await asyncio.sleep(0.01)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await changes.more()
 
 
 def test_the_token_between_two_changes_has_what_was_given_of_each_key_group() -> None:

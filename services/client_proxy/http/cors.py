@@ -16,7 +16,7 @@ VARIABLE = "KEYHOLE_CLIENT_PROXY_HTTP_ORIGINS"
 _HOST = re.compile(r"[a-z0-9._:-]+")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # What a request may bring that a form couldn't send, and what a page may read of an answer beside its body.
-_REQUEST_HEADERS = "Authorization, Content-Type, If-None-Match"
+_REQUEST_HEADERS = "Authorization, Content-Type, If-None-Match, Last-Event-ID"
 _ANSWER_HEADERS = "ETag, Retry-After, WWW-Authenticate"
 # How long a browser need not ask again whether it may; an origin that is taken out is refused after that at the latest.
 _PREFLIGHT_SECONDS = 600

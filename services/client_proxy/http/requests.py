@@ -315,7 +315,7 @@ def batch_keys(body: bytes) -> list[Any]:
     """What `:batchGet` was given. Raises MalformedRequest."""
     try:
         return msgspec.json.decode(body, type=_BatchGet).keys
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise MalformedRequest('the body is not {"keys": [...]} in JSON') from None  # the cause may hold a key
 
 

@@ -12,6 +12,7 @@ from keyhole.cli.retire import Retired, retire_everywhere
 from keyhole.clock import SystemClock
 from keyhole.coordinator.dropping import Dropping, drop, dropping
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.written_out import written_out
 
 
 def run(options: argparse.Namespace, credentials: Credentials, output: OutputFormat) -> int:
@@ -53,7 +54,7 @@ def _told(
     rows += [{"what": "topic", "name": topic} for topic in topics]
     output.rows(rows, f"query {of.query}" if why_not else f"dropped with query {of.query}")
     for name, why in not_asked.items():
-        print(f"not asked: {name}: {why}")
+        print(written_out(f"not asked: {name}: {why}"))
     if why_not:
         print(why_not)
     return 1

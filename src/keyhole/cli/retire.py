@@ -12,6 +12,7 @@ from keyhole.cli.reads import OutputFormat
 from keyhole.errors import KeyholeError, StillRunning
 from keyhole.rpc.retiring import retire
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.written_out import written_out
 
 
 class _Asked(NamedTuple):
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         return 1 if done.away else 0
     output.rows([row | {"states": ", ".join(row["states"])} for row in rows], f"forgotten of {options.application}")
     for name, why in done.away.items():
-        print(f"not asked: {name}: {why}")
+        print(written_out(f"not asked: {name}: {why}"))
     return 1 if done.away else 0
 
 

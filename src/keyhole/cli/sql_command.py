@@ -67,4 +67,4 @@ def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
         print(written_out(f"  {'read where  ' if saved else 'servers test'}  {one['servers_test'] or 'nothing'}"))
         if one["indexes"]:
             print(written_out(f"  by an index   of {' or '.join(one['indexes'])}, where that pays"))
-    print(result.plan)
+    print(written_out(result.plan, "\n"))

@@ -12,6 +12,7 @@ from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.written_out import written_out
 from keyhole.verify.copies import RemoteDump, Server
 from keyhole.verify.differences import Differences
 from keyhole.verify.verify import Finding, Verdict, describe, verify
@@ -61,7 +62,7 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
     output.rows(copies, f"{options.state}, compared with its changelog")
     output.rows(differences, "differences")
     for server, why in away.items():
-        print(f"not compared: {server}: {why}")
+        print(written_out(f"not compared: {server}: {why}"))
     output.rows(unread, "indexes not compared")
     if verdict.not_compared:
         print(f"not compared: no copy was found of key groups {', '.join(map(str, verdict.not_compared))}")

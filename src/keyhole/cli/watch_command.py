@@ -17,6 +17,7 @@ from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyMismatch
 from keyhole.model.state_path import state_path
+from keyhole.terminal.written_out import written_out
 
 
 @dataclass(frozen=True)
@@ -114,4 +115,4 @@ def _show(output: OutputFormat, change: StateChange) -> None:
     key = row["key"] if change.map_key is None else f"{row['key']} {row['map_key']}"
     value = "" if row["value"] is None else json.dumps(row["value"], default=str)
     before = f"  was {json.dumps(row['before'], default=str)}" if change.before_known else ""
-    print(f"{row['kind']:6} {key}  {value}{before}  epoch {change.epoch}", flush=True)
+    print(written_out(f"{row['kind']:6} {key}  {value}{before}  epoch {change.epoch}"), flush=True)

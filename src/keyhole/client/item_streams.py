@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
@@ -22,6 +23,7 @@ class AsyncItemStream(ABC, Generic[R, I]):
         self._typed = typed
         self._closed = False
         self._messages: AsyncGenerator[R] | None = None
+        self._receiving: asyncio.Future[R | None] | None = None
         self._read: R | None = None
         # Of the items of `_read`.
         self._given = 0
@@ -85,15 +87,35 @@ class AsyncItemStream(ABC, Generic[R, I]):
     def _retyped(self, item: I, typed: Callable[[Any], Any]) -> I:
         """The same with other values. Raises what the function does."""
 
+    async def _received(self, messages: AsyncGenerator[R]) -> R | None:
+        """The next message; None: there are no more, or another task has closed the stream."""
+        # A generator that waits can't be closed; the task that it waits in can be cancelled.
+        self._receiving = asyncio.ensure_future(anext(messages, None))
+        try:
+            return await self._receiving
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                return None
+            raise
+
     async def close(self) -> None:
-        """Ends it; the servers let go of what they kept for it. Idempotent."""
+        """Ends it; the servers let go of what they kept for it. Idempotent. Whoever waits for more is told that there
+        is none.
+        """
         self._closed = True
-        if self._messages is not None:
-            await self._messages.aclose()
+        messages, receiving = self._messages, self._receiving
+        if receiving is not None and not receiving.done():
+            receiving.cancel()
+            await asyncio.wait({receiving})
+        if messages is not None:
+            await messages.aclose()
 
 
 class ItemStream(Generic[I]):
-    """As AsyncItemStream, for threads: it blocks while items are waited for. Used by one thread at a time."""
+    """As AsyncItemStream, for threads: it blocks while items are waited for. Used by one thread at a time; another one
+    may close it.
+    """
 
     def __init__(
         self, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any], of: AsyncItemStream[Any, I]

@@ -79,7 +79,7 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
         if self._messages is None:
             self._messages = self._begin(self.token, self._left)
         try:
-            async for read in self._messages:
+            while (read := await self._received(self._messages)) is not None:
                 self._limit = self._left
                 self._read, self._given = read, 0
                 if read.entries:

@@ -70,7 +70,7 @@ class AsyncWatch(AsyncItemStream[WatchMessage, StateChange]):
         if self._messages is None:
             self._messages = self._begin(self.token or "")
         try:
-            read = await anext(self._messages, None)
+            read = await self._received(self._messages)
         except BaseException:
             # It gives nothing any more; whoever asks again begins another behind what was given.
             self._messages = None

@@ -129,7 +129,7 @@ def _parts(text: str) -> list[str]:
     if text.startswith("["):
         try:
             given = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise KeyMismatch("the key begins like a JSON array and is none") from None  # its cause holds the key
         return [_part(part) for part in given]
     return text.split(",")

@@ -113,7 +113,7 @@ def _parts(path: FieldPath, text: str) -> list[str]:
     try:
         # Numbers as they are spelled: those of JSON are rounded.
         given = json.loads(text, parse_float=str, parse_int=str)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise MalformedRequest(f"field {str(path)!r}: what follows in begins like a JSON array and is none") from None
     if None in given:
         raise MalformedRequest(

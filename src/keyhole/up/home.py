@@ -237,10 +237,25 @@ class Home:
                 total += path.stat().st_blocks * _BLOCK_BYTES
         return total
 
-    def remove(self) -> None:
-        """Deletes the folder, with all in it. Raises MachineError: something can't go."""
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether jobs have left any in the folder: with the states here, or of states that are somewhere else."""
+        checkpoints = self.file.parent / CHECKPOINTS
+        return checkpoints.is_dir() and any(checkpoints.iterdir())
+
+    def remove(self, *, but_checkpoints: bool = False) -> None:
+        """Deletes the folder, with all in it, or all but the checkpoints. Raises MachineError: something can't go."""
+        folder = self.file.parent
         try:
-            shutil.rmtree(self.file.parent)
+            if not but_checkpoints:
+                shutil.rmtree(folder)
+                return
+            for entry in folder.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    if entry.name != CHECKPOINTS:
+                        shutil.rmtree(entry)
+                else:
+                    entry.unlink()
         except FileNotFoundError:
             pass
         except OSError as error:

@@ -12,7 +12,7 @@ from rich.console import Console
 from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import MachineError
 from keyhole.local.temporary import remove_abandoned
-from keyhole.up.home import Home, Recorded
+from keyhole.up.home import CHECKPOINTS, Home, Recorded
 from keyhole.up.supervisor import STOP_SECONDS, end_leftovers
 
 _LOOK_SECONDS = 0.2
@@ -47,21 +47,30 @@ def down(home: Home, console: Console, *, delete: bool) -> int:
         what = "ended" if ran else "nothing runs here"
         megabytes = home.bytes() / 1e6
         if delete:
+            goes = "the stores, the checkpoints and the logs" if home.has_checkpoints else "the stores and the logs"
             console.print(
-                f"{what}; deleting {home.path}: Kafka's data, the stores and the logs, {megabytes:.1f} MB",
+                f"{what}; deleting {home.path}: Kafka's data, {goes}, {megabytes:.1f} MB",
                 markup=False,
                 soft_wrap=True,
             )
             home.remove()
-        elif not home.data.exists():
-            console.print(f"{what}, and no data are left", soft_wrap=True)
-            home.remove()
-        else:
+        elif home.data.exists():
             console.print(
                 f"{what}; the data stay in {home.path}, {megabytes:.1f} MB: --delete deletes them",
                 markup=False,
                 soft_wrap=True,
             )
+        elif home.has_checkpoints:
+            # Of jobs that ran without `keyhole up`, and go on with states that are somewhere else.
+            console.print(
+                f"{what}, and no data are left; the checkpoints of jobs stay in {home.path / CHECKPOINTS}",
+                markup=False,
+                soft_wrap=True,
+            )
+            home.remove(but_checkpoints=True)
+        else:
+            console.print(f"{what}, and no data are left", soft_wrap=True)
+            home.remove()
     return 0
 
 

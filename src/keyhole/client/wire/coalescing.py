@@ -225,6 +225,10 @@ class Coalescer:
         )
         self._fail(late, error)
 
+    def next_expiry(self) -> float:
+        """When `expire` should be called if nothing happens before; infinity: never."""
+        return self._earliest_deadline
+
     def next_wakeup(self) -> float:
         """When `expire`, then `next_frame`, should be called if nothing happens before; infinity: never."""
         if not self._waiting or len(self._in_flight) < self._frames_in_flight:

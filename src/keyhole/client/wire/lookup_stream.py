@@ -67,6 +67,7 @@ class LookupStream:
         self._newest: Callable[[], object] = renewing.version if renewing is not None else lambda: None
         self._shown: object = None
         self._ending = False
+        self._writing = False
         self._leaving = False
         self._timer_at = math.inf
 
@@ -153,10 +154,13 @@ class LookupStream:
                 self._ready.clear()
                 await self._ready.wait()
                 continue
+            self._writing = True
             try:
                 await call.write(self._request(frame, now))
             except (grpc.RpcError, asyncio.InvalidStateError):
                 return  # The reader learns why.
+            finally:
+                self._writing = False
 
     async def _read(self, call: _Call) -> None:
         answered = False
@@ -209,7 +213,8 @@ class LookupStream:
 
     def _arm_timer(self) -> None:
         """A timer that is too early only looks again; re-arming it after every frame would cost more."""
-        wakeup = self._coalescer.next_wakeup()
+        # What is written waits for the other side: another frame can't go before, only expire.
+        wakeup = self._coalescer.next_expiry() if self._writing else self._coalescer.next_wakeup()
         if wakeup >= self._timer_at:
             return
         if self._timer is not None:

@@ -197,6 +197,9 @@ class WatchStream:
                 # What the stream was begun with has expired. The next call shows what the files have now.
                 if not heard or "expired" not in error.facts:
                     raise
+                if got_on:
+                    deadline = self._loop.time() + self._seconds
+                    attempts = CallAttempts(self._links, deadline)
 
     def _gets_on(self, response: pb.WatchResponse) -> bool:
         """Whether somebody has all that is watched: a watch that was merely begun may end again as it has before."""
