@@ -51,6 +51,7 @@ class ConsoleStack:
     kafka: str
     server_ports: list[int] = field(default_factory=lambda: free_ports(2))
     proxy_ports: list[int] = field(default_factory=lambda: free_ports(4))
+    metrics_ports: list[int] = field(default_factory=lambda: free_ports(2))
     children: dict[str, Child] = field(default_factory=dict)
 
     @property
@@ -67,6 +68,11 @@ class ConsoleStack:
     def servers(self) -> list[str]:
         """host:port of the state servers."""
         return [f"127.0.0.1:{port}" for port in self.server_ports]
+
+    @property
+    def pages(self) -> list[str]:
+        """host:port of the servers' own /metrics."""
+        return [f"127.0.0.1:{port}" for port in self.metrics_ports]
 
     def token(self, name: str) -> str:
         """Of "operator" or "reader"."""
@@ -111,6 +117,7 @@ class ConsoleStack:
         if name.startswith("server"):
             port = self.server_ports[int(name[-1])]
             environ["KEYHOLE_STATE_SERVER_STORE"] = "memory"
+            environ["KEYHOLE_STATE_SERVER_METRICS"] = self.pages[int(name[-1])]
             return spawn_state_server(
                 name, port, bootstrap_servers=self.kafka, directory=self.directory, environ=environ
             )

@@ -22,7 +22,7 @@ _OF_SPARK_RUNS = (
     "keyhole_job_rejected_",
     "keyhole_state_server_failed_reads_",
 )
-# Of a state that is fed by updates, which no run under Prometheus has yet.
+# Of a state that is fed by updates: tests/processes/test_update_panels.py has one.
 _OF_UPDATES = ("_updates", "_update_seconds", "_uncommitted_", "_stopped_key_groups", "_waiting_key_groups")
 _RATE_WINDOW = "10s"
 
