@@ -67,6 +67,13 @@ def test_each_kind_of_state_can_be_said(more: dict[str, Any], kind: StateKind) -
     assert described(**more).kind is kind
 
 
+def test_a_feeds_state_may_have_indexes() -> None:
+    assert described(reduce=[], value=["amount:double", "at:timestamp"], index=["amount", "at"]).index == (
+        "amount",
+        "at",
+    )
+
+
 def test_all_options_are_passed_on() -> None:
     words = arguments(standbys=1, fromEarliest=True, unchecked=True, registry="http://registry:8081")
     assert {"--standbys=1", "--from-earliest", "--unchecked", "--registry=http://registry:8081"} <= set(words)

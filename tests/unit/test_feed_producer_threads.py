@@ -46,6 +46,7 @@ class FakeUpdates:
         self.away = threading.Event()
         self.looked = threading.Event()
         self.room = True
+        self.in_order = True
         self._underway: list[tuple[int, bytes, Callable[[Acknowledgement], None]]] = []
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -65,10 +66,13 @@ class FakeUpdates:
             if seconds:
                 self.looked.set()
             return
+        acknowledged = []
         while self._underway:
             partition, value, done = self._underway.pop(0)
             self.log.append((partition, decode(value)))
-            done(Acknowledgement(len(self.log)))
+            acknowledged.append((done, Acknowledgement(len(self.log))))
+        for done, of in acknowledged if self.in_order else reversed(acknowledged):
+            done(of)
 
     def close(self) -> None:
         self.closed = True
@@ -159,6 +163,17 @@ def test_a_write_is_taken_while_another_thread_waits_for_kafka(producer: Produce
         for thread in threads:
             thread.join()
     assert flushed.is_set()
+
+
+def test_a_token_has_the_last_of_ones_own_writes_whoever_hears_of_them_first(producer: Producer) -> None:
+    updates = FakeUpdates.made
+    updates.in_order = False
+    updates.away.set()  # two are under way at once
+    producer.add("a", {"n": 1})
+    producer.add("a", {"n": 2})
+    updates.away.clear()
+    token = producer.flush()
+    assert list(token.epochs.values()) == [len(updates.log) + 1]
 
 
 def test_a_write_that_kafka_has_no_room_for_is_raised_and_nobody_waits_for_it(producer: Producer) -> None:

@@ -23,6 +23,7 @@ from keyhole.cli.main import main
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, PermissionDenied, Unauthenticated
 from keyhole.rpc.authorization import AccessInterceptor
+from keyhole.security import policy as policies
 from keyhole.security import tokens
 from keyhole.security.audit import Audit
 from keyhole.security.authentication import Access, AccessSettings, Presented
@@ -30,6 +31,13 @@ from keyhole.security.reloading import Reloading
 from keyhole.security.tokens import InvalidToken
 from keyhole.security.web_tokens import WebTokens, keys_of
 from tests.support.waiting import PATIENCE_SECONDS
+
+POLICY = """
+[[allow]]
+who = ["jwt:alice"]
+verbs = ["read"]
+states = ["*/*"]
+"""
 
 
 def test_a_token_is_found_by_its_hash_and_the_file_never_holds_it(tmp_path: Path) -> None:
@@ -134,11 +142,14 @@ def test_a_value_changes_with_its_file_and_not_for_one_that_went_wrong(tmp_path:
 
 @contextlib.contextmanager
 def _issuer(answers: list[tuple[int, str]]) -> Iterator[str]:
-    """Serves one answer after the other, the last one for ever."""
+    """Serves one answer after the other, the last one for ever; of status 0 without a head."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, text = answers.pop(0) if len(answers) > 1 else answers[0]
+            if not status:
+                self.wfile.write(text.encode())
+                return
             self.send_response(status)
             if status == 302:
                 self.send_header("Location", text)
@@ -186,6 +197,53 @@ def test_keys_come_from_a_url_and_newer_ones_are_fetched_when_a_token_names_one(
                 assert time.monotonic() < until
                 time.sleep(0.02)
         checker.close()
+
+
+def test_an_answer_that_is_none_does_not_end_the_fetching_of_keys(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("keyhole.security.web_tokens._RETRY_SECONDS", 0.05)
+    signer = ec.generate_private_key(ec.SECP256R1())
+    with _issuer([(0, "nonsense\r\n\r\n"), (200, _keys(signer, "k"))]) as url:
+        checker = WebTokens(keys_of(url), "i", "a")
+        until = time.monotonic() + PATIENCE_SECONDS
+        while checker.version == 0:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert checker.check(_signed(signer, "k"))[0] == "alice"
+        checker.close()
+    assert [of.message for of in caplog.records if "can't be fetched" in of.message] != []
+
+
+def test_a_token_is_not_taken_any_more_once_its_key_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reloading.__init__, "__defaults__", (0.0,))
+    old, new = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    policy, keys = tmp_path / "policy.toml", tmp_path / "keys.json"
+    policy.write_text(POLICY)
+    keys.write_text(_keys(old, "old"))
+    access = Access(AccessSettings(str(policy), jwks=str(keys), issuer="i", audience="a"))
+    shown = Presented(f"Bearer {_signed(old, 'old')}")
+    caller = access.caller(shown)
+    assert caller.still_known()
+    keys.write_text(_keys(new, "newer"))
+    with pytest.raises(Unauthenticated):
+        access.caller(shown)
+    assert not caller.still_known()
+    assert access.caller(Presented(f"Bearer {_signed(new, 'newer')}")).names == ("jwt:alice",)
+
+
+def test_a_file_that_is_no_text_is_told_and_what_was_read_before_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    policy = Reloading("policy", lambda: policies.load(str(path)), (str(path),), every_seconds=0)
+    path.write_bytes(b"# f\xc3")
+    assert policy.versioned()[1] == 0
+    assert "it is not UTF-8" in str(caplog.records[-1].__dict__["reason"])
+    for load in (policies.load, tokens.load):
+        with pytest.raises(InvalidConfiguration, match="it is not UTF-8"):
+            load(str(path))
 
 
 def test_keys_are_not_taken_from_wherever_a_url_points_to(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,16 +13,25 @@ import pytest
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.row_codec import encode_row
-from keyhole.errors import StateChanged, StoreFull, ValueMismatch
+from keyhole.errors import SavepointMismatch, StateChanged, StoreFull, ValueMismatch
 from keyhole.model.epoch import NO_EPOCH
 from keyhole.model.evolution import evolved
-from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
-from keyhole.protocol.control import GenerationRecord, QueryControl, read_control, record
+from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.protocol.control import (
+    CompleteRecord,
+    GenerationRecord,
+    QueryControl,
+    QueryRecord,
+    read_control,
+    record,
+)
 from keyhole.protocol.registration import settled
+from keyhole.protocol.start import UPDATES
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedState
 from keyhole.savepoint.plan import RestoreOptions, plan_restore
+from keyhole.savepoint.subject import subject_of
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
@@ -272,6 +281,34 @@ def test_a_savepoint_leaves_out_what_can_not_be_used(tmp_path: Path, caplog: pyt
     older = msgspec.structs.replace(saved, states=(*saved.states, SavedState(BROKEN, 0, ())))
     plan = plan_restore(older, RestoreOptions(checkpoints={"main": str(tmp_path / "checkpoint")}))
     assert [state.descriptor.state for state in plan.states] == ["counts"]
+
+
+def test_a_savepoint_leaves_out_what_is_fed_by_updates_and_says_so(tmp_path: Path) -> None:
+    application = Application()
+    application.run(3, {"a": 1.0})
+    fed = of(NUMBER, state="fed", query="feed", updates_topic_id="updates-1")
+    log = record("state", "fed", fed) | record("query", "feed", QueryRecord(UPDATES, base=0))
+    application.control.append(log | record("complete", "feed", CompleteRecord(0, 1, 0, 0, 0, {})), 1)
+    saved = create("app", application.changelog, Folder(str(tmp_path / "savepoint")), {}, ManualClock())
+    assert [state.descriptor.state for state in saved.states] == ["counts"]
+    assert (saved.fed_queries, saved.skipped_queries) == (("feed",), ())
+    alone = {name: value for name, value in log.items() if value is not None}
+    complete = record("complete", "feed", CompleteRecord(0, 1, 0, 0, 0, {}))["complete/feed"]
+    assert complete is not None
+    with pytest.raises(SavepointMismatch, match=r"are fed by updates \(feed\)"):
+        subject_of("app", alone | {"complete/feed": complete})
+
+
+def test_a_broadcast_state_is_restored_into_its_one_key_group(tmp_path: Path) -> None:
+    rules = msgspec.structs.replace(OTHER, state="rules", kind=StateKind.BROADCAST, key_groups=1)
+    application = Application()
+    application.run(3, {"a": 1.0})
+    saved = create("app", application.changelog, Folder(str(tmp_path / "savepoint")), {}, ManualClock())
+    saved = msgspec.structs.replace(saved, states=(*saved.states, SavedState(rules, 0, ())))
+    checkpoints = {"main": str(tmp_path / "checkpoint")}
+    with pytest.raises(SavepointMismatch, match="a broadcast state always has 1"):
+        plan_restore(saved, RestoreOptions(checkpoints=checkpoints, key_groups={"rules": 8}))
+    assert len(plan_restore(saved, RestoreOptions(checkpoints=checkpoints)).states) == 2
 
 
 @pytest.mark.parametrize("field", [NAMELESS, TWICE, UNKNOWN, ValueField("s", "array<struct<:int>>")])

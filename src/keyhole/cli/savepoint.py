@@ -37,6 +37,8 @@ def create(options: argparse.Namespace, output: OutputFormat) -> int:
     output.rows([_state_row(savepoint, options.to, number) for number in range(len(savepoint.states))], "saved")
     if savepoint.skipped_queries and not output.as_json:
         print(f"left out, as no epoch of theirs is complete: {', '.join(savepoint.skipped_queries)}")
+    if savepoint.fed_queries and not output.as_json:
+        print(f"left out, as their states are fed by updates: {', '.join(savepoint.fed_queries)}")
     return 0
 
 

@@ -217,7 +217,9 @@ class Producer:
             )
 
         def written(message: Message) -> None:
-            self._epochs[update.key_group] = offset_of(message) + 1
+            # Threads that poll may be told of one partition in another order than it was written.
+            group = update.key_group
+            self._epochs[group] = max(self._epochs.get(group, 0), offset_of(message) + 1)
 
         self._send_to(update.key_group, encoded, written, Deadline(_ROOM_SECONDS))
         self._updates.poll(0.0)

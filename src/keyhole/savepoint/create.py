@@ -162,6 +162,7 @@ class _Attempt:
             queries=queries,
             states=states,
             skipped_queries=subject.skipped,
+            fed_queries=subject.fed,
         )
 
     # --- what, and whether it is still there ----------------------------------------------------------------------

@@ -78,6 +78,7 @@ class Savepoint(msgspec.Struct, frozen=True):
     Attributes:
         id: Unique.
         skipped_queries: Queries that had not completed any epoch; they, and their states, begin anew.
+        fed_queries: Queries whose states are fed by updates: no savepoint has these yet.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Savepoint(msgspec.Struct, frozen=True):
     queries: tuple[SavedQuery, ...]
     states: tuple[SavedState, ...]
     skipped_queries: tuple[str, ...] = ()
+    fed_queries: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[SavedFile, ...]:

@@ -11,7 +11,7 @@ import msgspec
 
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import SavepointMismatch
-from keyhole.model.state import MAX_KEY_GROUPS, StateDescriptor
+from keyhole.model.state import MAX_KEY_GROUPS, StateDescriptor, StateKind
 from keyhole.protocol.control import CompleteRecord, GenerationRecord, SavepointRecord, record, savepoints
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
 from keyhole.savepoint.subject import unusable
@@ -147,6 +147,10 @@ def _descriptor(old: StateDescriptor, application: str, options: RestoreOptions)
     if not 1 <= groups <= MAX_KEY_GROUPS:
         raise SavepointMismatch(
             f"state {old.state!r} can't have {groups} key groups: 1 to {MAX_KEY_GROUPS}", state=old.state
+        )
+    if old.kind is StateKind.BROADCAST and groups != 1:
+        raise SavepointMismatch(
+            f"state {old.state!r} can't have {groups} key groups: a broadcast state always has 1", state=old.state
         )
     name = options.states.get(old.state, old.state)
     topic_name(application, name)  # raises where Kafka would refuse it

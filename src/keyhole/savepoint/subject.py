@@ -9,6 +9,7 @@ from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import SavepointMismatch, UnknownApplication, ValueMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, QueryRecord, read_control
+from keyhole.protocol.start import UPDATES
 from keyhole.savepoint.spark_log import says_all
 
 
@@ -32,12 +33,14 @@ class Subject:
 
     Attributes:
         skipped: Queries that have not completed any epoch: nothing of theirs is committed.
+        fed: Those whose states are fed by updates: a savepoint can't have them.
         left_out: States of the others that can't be used, and why; see `unusable`.
     """
 
     queries: tuple[SubjectQuery, ...]
     states: tuple[StateDescriptor, ...]
     skipped: tuple[str, ...]
+    fed: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def ends(self, state: StateDescriptor) -> dict[int, int]:
@@ -53,15 +56,17 @@ def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
     Raises:
         UnknownApplication: No state of it has a complete epoch.
         SavepointMismatch: A query has begun from a new checkpoint, or been bootstrapped, and not completed an epoch of
-            its stream.
+            its stream. Or all states are fed by updates.
     """
     states = sorted(read_control(records, "").states.values(), key=lambda state: state.state)
     names = sorted({state.query for state in states})
-    queries, skipped = [], []
+    queries, skipped, fed = [], [], []
     for name in names:
         control = read_control(records, name)
         if control.complete is None or control.query is None:
             skipped.append(name)
+        elif control.query.spark_query_id == UPDATES:
+            fed.append(name)
         elif control.query.bootstraps:
             raise SavepointMismatch(
                 f"query {name!r} has been bootstrapped, and its stream has not completed an epoch: try again when it "
@@ -76,6 +81,12 @@ def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
             )
         else:
             queries.append(SubjectQuery(name, control.complete, control.query))
+    if fed and not queries:
+        raise SavepointMismatch(
+            f"the states of application {application!r} that have begun are fed by updates ({', '.join(fed)}), and a "
+            "savepoint can't have those: feed them anew from their topics",
+            application=application,
+        )
     if not queries:
         raise UnknownApplication(
             f"application {application!r} has no state with a complete epoch: nothing can be saved. Is the name right, "
@@ -85,7 +96,9 @@ def subject_of(application: str, records: Mapping[str, bytes]) -> Subject:
     kept = {query.query for query in queries}
     why_not = {state.state: unusable(state) for state in states if state.query in kept}
     used = tuple(state for state in states if why_not.get(state.state, "") is None)
-    return Subject(tuple(queries), used, tuple(skipped), {name: why for name, why in why_not.items() if why})
+    return Subject(
+        tuple(queries), used, tuple(skipped), tuple(fed), {name: why for name, why in why_not.items() if why}
+    )
 
 
 def unusable(state: StateDescriptor) -> str | None:

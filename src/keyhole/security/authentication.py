@@ -83,7 +83,7 @@ class Access:
 
             self._web = WebTokens(keys_of(settings.jwks), settings.issuer, settings.audience)
         # By hash of the token: a signature costs far more to check than to remember.
-        self._remembered: OrderedDict[bytes, tuple[int, _Identity]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[tuple[int, int], _Identity]] = OrderedDict()
         self._rights: OrderedDict[tuple[str, ...], tuple[Rights, int]] = OrderedDict()
 
     def caller(self, shown: Presented) -> Caller:
@@ -142,7 +142,10 @@ class Access:
         if scheme.lower() != _BEARER or not token.isascii() or not token or len(token) > _MAX_TOKEN:
             raise self.unknown(shown, "its authorization is no bearer token")
         key = hashlib.sha256(token.encode()).digest()
-        version = self._tokens.versioned()[1] if self._tokens is not None else 0
+        version = (
+            self._tokens.versioned()[1] if self._tokens is not None else 0,
+            self._web.version if self._web is not None else 0,
+        )
         known = self._remembered.get(key)
         if known is None or known[0] != version:
             identity = self._checked(token, shown)

@@ -170,9 +170,10 @@ def load(path: str) -> Policy:
         raise InvalidConfiguration(f"the policy {path} can't be read ({why})", path=path) from error
     try:
         policy = msgspec.toml.decode(text, type=Policy)
-    except msgspec.DecodeError as error:  # ValidationError is one
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # ValidationError is one of the former
+        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InvalidConfiguration(
-            f"the policy {path} is not one: {error}. The verbs are {', '.join(Verb)}; docs/security.md has examples",
+            f"the policy {path} is not one: {why}. The verbs are {', '.join(Verb)}; docs/security.md has examples",
             path=path,
         ) from error
     problems = [

@@ -69,10 +69,11 @@ class Reloading(Generic[_T]):
             return
         try:
             value = self._load()
-        except KeyholeError as error:
+        except Exception as error:  # noqa: BLE001 - what is wrong with a file must not fail the call that looked at it
             if self._signature() == seen:  # else they are just being written: look again
                 self._seen = seen
-            _log.error("%s can't be used; going on with the last good one", self._what, extra={"reason": error.message})
+            why = error.message if isinstance(error, KeyholeError) else type(error).__name__
+            _log.error("%s can't be used; going on with the last good one", self._what, extra={"reason": why})
             return
         self._seen, self._value = seen, value
         self._version += 1

@@ -88,9 +88,10 @@ def load(path: str) -> Tokens:
         raise InvalidConfiguration(f"the tokens' file {path} can't be read ({why})", path=path) from error
     try:
         tokens = msgspec.toml.decode(text, type=Tokens)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InvalidConfiguration(
-            f"the tokens' file {path} is not one: {error}. Make its entries with `keyhole token NAME`", path=path
+            f"the tokens' file {path} is not one: {why}. Make its entries with `keyhole token NAME`", path=path
         ) from error
     problems = []
     names = [entry.name for entry in tokens.tokens]

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import threading
 import time
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -36,6 +36,11 @@ class Keys(Protocol):
 
     def get(self) -> jwt.PyJWKSet: ...
 
+    @property
+    def version(self) -> int:
+        """A number that grows whenever they change."""
+        ...
+
     def missing(self) -> None:
         """A key that isn't among them was named: there may be newer ones. Returns at once."""
 
@@ -53,6 +58,11 @@ class WebTokens:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
+
+    @property
+    def version(self) -> int:
+        """Grows whenever the keys change: what was checked by those before is to be checked again."""
+        return self._keys.version
 
     def check(self, token: str) -> tuple[str, float]:
         """The subject, and when the token ends (seconds since 1970).
@@ -126,6 +136,10 @@ class _File:
     def get(self) -> jwt.PyJWKSet:
         return self._keys.get()
 
+    @property
+    def version(self) -> int:
+        return self._keys.versioned()[1]
+
     def missing(self) -> None:
         """The file is looked at anyway."""
 
@@ -155,6 +169,8 @@ class _Url:
         self._url = url
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._keys: jwt.PyJWKSet | None = None
+        self._content = b""
+        self.version = 0
         self._wanted = threading.Event()
         self._closed = False
         self._fetched = 0.0
@@ -181,8 +197,12 @@ class _Url:
             self._fetched = time.monotonic()
             try:
                 with contextlib.closing(self._opener.open(self._url, timeout=_FETCH_SECONDS)) as answer:
-                    self._keys = _parsed(answer.read(_MAX_BYTES), self._url)
-            except (OSError, InvalidConfiguration, urllib.error.URLError) as error:
+                    content = answer.read(_MAX_BYTES)
+                if content != self._content:
+                    self._keys = _parsed(content, self._url)
+                    self._content = content
+                    self.version += 1
+            except (OSError, HTTPException, InvalidConfiguration) as error:  # urllib's errors are OSErrors
                 _log.error("the keys of tokens can't be fetched", extra={"url": self._url, "reason": str(error)})
             self._first.set()
             self._wanted.wait(_REFRESH_SECONDS if self._keys is not None else _RETRY_SECONDS)

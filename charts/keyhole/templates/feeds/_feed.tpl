@@ -16,6 +16,7 @@
 {{- range .value }}{{ $words = append $words (printf "--value=%s" .) }}{{ end -}}
 {{- range .reduce }}{{ $words = append $words (printf "--reduce=%s" .) }}{{ end -}}
 {{- range .mapKey }}{{ $words = append $words (printf "--map-key=%s" .) }}{{ end -}}
+{{- range .index }}{{ $words = append $words (printf "--index=%s" .) }}{{ end -}}
 {{- with .orderBy }}{{ $words = append $words (printf "--order-by=%s" .) }}{{ end -}}
 {{- with .maxLength }}{{ $words = append $words (printf "--max-length=%s" (include "keyhole.text" .)) }}{{ end -}}
 {{- with .ttlSeconds }}{{ $words = append $words (printf "--ttl=%s" (include "keyhole.text" .)) }}{{ end -}}

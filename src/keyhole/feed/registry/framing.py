@@ -23,4 +23,9 @@ def schema_id(data: bytes, what: str) -> int:
             f"{what} does not begin with a zero byte and the four bytes of a schema's id: it was not written with the "
             "schema registry"
         )
-    return int.from_bytes(data[1:HEADER_BYTES], "big")
+    # Registries give ids from 1 on, of 31 bits, and refuse others as they refuse a wrong URL. What begins with another
+    # number is something else, as a number of 8 bytes.
+    number = int.from_bytes(data[1:HEADER_BYTES], "big", signed=True)
+    if number < 1:
+        raise MalformedRequest(f"{what} names schema {number}, and ids of schemas are from 1 on")
+    return number

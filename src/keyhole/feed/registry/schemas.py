@@ -90,8 +90,7 @@ class Schemas(Generic[Decoder]):
             registered = self._source.schema(number)
         except SchemaUnknown:
             since = self._unknown.setdefault(number, now)
-            # Registries give ids from 1 on. What begins with more zeros is something else, as a number of 8 bytes.
-            if number == 0 or now - since > PATIENCE_SECONDS:
+            if now - since > PATIENCE_SECONDS:
                 raise self._no_such(number) from None
             raise RegistryAway(f"the schema registry has no schema of id {number} (yet)") from None
         self._unknown.pop(number, None)
