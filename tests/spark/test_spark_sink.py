@@ -279,6 +279,18 @@ def test_two_states_of_one_streaming_query_need_names_of_their_own(appends: Micr
     assert backend.runs[-1].values == backend.runs[-2].values != {}
 
 
+def test_a_sink_that_is_called_twice_for_a_batch_is_refused(appends: MicroBatches, backend: Backend) -> None:
+    sink = backend.sink(query="twice")
+
+    def twice(data: DataFrame, batch_id: int) -> None:
+        sink(data.limit(1), batch_id)
+        sink(data, batch_id)
+
+    with pytest.raises(InvalidConfiguration, match=r"was called twice for batch \d+, which is one epoch"):
+        appends.run(batches(1)[0], twice)
+    assert isinstance(sink.failure, InvalidConfiguration)
+
+
 def test_a_sink_of_the_users_own_runs_after_and_a_failure_there_repeats_the_same_epoch(
     updates: MicroBatches, backend: Backend
 ) -> None:

@@ -58,7 +58,7 @@ class TestDecisions:
         with pytest.raises(CheckpointMismatch):
             check_start("q", record, complete(2), "another", 0, 0, "refuse")
         assert check_start("q", record, complete(2), "another", 0, 0, "continue").bootstrap == "history"
-        assert check_start("q", record, complete(2), "another", 0, 0, "reset").bootstrap == ""
+        assert check_start("q", record, complete(2), "another", 0, 0, "reset").bootstrap == "history"
 
     def test_a_checkpoint_that_was_in_use_before_must_be_asked_for(self) -> None:
         with pytest.raises(CheckpointMismatch, match="begins with batch 5 of a checkpoint that was in use before"):

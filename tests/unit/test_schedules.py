@@ -23,6 +23,7 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.state import StateKind
+from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
 from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.memory import MemoryStore
 from keyhole.testing.changelog import MemoryControlLog
@@ -34,6 +35,7 @@ from tests.support.waiting import LONG_SECONDS
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
 ONE = {name: row(1.0) for name in KEYS}
+HUNDRED = {name: row(100.0) for name in KEYS}
 SUM = descriptor(kind=StateKind.REDUCING, reducers=("sum",))
 
 
@@ -477,6 +479,41 @@ def test_a_changelog_that_was_recreated_is_refused_and_reset_begins_anew(world: 
         world.run_epoch(1, ONE)
     world.run_epoch(0, ONE, spark_query_id="spark-2", on_new_checkpoint="reset")
     assert sums(world) == [1.0] * KEY_GROUPS
+
+
+@pytest.mark.parametrize("first", ["reset", "continue"])
+@pytest.mark.parametrize("then", ["reset", "refuse"])
+def test_a_driver_that_dies_in_the_first_epoch_of_a_recreated_changelog_is_followed_by_another(
+    world: World, first: OnNewCheckpoint, then: OnNewCheckpoint
+) -> None:
+    world.run_epoch(0, ONE)
+    world.run_epoch(1, ONE)
+    world.driver_dies()
+    world.kafka.delete_topic(world.descriptor.topic)
+    world.faults_at["a", "Stage"] = Fault.DRIVER_DIES_AFTER
+    with pytest.raises(DriverDiedError):
+        world.run_epoch(0, ONE, spark_query_id="spark-2", on_new_checkpoint=first)
+    world.run_epoch(0, ONE, spark_query_id="spark-2", on_new_checkpoint=then)
+    assert sums(world) == [1.0] * KEY_GROUPS
+
+
+def test_a_bootstrap_stays_done_where_a_new_checkpoint_has_taken_the_place_of_what_it_made(world: World) -> None:
+    def begins(batch_id: int, checkpoint: str) -> None:
+        world.run_epoch(batch_id, ONE, spark_query_id=checkpoint, on_new_checkpoint="reset")
+
+    world.run_epoch(0, HUNDRED, bootstrap="history", on_new_checkpoint="reset")
+    world.driver_dies()
+    begins(0, "s1")
+    assert sums(world) == [101.0] * KEY_GROUPS
+    world.driver_dies()
+    begins(0, "s2")
+    begins(1, "s2")
+    world.driver_dies()
+    again = world.another_driver("reset")
+    assert again.bootstrapped("history")
+    again.close()
+    begins(2, "s2")
+    assert sums(world) == [3.0] * KEY_GROUPS
 
 
 @pytest.mark.parametrize("batch_id", [1, 2], ids=["the last batch again", "the next batch"])

@@ -358,12 +358,13 @@ def test_whom_no_proxy_answers_is_told_where_one_is(home: Home, supervisor: subp
     assert "does not run now: `keyhole up` starts it again" in hint(home, "127.0.0.1:7400")
 
 
-def test_the_hint_is_part_of_the_error(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("seconds", ["1", "0.001"])
+def test_the_hint_is_part_of_the_error_also_where_the_time_is_over_before(
+    home: Home, seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(home.path.parent)
     recorded(home)
-    assert main(["states", "--proxy", "127.0.0.1:1", "--timeout", "1"]) == 1
+    assert main(["states", "--proxy", "127.0.0.1:1", "--timeout", seconds]) == 1
     assert "What `keyhole up` has made in .keyhole does not run now" in capsys.readouterr().err
 
 

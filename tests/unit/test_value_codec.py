@@ -32,6 +32,15 @@ def test_its_bytes_take_the_place_of_the_columns(value: Any) -> None:
     assert encoded.to_pydict() == {"k": ["a", "b"], OP: ["put", "delete"], ENCODED: [b"x\x00", b""]}
 
 
+def test_of_a_row_that_deletes_the_other_columns_may_hold_what_no_value_could() -> None:
+    days = pa.array([1, 4_000_000], pa.int32()).cast(pa.date32())  # the latter is in the year 12921
+    rows = pa.record_batch({"k": ["a", "b"], "v": [1, 2], "d": days, OP: ["put", "delete"]})
+    (encoded,) = Encoding(Gives(b"x"), ("v", "d")).encoded([rows], STATE)
+    assert encoded.column(ENCODED).to_pylist() == [b"x", b""]
+    with pytest.raises(ValueMismatch, match="outside the years 1 to 9999"):
+        list(Encoding(Gives(b"x"), ("v", "d")).encoded([rows.set_column(3, OP, pa.array(["put", "put"]))], STATE))
+
+
 @pytest.mark.parametrize(("value", "kind"), [("x", "str"), (3, "int"), (None, "NoneType"), ([1], "list")])
 def test_what_is_no_bytes_is_refused(value: Any, kind: str) -> None:
     with pytest.raises(ValueMismatch, match=f"codec of state .* gave a {kind}; it must give bytes"):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
+from keyhole.addresses import parted
 from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.exit_codes import ExitCode
 from keyhole.cli.wrong_usage import WrongUsage
-from keyhole.errors import KeyholeError, ServerLost
+from keyhole.errors import DeadlineExceeded, InvalidConfiguration, KeyholeError, ServerLost
 from keyhole.terminal.written_out import written_out
+
+_CONNECT_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,12 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _hint(options: argparse.Namespace, error: KeyholeError) -> str:
     """What may be done where the proxy that was to be asked isn't there."""
     asked = getattr(options, "proxy", None)
-    if asked is None or getattr(options, "servers", None) or not isinstance(error, ServerLost):
+    if asked is None or getattr(options, "servers", None):
+        return ""
+    # Where the time is short, its end comes before why nobody has answered.
+    late = isinstance(error, DeadlineExceeded) and _nobody_listens(asked)
+    if not late and not isinstance(error, ServerLost):
         return ""
     from keyhole.up.exports import hint
     from keyhole.up.home import DEFAULT_DIRECTORY, Home
 
     return hint(Home(DEFAULT_DIRECTORY), asked)
+
+
+def _nobody_listens(address: str) -> bool:
+    try:
+        with socket.create_connection(parted(address, "--proxy"), _CONNECT_SECONDS):
+            return False
+    except OSError:
+        return True
+    except InvalidConfiguration:  # several, or a name: whether they are away is not for one look to say
+        return False
 
 
 if __name__ == "__main__":

@@ -44,7 +44,11 @@ class QueryCounts:
             self.phase_seconds[name] += clock.monotonic() - began
 
     def note_membership(self, generation: int, membership: Membership) -> None:
-        """Keeps the membership as the query's run knows it now."""
+        """Keeps the membership as the query's run knows it now. One with a later generation than another one that was
+        fenced is not.
+        """
+        if generation > self.generation:
+            self.fenced = False
         self.generation = generation
         self.assignment_version = membership.assignment.version
         self.members = len(membership.members)

@@ -165,7 +165,7 @@ class QueryRun:
         Raises:
             ConflictError: See ChangelogAdmin.ensure, and `declare_new`.
         """
-        make = partial(self._made, on_new_checkpoint)
+        make, before = partial(self._made, on_new_checkpoint), self.complete
         new = self._declare_new([of for of in wanted if of.state not in control.states], make)
         records: dict[str, bytes | None] = {}
         if query != control.query:
@@ -180,6 +180,9 @@ class QueryRun:
                 if stored != self.descriptors[name]:
                     records |= record("state", name, self.descriptors[name])
             self._needs[name] = Needs(descriptor.key_groups, standbys)
+        if self.complete is not None and self.complete is not before:
+            # With the new topics' ids: the next start must not look for the old ones' markers in them.
+            records |= record("complete", self._query, self.complete)
         if records:
             self._log.append(records)
 

@@ -215,6 +215,7 @@ class Sink:
         """The epoch that the batch became."""
         batch = current(data, batch_id)
         run = self._runs.run_of(batch)
+        run.check_is_new(batch_id)
         layout = run.layouts.of_batch(batch.frame, batch.execution)
         several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(batch.frame) if several else nullcontext(batch.frame) as rows:
@@ -233,6 +234,7 @@ class Sink:
                     next_watermark_ms=functools.partial(next_watermark_ms, batch) if self._ages else None,
                 )
             )
+            run.last.number = batch_id
             if self._on_rows is not None:
                 self._on_rows(rows, batch_id)
         _log.debug(

@@ -70,8 +70,10 @@ class Encoding:
         check_class(descriptor, self.codec)
         versioned = any(field.name == VERSION for field in descriptor.value.fields)
         for batch in batches:
-            rows = zip(row_ops(batch, descriptor), rows_of(batch, self.columns), strict=True)
-            values = [b"" if op in (Op.DELETE, Op.CLEAR) else self.codec.encode(row) for op, row in rows]
+            # Of a row that deletes the other columns may hold what no value could.
+            puts = [op not in (Op.DELETE, Op.CLEAR) for op in row_ops(batch, descriptor)]
+            rows = iter(rows_of(batch if all(puts) else batch.filter(pa.array(puts)), self.columns))
+            values = [self.codec.encode(next(rows)) if put else b"" for put in puts]
             for value in values:
                 if not isinstance(value, (bytes, bytearray)):
                     raise ValueMismatch(

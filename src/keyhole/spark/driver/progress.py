@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 
 from keyhole.coordinator.counts import SparkCounts
 from keyhole.coordinator.progress import note_progress
@@ -63,6 +64,8 @@ def follow_progress(query: JavaObject, run_id: str, counts: SparkCounts) -> None
     """
     jvm = SparkContext._jvm
     assert jvm is not None
+    # Without foreachBatch nobody else may have: Spark's JVM would call nobody.
+    ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
     streams = query.sparkSession().streams()
     listener = ProgressListener(run_id, counts)
     proxy = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)

@@ -170,12 +170,15 @@ def _gather(
     create, add = aggregation.aggregator.create, aggregation.aggregator.add
     for batch in batches:
         keys, ops = key_names(batch, descriptor).to_pylist(), row_ops(batch, descriptor)
-        for key, op, row in zip(keys, ops, rows_of(batch, aggregation.columns), strict=True):
+        # Of a row that deletes the other columns may hold what no value could.
+        puts = [op == Op.PUT for op in ops]
+        rows = iter(rows_of(batch if all(puts) else batch.filter(pa.array(puts)), aggregation.columns))
+        for key, put in zip(keys, puts, strict=True):
             of = gathered.get(key)
             if of is None:
                 of = gathered[key] = _Gathered(create())
-            if op == Op.PUT:
-                of.accumulator = add(of.accumulator, row)
+            if put:
+                of.accumulator = add(of.accumulator, next(rows))
                 of.rows += 1
             else:
                 gathered[key] = _Gathered(create(), cleared=True)

@@ -49,6 +49,13 @@ MakeCoordinator = Callable[[JobConfig, str, Addresses], EpochRunner]
 """
 
 
+@dataclass
+class LastBatch:
+    """The number of the last batch of a run that became an epoch; -1: none yet."""
+
+    number: int = -1
+
+
 @dataclass(frozen=True)
 class StreamRun:
     """One start of the streaming query.
@@ -65,6 +72,20 @@ class StreamRun:
     coordinator: EpochRunner
     stateful: bool
     layouts: RunLayouts = field(default_factory=RunLayouts)
+    last: LastBatch = field(default_factory=LastBatch)
+
+    def check_is_new(self, batch: int) -> None:
+        """Refuses a second call for one batch: its rows would be taken for those of the first one, sent again.
+
+        Raises:
+            InvalidConfiguration: With what to do instead.
+        """
+        if self.last.number == batch:
+            raise InvalidConfiguration(
+                f"the sink of query {self.name!r} was called twice for batch {batch}, which is one epoch: give it all "
+                "rows at once (DataFrame.union), or make a sink for each part and join them by queryable.together",
+                query=self.name,
+            )
 
     def close_at_end(self) -> None:
         """Waits, in a thread of its own, until the query has ended, in whichever way.
