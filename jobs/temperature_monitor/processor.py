@@ -58,7 +58,8 @@ class Statistics(NamedTuple):
             temperature,
             min(self.min, temperature),
             max(self.max, temperature),
-            self.mean + (temperature - self.mean) / readings,
+            # Not the difference: of two large readings it is infinite.
+            self.mean * (self.readings / readings) + temperature / readings,
             readings,
             max(self.time_ms, time_ms),
         )

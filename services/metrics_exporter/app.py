@@ -182,7 +182,8 @@ class MetricsExporter:
             for (container, cause), count in self._pods.ends.counts.items():
                 figures.add(f"{_P}_ended_containers_total", (container, cause), count)
         if self._kafka is not None:
-            figures.add(f"{_P}_kafka_up", (), self._kafka.up)
+            if self._kafka.up is not None:
+                figures.add(f"{_P}_kafka_up", (), self._kafka.up)
             if self._kafka.age_seconds != float("inf"):
                 figures.add(f"{_P}_kafka_age_seconds", (), self._kafka.age_seconds)
         return figures

@@ -88,7 +88,8 @@ class KafkaLook:
         self._thread = threading.Thread(target=self._run, name="keyhole-kafka-look", daemon=True)
         self.wanted = Wanted()
         self.found = Found()
-        self.up = False
+        self.up: bool | None = None
+        """Whether it answered when it was asked last; None: there was nothing to ask it for yet."""
 
     @property
     def age_seconds(self) -> float:

@@ -291,7 +291,19 @@ def test_network_policies_leave_each_port_to_those_who_must() -> None:
         "spark-driver",
         "spark-executor",
     }
+    for policy in ("temperature-monitor-driver", "client-proxy", "state-servers", "metrics-exporter"):
+        rules = one(objects, "NetworkPolicy", f"keyhole-{policy}")["spec"]["ingress"]
+        assert "metrics" in [port["port"] for rule in rules for port in rule["ports"]], policy
     assert not names(scenario(CI / "job-values.yaml"), "NetworkPolicy")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_port_with_tls_is_not_said_to_be_plaintext(tls: bool) -> None:
+    objects = scenario(CI / ("tls-values.yaml" if tls else "job-values.yaml"))
+    ports = one(objects, "Service", "keyhole-client-proxy")["spec"]["ports"]
+    assert [port.get("appProtocol") for port in ports if port["name"] == "grpc"] == [
+        None if tls else "kubernetes.io/h2c"
+    ]
 
 
 def test_the_operator_scrapes_the_exporter_and_each_pod_with_metrics() -> None:

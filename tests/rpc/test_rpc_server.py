@@ -67,6 +67,19 @@ async def test_every_error_arrives_as_the_class_that_was_raised(kind: type[error
     assert caught.value.details() == "what is wrong; what to do"
 
 
+@pytest.mark.parametrize("letter", ["a", "é", "漢", "🎈"])
+async def test_a_long_message_in_any_letters_keeps_its_class_and_its_code(letter: str) -> None:
+    server = await _serve(errors.UnknownState(letter * 5000, facts=letter * 500))
+    async with aio_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await query_pb2_grpc.QueryStub(channel).Get(query_pb2.GetRequest())
+    await server.stop(0)
+    back = from_rpc_error(caught.value)
+    assert type(back) is errors.UnknownState
+    assert back.message.startswith(letter * 500)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
 async def test_an_error_in_the_middle_of_a_stream_arrives_after_the_responses_before_it() -> None:
     server = await _serve(errors.Fenced("a newer run has taken over"))
     async with aio_channel(server.address) as channel:

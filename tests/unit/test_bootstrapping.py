@@ -69,6 +69,8 @@ class TestDecisions:
         for policy in ("refuse", "continue"):
             with pytest.raises(CheckpointMismatch, match="'history' of query 'q' was begun and is not finished"):
                 check_start("q", BEGUN, None, "spark", 0, 0, policy)  # type: ignore[arg-type]  # both are policies
+        over = check_bootstrap("q", QueryRecord("spark", base=1), complete(5), "history", reset=True)
+        assert check_start("q", over, complete(5), "spark", 0, 0, "reset").bootstrap == "", "it is still to be done"
         record = check_start("q", BEGUN, None, "spark", 0, 0, "reset")
         assert record.reset_epoch == record.base == record.first_epoch > 1
         assert record.bootstrap == ""

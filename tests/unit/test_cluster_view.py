@@ -10,10 +10,11 @@ from keyhole.metrics.cardinality import MOST_STATES_OF_ALL, MOST_TOPICS, OTHER
 from keyhole.metrics.catalogue import BY_NAME, Component
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
+from keyhole.testing.clock import ManualClock
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
-from services.metrics_exporter.kafka import Found, SourceRead, Wanted, look
+from services.metrics_exporter.kafka import Found, KafkaLook, SourceRead, Wanted, look
 from services.metrics_exporter.scrape import ScrapedAnswer, ScrapeView, Views
 from tests.support import figures
 
@@ -164,6 +165,22 @@ def test_what_the_catalogue_does_not_have_is_left_out_and_counted() -> None:
     view = Views().make([answer("a", families=(odd, of_others))], Found(), NOW_MS, 0.0)
     assert view.unknown[Component.STATE_SERVER] == 2
     assert not figures.names(as_stats(view)) & {odd.name, of_others.name}
+
+
+def test_a_kafka_that_was_asked_for_nothing_is_not_told_to_be_away() -> None:
+    kafka = KafkaLook(Offsets(), ManualClock(), 1.0)
+    assert kafka.up is None
+
+
+def test_of_a_job_and_one_that_stands_by_the_start_is_one_of_both() -> None:
+    def started(at: int) -> pb.MetricFamily:
+        labels, samples = ["application"], [pb.MetricSample(labels=["shop"], value=at)]
+        return pb.MetricFamily(name="keyhole_job_start_time_seconds", labels=labels, samples=samples)
+
+    stats = [pb.ReadStatsResponse(name=f"job-{at}", families=(started(at),)) for at in (1000, 2000)]
+    answers = [ScrapedAnswer(Component.JOB, True, of) for of in stats]
+    told = as_stats(Views().make(answers, Found(), NOW_MS, 0.0))
+    assert figures.value(told, "keyhole_job_start_time_seconds", application="shop") == 2000
 
 
 class Offsets:

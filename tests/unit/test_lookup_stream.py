@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.client.wire.segments import Answers, Segment
@@ -12,6 +14,7 @@ from keyhole.errors import KeyholeError, ServerLost
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LANE = Lane("weather", "readings", "topic-1")
+PATIENCE_LOOKUPS = 1_000
 
 
 class _Full:
@@ -33,8 +36,23 @@ class _Full:
     async def read(self) -> None:
         await asyncio.sleep(PATIENCE_SECONDS)
 
+    async def done_writing(self) -> None:
+        self.waits = True
+
     def cancel(self) -> None:
         pass
+
+
+class _Renewed(_Full):
+    """One whose certificate is renewed: its stream ends, and another one is to begin once it has."""
+
+    def __init__(self) -> None:
+        super().__init__(PATIENCE_LOOKUPS)
+        self.renewing = self
+        self.number = 0
+
+    def version(self) -> int:
+        return self.number
 
 
 class _Nobody:
@@ -43,8 +61,9 @@ class _Nobody:
     def failed(self, start: int, count: int, error: KeyholeError) -> None: ...
 
 
-async def test_it_does_not_look_all_the_time_while_a_request_waits_to_be_taken() -> None:
-    channel: Any = _Full(2)
+@pytest.mark.parametrize("made", ["takes nothing more", "ends"])
+async def test_it_does_not_look_all_the_time_while_no_request_can_go(made: str) -> None:
+    channel: Any = _Full(2) if made == "takes nothing more" else _Renewed()
     stream = LookupStream(channel, "server:1")
     looks: list[float] = []
     expire = stream._coalescer.expire
@@ -60,6 +79,7 @@ async def test_it_does_not_look_all_the_time_while_a_request_waits_to_be_taken()
     while not channel.waits:
         stream.submit(LANE, Segment([f"k{number}".encode()], _Nobody(), loop.time() + seconds))
         seconds, number = PATIENCE_SECONDS, number + 1
+        channel.number = number // 4  # renewed once three are under way
         await asyncio.sleep(0.03)
     stream.submit(LANE, Segment([b"waits"], _Nobody(), loop.time() + seconds))
     await eventually(lambda: looks)

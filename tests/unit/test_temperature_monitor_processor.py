@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
@@ -72,6 +74,15 @@ def test_last_is_the_newest_in_kafka_whatever_its_time_and_the_order_in_which_sp
         (3, 20.0, 15.0, 4 / 3),
     ]
     assert [row.time_ms for row in jumps] == [BEGIN_MS + 9 * SECOND_MS, BEGIN_MS + 5 * SECOND_MS]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_the_mean_of_any_finite_readings_is_between_them(readings: list[float]) -> None:
+    of = Statistics(0.0, math.inf, -math.inf, 0.0, 0, 0)
+    for temperature in readings:
+        of = of.with_reading(temperature, BEGIN_MS)
+    room = max(map(abs, readings)) * 1e-12 + 1e-300
+    assert min(readings) - room <= of.mean <= max(readings) + room
 
 
 def test_a_jump_is_told_from_one_batch_to_the_next() -> None:

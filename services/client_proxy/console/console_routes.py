@@ -32,7 +32,7 @@ from services.client_proxy.console.troubles import troubles_of
 from services.client_proxy.counts import ProxyCounts, StateCounts
 from services.client_proxy.directory import Directory
 from services.client_proxy.http.answers import descriptor_json
-from services.client_proxy.http.json_response import json_response
+from services.client_proxy.http.json_response import NO_STORE, json_response
 
 POLL_SECONDS = 2 * FRESH_SECONDS
 """How often an open page asks; the answer says so."""
@@ -185,7 +185,8 @@ class ConsoleRoutes:
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not come in time") from None
-        return _shown(await self._sql.run(body))
+        answer = await self._sql.run(body)
+        return web.Response(body=answer, content_type="application/json", headers={**NO_STORE, **HEADERS})
 
     async def _look(self) -> tuple[ServerReports, dict[StateName, Described]]:
         reports = await self._status.now()

@@ -12,11 +12,11 @@ from keyhole.cli.exit_codes import ExitCode
 from keyhole.cli.patience import PatientClient, patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.client.sql_result import SqlResult
-from keyhole.encoding.value_json import to_json
 from keyhole.errors import MalformedRequest
 from keyhole.security.credentials import Credentials
 from keyhole.sql import query_savepoint
 from keyhole.sql.predicate_words import in_words
+from keyhole.sql.result_json import result_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     else:
         if twice := [name for name, count in Counter(result.columns).items() if count > 1]:
             raise MalformedRequest(f"two columns of the result are called {twice[0]}; give one another name, by AS")
-        rows = [dict(zip(result.columns, map(to_json, row), strict=True)) for row in result]
+        rows = [dict(zip(result.columns, map(result_json, row), strict=True)) for row in result]
         output.rows(rows, f"{len(rows):,} rows")
     return ExitCode.DONE
 

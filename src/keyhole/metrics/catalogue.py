@@ -113,7 +113,8 @@ def _process(component: Component, label: str) -> tuple[Metric, ...]:
     """What every process says of itself."""
     return (
         _gauge(component, "build", "info", f"{label} version".strip(), "1; which version runs."),
-        _gauge(component, "start_time", "seconds", label, "When the process started: seconds since 1970."),
+        # Of several processes with one label, as a driver and the one that stands by, the younger one's.
+        _gauge(component, "start_time", "seconds", label, "When the process started: seconds since 1970.", _MAX),
         _counter(component, "cpu", "seconds", label, "Processor time of the process, user and system."),
         _gauge(component, "resident_memory", "bytes", label, "Memory of the process that is in RAM."),
     )

@@ -113,7 +113,7 @@ def check_start(
     # it, and it must not count beside what the same records make once more.
     # A bootstrap stays done, also where the stream takes the place of what it made: a job that is merely started again
     # would make its states anew of it. One that was broken off is not done.
-    kept = known.bootstrap if known is not None and last > 0 else ""
+    kept = known.bootstrap if known is not None and not _broken_off(known, complete) else ""
     if on_new_checkpoint == "reset" or (known is not None and last == 0):
         return QueryRecord(spark_query_id, base=epoch - batch_id, reset_epoch=epoch, first_epoch=epoch, bootstrap=kept)
     return QueryRecord(spark_query_id, base=epoch - batch_id, first_epoch=epoch, bootstrap=kept)

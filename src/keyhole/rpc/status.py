@@ -25,6 +25,8 @@ METADATA_KEY = "keyhole-error-bin"
 # Metadata travels in HTTP/2 headers, whose default limit is 8 KiB: a message that names a thousand states must not lose
 # the whole status.
 _MAX_MESSAGE = 2048
+# The same text, for clients that know no Keyhole: each byte of a letter that is not ASCII takes three there.
+_MAX_DETAILS = 512
 _MAX_FACT = 256
 _MAX_FACTS = 8
 
@@ -114,7 +116,7 @@ def code(error: KeyholeError) -> grpc.StatusCode:
 async def abort(context: grpc.aio.ServicerContext[object, object], error: KeyholeError) -> NoReturn:
     """Ends a call of a servicer with the error. Servicers raise instead: the interceptor calls this."""
     metadata = ((METADATA_KEY, to_proto(error).SerializeToString()),)
-    await context.abort(code(error), _cut(error.message, _MAX_MESSAGE), metadata)
+    await context.abort(code(error), _cut(error.message, _MAX_DETAILS), metadata)
 
 
 def from_rpc_error(error: grpc.RpcError, target: str = "") -> KeyholeError:
@@ -187,7 +189,9 @@ def _make(kind: type[KeyholeError], message: str, facts: dict[str, str]) -> Keyh
 
 
 def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """At most so many bytes in UTF-8."""
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= limit else encoded[: limit - 3].decode(errors="ignore") + "…"
 
 
 @functools.cache

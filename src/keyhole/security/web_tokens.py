@@ -169,7 +169,7 @@ class _Url:
         self._url = url
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._keys: jwt.PyJWKSet | None = None
-        self._content = b""
+        self._content: bytes | None = None
         self.version = 0
         self._wanted = threading.Event()
         self._closed = False

@@ -1,25 +1,32 @@
-"""`python -m keyhole.sql.one_query`: one query in a process of its own, for a service that must not run DuckDB itself.
+"""One query in a process of its own, for a service that must not run DuckDB itself: `main`.
 
-    {"query": "select 1 as one", "proxy": "127.0.0.1:7400", "seconds": 30, "memory": "512MB", "most_rows": 500, ...}
-    {"columns": ["one"], "rows": [[1]], "total": 1, "scans": []}
+    {"query": "select 1 as one", "proxy": "127.0.0.1:7400", "seconds": 30, "memory": "256MB", "most_rows": 500, ...}
+    found
+    {"columns": ["one"], "rows": [[1]], "total": 1, "scans": [], "seconds": 0.01}
 
-It reads an SqlQuestion from stdin, and writes an SqlFound, or an SqlRefused, to stdout.
+It reads an SqlQuestion from stdin. To stdout it writes `found` and an SqlFound, or `refused` and an SqlRefused, each on
+a line; neither is much longer than the question allows.
 """
 
 from __future__ import annotations
 
-import itertools
+import resource
 import sys
+import time
 from typing import Any
 
 import msgspec
 
 from keyhole.client import Client
 from keyhole.client.sql_result import SqlResult, StateScanned
-from keyhole.encoding.value_json import to_json
-from keyhole.errors import KeyholeError
+from keyhole.errors import InternalError, KeyholeError, TooLarge
 from keyhole.hints import ready
 from keyhole.sql.predicate_words import in_words
+from keyhole.sql.result_json import result_json
+
+_CELL_BYTES = 10_000
+_NAME_CHARACTERS, _MOST_COLUMNS = 200, 1_000
+_MESSAGE_CHARACTERS = 2_000
 
 
 @ready
@@ -28,9 +35,10 @@ class SqlQuestion(msgspec.Struct, frozen=True):
 
     Attributes:
         proxy: host:port, in plaintext.
-        memory: The most that DuckDB may take, as "512MB".
+        memory: The most that DuckDB may take, and the rows of its result, as "256MB".
         most_rows: That are given; more are counted.
         most_bytes: The same of the rows as JSON.
+        data_bytes: The most that the process may allocate.
     """
 
     query: str
@@ -39,6 +47,7 @@ class SqlQuestion(msgspec.Struct, frozen=True):
     memory: str
     most_rows: int
     most_bytes: int
+    data_bytes: int
 
 
 class SqlScan(msgspec.Struct, frozen=True):
@@ -59,12 +68,18 @@ class SqlScan(msgspec.Struct, frozen=True):
 
 
 class SqlFound(msgspec.Struct, frozen=True):
-    """The first rows, with values as docs/values.md has them in JSON; `total`: how many there are."""
+    """The first rows, with values as docs/values.md has them in JSON. A long one is a text, cut.
+
+    Attributes:
+        total: How many rows there are.
+        seconds: How long the query took.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     total: int
     scans: tuple[SqlScan, ...]
+    seconds: float
 
 
 class SqlRefused(msgspec.Struct, frozen=True):
@@ -76,25 +91,54 @@ class SqlRefused(msgspec.Struct, frozen=True):
 
 def answer(question: SqlQuestion) -> SqlFound | SqlRefused:
     """Asks the proxy. Blocks, for `seconds` at most."""
+    began = time.monotonic()
     try:
         with Client(question.proxy, timeout=question.seconds) as client:
-            return _first(client.sql(question.query, timeout=question.seconds, memory=question.memory), question)
+            result = client.sql(question.query, timeout=question.seconds, memory=question.memory)
+        return _first(result, question, time.monotonic() - began)
     except KeyholeError as error:
-        return SqlRefused(type(error).reason, error.message)
+        return SqlRefused(type(error).reason, _cut(error.message, _MESSAGE_CHARACTERS))
+    except MemoryError:
+        return SqlRefused(TooLarge.reason, f"the query took more than {question.data_bytes:,} bytes: ask for less")
 
 
-def _first(result: SqlResult, question: SqlQuestion) -> SqlFound:
+def _first(result: SqlResult, question: SqlQuestion, seconds: float) -> SqlFound:
+    if len(result.columns) > _MOST_COLUMNS:
+        raise TooLarge(f"the result has {len(result.columns):,} columns, and {_MOST_COLUMNS:,} can be shown")
     rows: list[tuple[Any, ...]] = []
     left = question.most_bytes
-    for row in itertools.islice(result, question.most_rows):
-        made = tuple(map(to_json, row))
+    # Of these alone Python's values are made.
+    for row in SqlResult(result.table.slice(0, question.most_rows), (), ""):
+        made = tuple(map(_cell, row))
         left -= len(msgspec.json.encode(made))
         if left < 0 and rows:
             break
         rows.append(made)
-    return SqlFound(tuple(result.columns), tuple(rows), len(result), tuple(map(SqlScan.of, result.scans)))
+    columns = tuple(_cut(name, _NAME_CHARACTERS) for name in result.columns)
+    scans = tuple(map(SqlScan.of, result.scans))
+    return SqlFound(columns, tuple(rows), len(result), scans, seconds)
 
 
-if __name__ == "__main__":
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlQuestion)
-    sys.stdout.buffer.write(msgspec.json.encode(answer(asked)))
+def _cell(value: Any) -> Any:
+    made = result_json(value)
+    size = len(made) if isinstance(made, str) else len(msgspec.json.encode(made))
+    if size <= _CELL_BYTES:
+        return made
+    return _cut(made if isinstance(made, str) else msgspec.json.encode(made).decode(), _CELL_BYTES)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} … ({len(text):,} characters)"
+
+
+def main() -> None:
+    """Answers the question of stdin."""
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlQuestion)
+    resource.setrlimit(resource.RLIMIT_DATA, (question.data_bytes, question.data_bytes))
+    told: SqlFound | SqlRefused
+    try:
+        told = answer(question)
+    except Exception as error:  # noqa: BLE001 - the top of a process: who waits for it must hear of it
+        told = SqlRefused(InternalError.reason, f"the query failed unexpectedly ({type(error).__name__})")
+    kind = b"found" if isinstance(told, SqlFound) else b"refused"
+    sys.stdout.buffer.write(kind + b"\n" + msgspec.json.encode(told))

@@ -213,8 +213,9 @@ class LookupStream:
 
     def _arm_timer(self) -> None:
         """A timer that is too early only looks again; re-arming it after every frame would cost more."""
-        # What is written waits for the other side: another frame can't go before, only expire.
-        wakeup = self._coalescer.next_expiry() if self._writing else self._coalescer.next_wakeup()
+        # No frame goes while another one waits to be taken, nor on a stream that ends: they can only expire.
+        waits = self._writing or self._ending
+        wakeup = self._coalescer.next_expiry() if waits else self._coalescer.next_wakeup()
         if wakeup >= self._timer_at:
             return
         if self._timer is not None:
