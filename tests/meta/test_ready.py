@@ -31,6 +31,7 @@ PARAMETERS = {
     ),
     "keyhole.encoding.earlier_rows": ("kind", set()),  # of a scalar, which is stored as a built-in type
     "keyhole.encoding.row_fields": ("kind", set()),  # likewise, or made ready where it is made
+    "keyhole.encoding.toml_text": ("kind", set()),  # of what calls `decode_toml`, which is looked at there
     "keyhole.protocol.receipts": ("cls", {"PartitionReceipt"}),
     "keyhole.client.typed_values": ("to", set()),  # a reader's own, made ready when the handle is made
 }
@@ -46,6 +47,8 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 def decoded_to(tree: ast.Module) -> Iterator[ast.expr]:
     for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "decode_toml":
+            yield call.args[1]
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
             if call.func.attr == "decode":
                 yield from (keyword.value for keyword in call.keywords if keyword.arg == "type")

@@ -10,7 +10,6 @@ POST /console/api/sql                                the first rows of one SELEC
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +32,7 @@ from services.client_proxy.counts import ProxyCounts, StateCounts
 from services.client_proxy.directory import Directory
 from services.client_proxy.http.answers import descriptor_json
 from services.client_proxy.http.json_response import NO_STORE, json_response
+from services.client_proxy.http.request_body import body_of
 
 POLL_SECONDS = 2 * FRESH_SECONDS
 """How often an open page asks; the answer says so."""
@@ -108,7 +108,7 @@ class ConsoleRoutes:
                 "version": version(),
                 "grpc_port": self._grpc_port(),
                 "administers": administers,
-                "no_sql": self._sql.why_not(),
+                "no_sql": self._sql.why_not,
                 "states": [self._state_json(of.standing, reports) for of in seen.values()],
                 "servers": [_server_json(server, administers) for server in servers],
                 "troubles": troubles_of(
@@ -180,12 +180,7 @@ class ConsoleRoutes:
         # No form of another page can say that it sends JSON: its browser would ask first, and be refused.
         if request.content_type != "application/json":
             raise MalformedRequest("the body is JSON: say so, by the header Content-Type: application/json")
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                body = await request.read()
-        except TimeoutError:
-            raise web.HTTPRequestTimeout(text="the body did not come in time") from None
-        answer = await self._sql.run(body)
+        answer = await self._sql.run(await body_of(request, _BODY_SECONDS))
         return web.Response(body=answer, content_type="application/json", headers={**NO_STORE, **HEADERS})
 
     async def _look(self) -> tuple[ServerReports, dict[StateName, Described]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -46,8 +47,9 @@ class SqlQueries:
         self._running: asyncio.subprocess.Process | None = None
         self._busy = False
 
+    @functools.cached_property
     def why_not(self) -> str:
-        """Why there is none here, and what to do; empty: there is."""
+        """Why there is none here, and what to do; empty: there is. Looked for once: open pages ask all the time."""
         if not self._open:
             return "This proxy asks who reads: run `keyhole sql` where you are, with your own token or certificate."
         missing = [name for name in ("duckdb", "pyarrow") if find_spec(name) is None]
@@ -66,7 +68,7 @@ class SqlQueries:
             Overloaded: Another one runs.
             KeyholeError: As Client.sql.
         """
-        if why := self.why_not():
+        if why := self.why_not:
             raise Unsupported(why)
         query = _query_of(body)
         if self._busy:

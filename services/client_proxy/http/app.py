@@ -49,6 +49,7 @@ from services.client_proxy.http.host_names import VARIABLE as HOSTS_VARIABLE
 from services.client_proxy.http.host_names import answering_to
 from services.client_proxy.http.json_response import NO_STORE, json_response
 from services.client_proxy.http.openapi_page import add_openapi
+from services.client_proxy.http.request_body import body_of
 from services.client_proxy.http.requests import Parameters
 from services.client_proxy.http.scanned_pages import scanned_pages
 
@@ -231,12 +232,7 @@ class HttpReads:
         caller, name = self.caller_of(request), _name(request)
         caller.check(Verb.READ, *name)
         asked = http_requests.parameters(request.query.items(), many=True)
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                body = await request.read()
-        except TimeoutError:
-            raise web.HTTPRequestTimeout(text="the body did not come in time") from None
-        given = http_requests.batch_keys(body)
+        given = http_requests.batch_keys(await body_of(request, self._limits.body_seconds))
         deadline = self._deadline(asked)
         codec = await self._servicer.codec(name, deadline)
         keys = [http_requests.batch_key(codec, key) for key in given]

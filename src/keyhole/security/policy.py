@@ -28,6 +28,7 @@ from pathlib import Path
 
 import msgspec
 
+from keyhole.encoding.toml_text import decode_toml
 from keyhole.errors import InvalidConfiguration
 from keyhole.hints import ready
 
@@ -169,11 +170,10 @@ def load(path: str) -> Policy:
         why = (error.strerror or type(error).__name__).lower()
         raise InvalidConfiguration(f"the policy {path} can't be read ({why})", path=path) from error
     try:
-        policy = msgspec.toml.decode(text, type=Policy)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # ValidationError is one of the former
-        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        policy = decode_toml(text, Policy)
+    except msgspec.DecodeError as error:  # ValidationError is one
         raise InvalidConfiguration(
-            f"the policy {path} is not one: {why}. The verbs are {', '.join(Verb)}; docs/security.md has examples",
+            f"the policy {path} is not one: {error}. The verbs are {', '.join(Verb)}; docs/security.md has examples",
             path=path,
         ) from error
     problems = [

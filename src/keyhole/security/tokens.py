@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from keyhole.encoding.toml_text import decode_toml
 from keyhole.errors import InvalidConfiguration
 from keyhole.hints import ready
 
@@ -87,11 +88,10 @@ def load(path: str) -> Tokens:
         why = (error.strerror or type(error).__name__).lower()
         raise InvalidConfiguration(f"the tokens' file {path} can't be read ({why})", path=path) from error
     try:
-        tokens = msgspec.toml.decode(text, type=Tokens)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        tokens = decode_toml(text, Tokens)
+    except msgspec.DecodeError as error:
         raise InvalidConfiguration(
-            f"the tokens' file {path} is not one: {why}. Make its entries with `keyhole token NAME`", path=path
+            f"the tokens' file {path} is not one: {error}. Make its entries with `keyhole token NAME`", path=path
         ) from error
     problems = []
     names = [entry.name for entry in tokens.tokens]

@@ -121,10 +121,10 @@ def _first(result: SqlResult, question: SqlQuestion, seconds: float) -> SqlFound
 
 def _cell(value: Any) -> Any:
     made = result_json(value)
-    size = len(made) if isinstance(made, str) else len(msgspec.json.encode(made))
-    if size <= _CELL_BYTES:
-        return made
-    return _cut(made if isinstance(made, str) else msgspec.json.encode(made).decode(), _CELL_BYTES)
+    if isinstance(made, str):
+        return _cut(made, _CELL_BYTES)
+    encoded = msgspec.json.encode(made)
+    return made if len(encoded) <= _CELL_BYTES else _cut(encoded.decode(), _CELL_BYTES)
 
 
 def _cut(text: str, most: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from keyhole.encoding.toml_text import decode_toml
 from keyhole.errors import InvalidConfiguration
 from keyhole.hints import ready
 from keyhole.stores.base import Store, StoreEngine, StoreLimits
@@ -67,12 +68,11 @@ def read_choices(path: Path) -> tuple[StoreChoice, ...]:
         InvalidConfiguration: It can't be read, or says what can't be; the message names the entry.
     """
     try:
-        found = msgspec.toml.decode(path.read_bytes(), type=_File).stores
+        found = decode_toml(path.read_bytes(), _File).stores
     except OSError as error:
         raise InvalidConfiguration(f"{VARIABLE} is {str(path)!r}, which can't be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise InvalidConfiguration(f"{path} ({VARIABLE}): {why} (docs/stores.md shows such a file)") from error
+    except msgspec.DecodeError as error:
+        raise InvalidConfiguration(f"{path} ({VARIABLE}): {error} (docs/stores.md shows such a file)") from error
     seen: set[str] = set()
     for number, choice in enumerate(found, start=1):
         wrong = _wrong(choice) or next((f"{p!r} is in it twice" for p in choice.states if p in seen), "")

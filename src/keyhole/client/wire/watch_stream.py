@@ -174,8 +174,7 @@ class WatchStream:
         return self._each(self._as_it_came)
 
     async def _each(self, take: Callable[[pb.WatchResponse], Awaitable[_T]]) -> AsyncGenerator[_T]:
-        deadline = self._loop.time() + self._seconds
-        attempts = CallAttempts(self._links, deadline)
+        deadline, attempts = self._anew()
         while True:
             request = await self._request(deadline)
             link = await attempts.link()
@@ -190,16 +189,19 @@ class WatchStream:
                 if not error.retryable or isinstance(error, (TooSlow, Overloaded, StaleDescriptor)):
                     raise attempts.told(error) from error.__cause__
                 if got_on:
-                    deadline = self._loop.time() + self._seconds
-                    attempts = CallAttempts(self._links, deadline)
+                    deadline, attempts = self._anew()
                 await attempts.again(error, link)
             except Unauthenticated as error:
                 # What the stream was begun with has expired. The next call shows what the files have now.
                 if not heard or "expired" not in error.facts:
                     raise
                 if got_on:
-                    deadline = self._loop.time() + self._seconds
-                    attempts = CallAttempts(self._links, deadline)
+                    deadline, attempts = self._anew()
+
+    def _anew(self) -> tuple[float, CallAttempts]:
+        """The time that it has from now on, and its attempts within that."""
+        deadline = self._loop.time() + self._seconds
+        return deadline, CallAttempts(self._links, deadline)
 
     def _gets_on(self, response: pb.WatchResponse) -> bool:
         """Whether somebody has all that is watched: a watch that was merely begun may end again as it has before."""

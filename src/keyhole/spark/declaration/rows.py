@@ -13,6 +13,15 @@ from keyhole.encoding.arrow_times import to_python
 from keyhole.encoding.row import attributes
 
 
+def rows_that_put(batch: pa.RecordBatch, puts: Sequence[bool], columns: Sequence[str]) -> Iterator[Any]:
+    """As `rows_of`, without those that delete or clear, whose columns may hold what no value could.
+
+    Args:
+        puts: Of each row of the batch, whether it is none of these.
+    """
+    return rows_of(batch if all(puts) else batch.filter(pa.array(puts)), columns)
+
+
 def rows_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Any]:
     """The rows, with these columns as `encoding.row.attributes` names them; `count` and `index` are like others.
 

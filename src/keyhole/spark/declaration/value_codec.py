@@ -13,7 +13,7 @@ from keyhole.encoding.columnar import Op, row_ops
 from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor, ValueField
 from keyhole.spark.declaration.class_version import check_class, version_of
-from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.declaration.rows import rows_that_put
 
 ENCODED = "value"
 """The field that holds these bytes, in the value of a state with a codec: binary."""
@@ -70,9 +70,8 @@ class Encoding:
         check_class(descriptor, self.codec)
         versioned = any(field.name == VERSION for field in descriptor.value.fields)
         for batch in batches:
-            # Of a row that deletes the other columns may hold what no value could.
             puts = [op not in (Op.DELETE, Op.CLEAR) for op in row_ops(batch, descriptor)]
-            rows = iter(rows_of(batch if all(puts) else batch.filter(pa.array(puts)), self.columns))
+            rows = rows_that_put(batch, puts, self.columns)
             values = [self.codec.encode(next(rows)) if put else b"" for put in puts]
             for value in values:
                 if not isinstance(value, (bytes, bytearray)):

@@ -21,7 +21,7 @@ from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
-from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.declaration.rows import rows_that_put
 from keyhole.spark.worker.bases import BaseReader
 from keyhole.spark.worker.plain import check_plain
 
@@ -170,9 +170,8 @@ def _gather(
     create, add = aggregation.aggregator.create, aggregation.aggregator.add
     for batch in batches:
         keys, ops = key_names(batch, descriptor).to_pylist(), row_ops(batch, descriptor)
-        # Of a row that deletes the other columns may hold what no value could.
         puts = [op == Op.PUT for op in ops]
-        rows = iter(rows_of(batch if all(puts) else batch.filter(pa.array(puts)), aggregation.columns))
+        rows = rows_that_put(batch, puts, aggregation.columns)
         for key, put in zip(keys, puts, strict=True):
             of = gathered.get(key)
             if of is None:

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, statePath } from "./api";
 import { LINES } from "./chart";
 import { KeyFields } from "./key_form";
-import { CopyButton } from "./parts";
+import { AskedFor, CopyButton } from "./parts";
 import { LANGUAGES, fitsPath, keyInPath, snippet, type Language } from "./snippets";
 import type { AllKeys, Answer, Column, Entries, StateDetail } from "./types";
 import { AnswerTable, EntriesTable, SourceLine, partsOf } from "./value";
@@ -113,12 +113,7 @@ export function LookUp({
           That needs the verb <code>{one ? "read" : "scan"}</code> on this state, which your token has not.
         </p>
       )}
-      <div class="result" aria-live="polite" aria-busy={busy}>
-        {result?.kind === "error" ? (
-          <p class="level bad" role="alert">
-            {result.message}
-          </p>
-        ) : null}
+      <AskedFor busy={busy} error={result?.kind === "error" ? result.message : null}>
         {result?.kind === "answer" ? (
           <>
             <AnswerTable of={result.answer} types={types} />
@@ -173,7 +168,7 @@ export function LookUp({
             )}
           </>
         ) : null}
-      </div>
+      </AskedFor>
       <details class="code">
         <summary>The same in Python, curl or gRPC</summary>
         <div class="head">

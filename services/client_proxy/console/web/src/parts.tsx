@@ -125,6 +125,20 @@ export function Troubles({ of, none }: { of: Trouble[]; none?: ComponentChildren
   );
 }
 
+/** What somebody has asked for, or why there is none. */
+export function AskedFor({ busy, error, children }: { busy: boolean; error: string | null; children: ComponentChildren }) {
+  return (
+    <div class="result" aria-live="polite" aria-busy={busy}>
+      {error === null ? null : (
+        <p class="level bad" role="alert">
+          {error}
+        </p>
+      )}
+      {children}
+    </div>
+  );
+}
+
 /** That what is shown is old, how old, and why there is nothing newer. */
 export function Outdated({ polled }: { polled: Polled<unknown> }) {
   useNow(); // the age goes on

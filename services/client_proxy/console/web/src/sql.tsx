@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask } from "./api";
 import { milliseconds, plural, whole } from "./format";
-import { CopyButton } from "./parts";
+import { AskedFor, CopyButton } from "./parts";
 import type { Overview, SqlFound } from "./types";
 import { Value } from "./value";
 
@@ -113,14 +113,9 @@ export function SqlPage({ data }: { data: Overview }) {
           </div>
         </form>
       </section>
-      <div class="result" aria-live="polite" aria-busy={busy}>
-        {result?.kind === "error" ? (
-          <p class="level bad" role="alert">
-            {result.message}
-          </p>
-        ) : null}
+      <AskedFor busy={busy} error={result?.kind === "error" ? result.message : null}>
         {result?.kind === "found" ? <Found of={result.found} /> : null}
-      </div>
+      </AskedFor>
     </>
   );
 }
