@@ -31,11 +31,19 @@ _LOOK_SECONDS = 0.5
 _decoder = msgspec.json.Decoder(EpochStep | Pinned | Dealt | Ended)
 
 
-def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, machine: Machine) -> History:
+def run_episode(
+    plan: Plan,
+    faults: Sequence[Fault] | None,
+    directory: Path,
+    machine: Machine,
+    enough: Callable[[History], bool] = lambda _: True,
+) -> History:
     """Runs it from the first process to the last one's end.
 
     Args:
         faults: None: as `plan.seed` has them.
+        enough: Told what has been seen so far, without copies. Epochs and reads go on until it agrees, and for ten
+            minutes at the most: then the history is as it is.
 
     Raises:
         MachineError: The machine, or Kafka, not Keyhole.
@@ -49,6 +57,12 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         with lock:
             events.append(event)
 
+    def seen(final: int) -> History:
+        steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
+        told = [*steps, *injector.injected, *_contradictions(cluster)]
+        with lock:
+            return History(plan.seed, final, plan.states, [*told, *events])
+
     injector = Injector(cluster)
     watch = readers = None
     try:
@@ -59,6 +73,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note, plan.reader_pause_seconds)
         faults = _schedule(plan, cluster) if faults is None else faults
         injector.run(faults, plan.seconds, _Pace(cluster).keep)
+        _await(lambda: enough(seen(0)), _REST_SECONDS)
         final = _rest(cluster)
         readers.close()
         readers = None
@@ -70,8 +85,7 @@ def run_episode(plan: Plan, faults: Sequence[Fault] | None, directory: Path, mac
         if watch is not None:
             watch.close()
         cluster.close()
-    steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
-    return History(plan.seed, final, plan.states, [*steps, *injector.injected, *_contradictions(cluster), *events])
+    return seen(final)
 
 
 class _Pace:

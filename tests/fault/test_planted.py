@@ -107,15 +107,12 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
     plants = ",".join((*OF_KINDS, "epoch passed over", *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST))
-    history = run_episode(plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60), [], tmp_path, machine)
+    planned = plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60)
+    # Which few reads of one reader meet by chance; on a slow machine in more epochs than those.
+    history = run_episode(planned, [], tmp_path, machine, enough=lambda history: not passed_over(history))
     assert {state for state in ALL if wrong_rows(history, state)} == set().union(*OF_KINDS.values()), check(history)
     assert check(history, {EPOCHS}).violated[EPOCHS]
-    for rule, state in OF_WATCHES.values():
-        assert of_state(history, state, {rule}).violated[rule], rule
-    for rule, state in OF_MIRRORS.values():
-        assert of_state(by_mirrors(history), state, {rule}).violated[rule], rule
-    for rule, state in OF_THE_LATEST.values():
-        assert of_state(looked_up_at_latest(history), state, {rule}).violated[rule], rule
+    assert not passed_over(history)
 
 
 @pytest.mark.timeout(1500)
@@ -150,6 +147,21 @@ def wrong_rows(history: History, state: str) -> int:
     """How many answers and copies of one state are wrong."""
     violated = of_state(by_mirrors(history, others=True), state, {ROWS, END}).violated
     return violated[ROWS] + violated[END]
+
+
+def passed_over(history: History) -> set[str]:
+    """Planted bugs of watches, of mirrors and of the latest that no rule has seen."""
+    of_readers = (
+        (history, OF_WATCHES),
+        (by_mirrors(history), OF_MIRRORS),
+        (looked_up_at_latest(history), OF_THE_LATEST),
+    )
+    return {
+        bug
+        for by_them, bugs in of_readers
+        for bug, (rule, state) in bugs.items()
+        if not of_state(by_them, state, {rule}).violated[rule]
+    }
 
 
 def by_mirrors(history: History, *, others: bool = False) -> History:
