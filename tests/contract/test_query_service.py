@@ -281,11 +281,13 @@ async def test_storage_keys_of_another_topic_are_refused_as_stale(served: Served
 
 async def test_an_epoch_that_is_not_reached_is_refused_with_the_one_that_is(served: Served) -> None:
     options = pb.ReadOptions(min_epoch=2)
-    error = await refusal(served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options)))
+    request = pb.GetRequest(state=REF, key=key("sensor-1"), options=options)
+    # A proxy waits for the epoch until the deadline; without one, for two minutes.
+    error = await refusal_of(lambda seconds: served.stub.Get(request, timeout=seconds), 0.5)
     assert isinstance(error, errors.EpochNotReached)
     assert "at epoch 1" in error.message
     await served.backend.advance()
-    answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key("sensor-1"), options=options))).answer
+    answer = (await served.stub.Get(request)).answer
     assert answer.source.epoch == 2
 
 
