@@ -64,6 +64,8 @@ class Registry:
         self.ending = False
         self.closing = False
         self.replica = replica
+        # What was moved here, by state; kept while it drains, and forgotten with the process.
+        self._placements: dict[tuple[str, str], frozenset[int]] = {}
         self.counts = ServerCounts()
         self.tables: dict[tuple[str, str], Table] = {}
         self._hosts: dict[_Name, QueryHost] = {}
@@ -108,6 +110,32 @@ class Registry:
             self.draining = not undo
             _log.info("may be given key groups again" if undo else "drains: key groups are to go to others")
             self.changed()
+
+    def move(self, application: str, state: str, key_groups: frozenset[int], *, undo: bool = False) -> frozenset[int]:
+        """Key groups are to be here, or may be anywhere again. Idempotent.
+
+        Returns:
+            All of the state that are to be here now.
+
+        Raises:
+            Draining: It is to give its key groups to others.
+            Unsupported: It is a replica.
+        """
+        if not undo and self.draining:
+            raise Draining(f"server {self.server} drains: its key groups go to others, and none comes")
+        if self.replica:
+            raise Unsupported(f"server {self.server} is a replica: it follows, and owns nothing")
+        name = application, state
+        before = self._placements.pop(name, frozenset())
+        after = before - key_groups if undo else before | key_groups
+        if after:
+            self._placements[name] = after
+        if after != before:
+            _log.info(
+                "key groups were moved here",
+                extra={"application": application, "state": state, "key_groups": sorted(after)},
+            )
+        return after
 
     def end(self) -> None:
         """It is to end: drains for good."""
@@ -237,6 +265,10 @@ class Registry:
             protocol_version=PROTOCOL_VERSION,
             now_ms=now_ms,
             version=version(),
+            placements=[
+                query_pb2.Placement(application=application, state=state, key_groups=sorted(groups))
+                for (application, state), groups in sorted(self._placements.items())
+            ],
         )
 
     def ownership(self) -> state_server_pb2.Ownership:
@@ -284,7 +316,9 @@ class Registry:
         retired = self.retirable(application, query, run)
         for of in retired or [query]:
             self._on_retire(application, of)
-        for of in retired:
+        for of, states in retired.items():
+            for state in states:
+                self._placements.pop((application, state), None)
             self._forget((application, of), destroy=True)
         leaving = [task for name, task in self._leaving.items() if _meant(name, application, query)]
         if leaving:

@@ -72,6 +72,7 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
         alter(kafka, "cleanup.policy", "compact")
 
         drained_and_back(here, told)
+        moved_and_back(told)
 
         top = told("top", "--count", "2", "--interval", "0.5")
         assert [server["is"] for server in top["servers"]] == ["ok", "ok"]
@@ -106,6 +107,27 @@ def drained_and_back(here: Here, told: Any) -> None:
     refused = here.typed("drain", "server-9", **{PROXY_VARIABLE: here.exported()[PROXY_VARIABLE]})
     assert refused.returncode == 1
     assert f"there is no state server server-9; there are {first}, {second}" in refused.stderr
+
+
+def moved_and_back(told: Any) -> None:
+    """All key groups to one server, one of them back, and all as they were, while every read is answered."""
+
+    def owned() -> dict[str, int]:
+        return {
+            server["server"]: sum(of["key_groups"] for of in server["holdings"] if of["role"] == "owner")
+            for server in told("status")
+        }
+
+    first, second = sorted(owned())
+    every = [str(group) for group in range(4)]
+    assert told("move", STATE, *every, "--to", first, "--wait", str(LONG_SECONDS))["owned"] == [0, 1, 2, 3]
+    assert owned() == {first: 4, second: 0}
+    assert told("get", STATE, "c1")[0]["found"]
+    assert told("move", STATE, "3", "--to", second, "--wait", str(LONG_SECONDS))["owned"] == [3]
+    until(lambda: owned() == {first: 3, second: 1}, LONG_SECONDS, 0.2)
+    assert told("move", STATE, *every, "--undo")["owned"] is None
+    until(lambda: sorted(owned().values()) == [2, 2], LONG_SECONDS, 0.2)
+    assert told("get", STATE, "c1")[0]["found"]
 
 
 def alter(kafka: str, name: str, value: str) -> None:

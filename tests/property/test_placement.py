@@ -51,6 +51,34 @@ def test_no_even_assignment_moves_fewer_groups(data: st.DataObject, servers: set
 
 
 @given(st.data(), SERVERS, GROUPS)
+def test_what_was_placed_is_there_the_rest_is_as_even_as_that_allows_and_no_such_assignment_moves_fewer(
+    data: st.DataObject, servers: set[str], groups: int
+) -> None:
+    before, placed, warm = data.draw(owners(groups)), data.draw(owners(groups)), data.draw(copies(groups))
+    after = assign(before, servers, groups, warm, placed)
+    assert set(after) == set(range(groups))
+    assert set(after.values()) <= servers
+    given_to = {group: server for group, server in placed.items() if server in servers and group < groups}
+    assert given_to.items() <= after.items()
+    # Water poured over the loads that are given, one key group at a time into the lowest.
+    loads = Counter(dict.fromkeys(servers, 0)) | Counter(given_to.values())
+    filled = {server: loads[server] for server in servers}
+    for _ in range(groups - len(given_to)):
+        filled[min(filled, key=lambda server: filled[server])] += 1
+    counts = Counter(after.values())
+    assert sorted(counts[server] for server in servers) == sorted(filled.values())
+    level = max((filled[server] for server in servers if filled[server] > loads[server]), default=0)
+    larger = sum(filled[server] == level > loads[server] for server in servers)
+    held = Counter(before.get(group) for group in range(groups) if group not in given_to)
+    kept = sum(before.get(group) == owner for group, owner in after.items() if group not in given_to)
+    # All may keep one less than the highest share, and `larger` of those that share one more.
+    least = {server: max(0, level - 1 - loads[server]) for server in servers}
+    more = sum(min(larger, 1) for server in servers if held[server] > least[server] and loads[server] < level)
+    assert kept == sum(min(held[server], least[server]) for server in servers) + min(larger, more)
+    assert assign(after, servers, groups, warm, placed) == after
+
+
+@given(st.data(), SERVERS, GROUPS)
 def test_it_is_deterministic_and_settles_at_once(data: st.DataObject, servers: set[str], groups: int) -> None:
     before, warm = data.draw(owners(groups)), data.draw(copies(groups))
     after = assign(before, sorted(servers), groups, warm)

@@ -153,16 +153,23 @@ class Protocol(RuleBasedStateMachine):
             "it has nothing to do any more": lambda: server.die() if server.may_end else None,
             "it is asked to drain": server.drain,
             "it is asked to drain no more": lambda: server.drain(undo=True),
+            "key groups are moved to it": lambda: server.move(self.state.state, *self.some_groups(data)),
+            "they may go elsewhere": lambda: server.move(self.state.state, *self.some_groups(data), undo=True),
             "its copies catch up": server.follow,
             "it forgets the query": server.forget,
         }
         happens[data.draw(st.sampled_from(sorted(happens)))]()
+
+    @staticmethod
+    def some_groups(data: st.DataObject) -> set[int]:
+        return data.draw(st.sets(st.integers(0, KEY_GROUPS), min_size=1))
 
     @rule()
     def servers_start(self) -> None:
         for server in self.world.servers.values():
             server.start()
             server.drain(undo=True)
+            server.move(self.state.state, *range(KEY_GROUPS + 1), undo=True)  # so that they share evenly in the end
 
     @rule(dies=st.booleans())
     def the_driver_is_gone(self, dies: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from keyhole.protocol.membership import (
     Held,
     Member,
     Membership,
+    Owners,
     Sighting,
     followed_by,
     groups_of,
@@ -51,6 +53,7 @@ class Observation:
         draining: Those that were asked to, and go on.
         ending: Those that drain because they are about to end.
         warm: Whose copies have caught up.
+        placed: By key group of `counts`, the server that it was moved to.
         breaks_off_after: None: the change comes to its end.
     """
 
@@ -59,6 +62,7 @@ class Observation:
     ending: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
     warm: frozenset[str] = frozenset()
+    placed: dict[int, str] = field(default_factory=dict)
     new_run: bool = False
     breaks_off_after: Step | None = None
 
@@ -73,6 +77,7 @@ class Observation:
         }
 
 
+moves = st.dictionaries(st.integers(0, NEEDS["counts"].key_groups), servers, max_size=4)
 lives = st.dictionaries(servers, st.integers(1, 3), min_size=1)
 observations = st.builds(
     Observation,
@@ -81,6 +86,7 @@ observations = st.builds(
     ending=st.frozensets(servers, max_size=1),
     broken=st.frozensets(servers, max_size=2),
     warm=st.frozensets(servers),
+    placed=moves,
     new_run=st.integers(0, 5).map(lambda n: n == 0),
     breaks_off_after=st.none() | st.sampled_from(Step),
 )
@@ -118,7 +124,7 @@ class Plant:
             self.new_run()
         self.hear(seen.warm)
         broken = seen.broken & self.membership.members.keys()
-        change = self.plan(seen.seen(), broken)
+        change = self.plan(seen.seen(), broken, seen.placed)
         if change is not None:
             self.check_change(change, seen.seen(), broken)
             self.execute(change, seen.breaks_off_after)
@@ -131,8 +137,11 @@ class Plant:
             told[name] = {state: followed_by(self.membership.assignment, name, state) for state in NEEDS}
         self.membership = self.membership.heard(told)
 
-    def plan(self, seen: dict[str, Sighting], broken: frozenset[str] = frozenset()) -> AssignmentChange | None:
-        return plan_change(self.membership, list(self.recorded.values()), seen, broken, NEEDS, self.generation)
+    def plan(
+        self, seen: dict[str, Sighting], broken: frozenset[str] = frozenset(), placed: Owners = MappingProxyType({})
+    ) -> AssignmentChange | None:
+        grants = list(self.recorded.values())
+        return plan_change(self.membership, grants, seen, broken, NEEDS, self.generation, {"counts": placed})
 
     def check_change(self, change: AssignmentChange, seen: dict[str, Sighting], broken: frozenset[str]) -> None:
         before = self.membership
@@ -217,12 +226,16 @@ class Plant:
 
     def settle(self, last: Observation) -> int:
         """Nothing more happens but that copies get warm. Returns the number of changes it took."""
-        everybody = Observation(last.live, last.draining, last.ending, warm=frozenset(last.live))
+        everybody = replace(last, warm=frozenset(last.live))
         changes = 0
         while self.observe(everybody) is not None:
             changes += 1
             assert changes < 12, "it does not come to an end"
         return changes
+
+    @staticmethod
+    def placed(state: str, group: int, server: str, able: tuple[str, ...]) -> bool:
+        return state == "counts" and group < NEEDS[state].key_groups and server in able
 
     def check_settled(self, last: Observation) -> None:
         members = self.membership.members
@@ -238,7 +251,14 @@ class Plant:
         for state, need in NEEDS.items():
             sizes = [sum(1 for held in owned[name] if held[0] == state) for name in able]
             assert sum(sizes) == need.key_groups
-            assert max(sizes) - min(sizes) <= 1
+            given = Counter(server for group, server in last.placed.items() if self.placed(state, group, server, able))
+            # Who has more than another was given all of it.
+            assert all(size <= max(min(sizes) + 1, given[name]) for name, size in zip(able, sizes, strict=True)), (
+                "not as even as what was placed allows"
+            )
+        for group, server in last.placed.items():
+            if self.placed("counts", group, server, able):
+                assert ("counts", group) in owned[server], "it is not where it was moved to"
         # One that drains may go on following while there is no other.
         follows = Counter(part for writer in self.writers.values() if writer.server in able for part in writer.followed)
         for state, group in EVERYTHING:
@@ -250,6 +270,7 @@ finals = st.builds(
     live=lives,
     draining=st.frozensets(servers, max_size=2),
     ending=st.frozensets(servers, max_size=1),
+    placed=moves,
 )
 
 
@@ -264,7 +285,7 @@ def test_every_key_group_ends_with_one_live_owner_and_no_grant_survives_that_is_
         plant.check_one_writer_each()
     plant.settle(last)
     plant.check_settled(last)
-    assert plant.plan(last.seen()) is None, "there is nothing left to do, and something is planned"
+    assert plant.plan(last.seen(), placed=last.placed) is None, "there is nothing left to do, and something is planned"
 
 
 @settings(max_examples=100, deadline=None)
@@ -273,7 +294,7 @@ def test_planned_changes_move_only_what_balance_and_draining_ask_for(before: Obs
     """From one settled fleet to another in which all of the first still answer."""
     plant = Plant()
     plant.settle(before)
-    after = Observation({**after.live, **before.live}, after.draining, after.ending)
+    after = Observation({**after.live, **before.live}, after.draining, after.ending, placed=before.placed)
     owners = {state: owners_of(plant.membership.assignment, state) for state in NEEDS}
     plant.settle(after)
     able = takers(after.seen())

@@ -455,6 +455,13 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
                 assert not (await drain()).draining
             else:
                 assert isinstance(await refusal(drain), PermissionDenied), name
+            moves = lambda stub=stub: stub.Move(  # noqa: E731
+                pb.MoveRequest(application="app", state="counts", key_groups=[0], undo=True)
+            )
+            if name in ("proxy", "operator"):
+                assert not (await moves()).key_groups
+            else:
+                assert isinstance(await refusal(moves), PermissionDenied), name
             dump = stub.Dump(pb.DumpRequest(application="app", state="counts"))
             if name in ("proxy", "operator"):
                 assert [chunk async for chunk in dump]

@@ -475,6 +475,52 @@ async def test_retire_that_one_server_refuses_has_none_forget_anything(capsys: p
         assert [of["server"] for of in told] == [a.address, b.address]
 
 
+async def test_move_tells_the_server_that_is_to_have_them_and_those_that_were_to_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kafka = MemoryKafka()
+    async with state_server("a", kafka) as a, state_server("b", kafka) as b, proxy_of(a.address, b.address) as proxy:
+
+        async def run(*arguments: str) -> int:
+            return await asyncio.to_thread(main, [*arguments, "--proxy", proxy.address])
+
+        async def placed() -> dict[str, list[int]]:
+            assert await run("status", "--json") == 0
+            servers = json.loads(capsys.readouterr().out)
+            moved = {of["server"]: of["placements"] for of in servers}
+            assert {of["state"] for all_of in moved.values() for of in all_of} <= {PATH}
+            return {server: of["key_groups"] for server, all_of in moved.items() for of in all_of}
+
+        await a.own(descriptor())
+        groups = descriptor().key_groups
+        moving = ("move", PATH, "2", "0")
+        beyond = f"has no key group {groups}: they are 0 to {groups - 1}"
+        assert await run("move", PATH, "0", str(groups), "--to", "b") == 2
+        assert beyond in capsys.readouterr().err
+        await refused(run, capsys, "there is no state server c; there are a, b", *moving, "--to", "c")
+        await refused(run, capsys, "has no state", "move", f"{APPLICATION}/other", "0", "--to", "b")
+        assert await placed() == {}
+        # Nobody moves them here: there is no driver.
+        assert await run(*moving, "--to", "b", "--wait", "1") == 1
+        assert "b does not own key groups 0 and 2 of" in capsys.readouterr().out
+        assert await placed() == {"b": [0, 2]}
+        assert await run("status") == 0
+        assert "what `keyhole move` has placed" in capsys.readouterr().out
+        assert await run("move", PATH, "0", "--to", a.address, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"state": PATH, "key_groups": [0], "to": "a", "owned": [0]}
+        assert await placed() == {"a": [0], "b": [2]}
+        assert await run(*moving, "--to", "a") == 0
+        assert f"a owns key groups 0 and 2 of {PATH}, until it ends or" in capsys.readouterr().out
+        assert await placed() == {"a": [0, 2]}
+        assert await run("move", PATH, "0", "--undo") == 0
+        assert f"key group 0 of {PATH} may be on any server again" in capsys.readouterr().out
+        assert await placed() == {"a": [2]}
+        assert await run("drain", "b", "--wait", "0") == 0
+        capsys.readouterr()
+        await refused(run, capsys, "server b drains", *moving, "--to", "b")
+        assert await placed() == {"a": [2]}
+
+
 async def test_types_are_written_for_the_states_of_an_application_or_some_of_them(
     keyhole: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,42 @@ async def test_it_drains_when_it_is_asked_to_until_that_is_undone_and_to_its_end
         assert isinstance(status.from_rpc_error(caught.value), errors.Draining)
 
 
+async def test_it_wants_what_is_moved_to_it_until_that_is_undone_or_its_query_is_retired() -> None:
+    async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
+        await server.own(descriptor())
+        stub: Any = state_server_pb2_grpc.StateServerStub(channel)
+
+        async def placed() -> list[tuple[str, str, list[int]]]:
+            briefly = (await stub.Describe(state_server_pb2.DescribeRequest(brief=True))).status.placements
+            assert briefly == (await stub.Describe(state_server_pb2.DescribeRequest())).status.placements
+            return [(of.application, of.state, list(of.key_groups)) for of in briefly]
+
+        def moves(*groups: int, application: str = APPLICATION, state: str = STATE, undo: bool = False) -> Any:
+            return stub.Move(
+                state_server_pb2.MoveRequest(application=application, state=state, key_groups=groups, undo=undo)
+            )
+
+        assert await placed() == []
+        assert (await moves(3, 1)).key_groups == [1, 3]
+        assert (await moves(3, 2)).key_groups == [1, 2, 3]
+        assert (await moves(0, application="other")).key_groups == [0]
+        assert await placed() == [("other", STATE, [0]), (APPLICATION, STATE, [1, 2, 3])]
+        assert (await moves(2, 9, undo=True)).key_groups == [1, 3]
+        assert (await moves(0, application="other", undo=True)).key_groups == []
+        assert await placed() == [(APPLICATION, STATE, [1, 3])]
+        for wrong in (moves(), moves(1, application=""), moves(1, state=""), moves(65_536)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await wrong
+            assert isinstance(status.from_rpc_error(caught.value), errors.MalformedRequest)
+        await stub.Drain(state_server_pb2.DrainRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await moves(0)
+        assert isinstance(status.from_rpc_error(caught.value), errors.Draining)
+        assert (await moves(3, undo=True)).key_groups == [1]
+        assert await server.retire() == [STATE]
+        assert await placed() == []
+
+
 async def test_ownership_streams_end_when_it_drains() -> None:
     async with state_server("server-a") as server, channels.aio_channel(server.address) as channel:
         await server.own(descriptor())

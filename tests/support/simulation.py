@@ -226,6 +226,12 @@ class SimulatedServer:
             with contextlib.suppress(Draining):
                 self._registry.drain(undo=undo)
 
+    def move(self, state: str, *key_groups: int, undo: bool = False) -> None:
+        """As `keyhole move` does; where it drains, nothing comes of it. Idempotent."""
+        if self.servicer is not None:
+            with contextlib.suppress(Draining):
+                self._registry.move("app", state, frozenset(key_groups), undo=undo)
+
     def forget(self) -> None:
         """It retires what it has, as the run itself might ask it to. Nothing is under way when it is called."""
         if self.servicer is not None:

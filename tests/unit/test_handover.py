@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -45,6 +45,10 @@ def rows(n: float) -> dict[bytes, bytes | None]:
 def owned(world: World, server: str) -> tuple[int, ...]:
     assert world.coordinator is not None
     return world.coordinator.owned_by(server, "counts")
+
+
+def owned_most(world: World) -> Callable[[str], int]:
+    return lambda server: len(owned(world, server))
 
 
 def readable(world: World, name: bytes) -> dict[str, bytes | None]:
@@ -256,6 +260,65 @@ def test_a_server_that_is_killed_while_it_drains_and_goes_on_loses_nothing(stand
     world.servers["a"].start()
     world.settle()
     assert owned(world, "a") != ()
+    every_key_can_be_read(world, 2.0)
+
+
+def test_a_key_group_that_was_moved_goes_there_and_stays_while_every_key_can_be_read(world: World) -> None:
+    world.servers["c"].start()
+    world.run_epoch(0, rows(1.0))
+    world.settle()
+    to, moved = min("abc", key=lambda name: len(owned(world, name))), owned(world, max("abc", key=owned_most(world)))
+    world.servers[to].move("counts", *moved)
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)
+    world.settle()
+    assert set(moved) <= set(owned(world, to))
+    world.after_each = lambda: None
+    assert world.run_epoch(1, rows(2.0)).rounds == 1
+    # Who is lost forgets it: what was moved there is shared again.
+    world.servers[to].die()
+    assert world.run_epoch(2, rows(3.0)).epoch == 3
+    world.servers[to].start()
+    world.settle()
+    assert sorted(len(owned(world, name)) for name in "abc") == [1, 1, 2]
+    every_key_can_be_read(world, 3.0)
+
+
+def test_a_server_that_drains_gives_away_what_was_moved_to_it_and_gets_it_again_behind_that(standing_by: World) -> None:
+    world = standing_by
+    wanted = tuple(range(KEY_GROUPS))
+    world.servers["a"].move("counts", *wanted)
+    world.settle()
+    assert owned(world, "a") == wanted
+    world.servers["a"].drain()
+    world.settle()
+    assert owned(world, "a") == ()
+    world.servers["a"].drain(undo=True)
+    world.settle()
+    assert owned(world, "a") == wanted
+    world.servers["a"].move("counts", *wanted, undo=True)
+    world.settle()
+    assert sorted(len(owned(world, name)) for name in "abc") == [1, 1, 2]
+    every_key_can_be_read(world, 1.0)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.SERVER_DIES, Fault.SERVER_DIES_AFTER, Fault.SERVER_LOSES_ITS_STORE], ids=lambda fault: fault.name
+)
+@pytest.mark.parametrize("step", ["Release", "Assign"])
+def test_an_owner_that_is_killed_while_its_key_groups_move_loses_nothing(
+    standing_by: World, fault: Fault, step: str
+) -> None:
+    world = standing_by
+    world.servers["b"].move("counts", *range(KEY_GROUPS))
+    world.faults_at["a", step] = fault
+    world.after_each = lambda: every_key_can_be_read(world, 1.0)  # by standbys meanwhile
+    world.settle()
+    assert not world.faults_at
+    world.after_each = lambda: None
+    assert world.run_epoch(1, rows(2.0)).epoch == 2
+    world.servers["a"].start()
+    world.settle()
+    assert owned(world, "b") == tuple(range(KEY_GROUPS))
     every_key_can_be_read(world, 2.0)
 
 

@@ -9,10 +9,12 @@ from keyhole.protocol.control import AssignmentRecord, GrantRecord
 from keyhole.protocol.membership import (
     Member,
     Membership,
+    Placement,
     Sighting,
     assignment_of,
     followed_by,
     groups_of,
+    placed_by,
     standbys_of,
     takers,
     takers_of_runs,
@@ -44,6 +46,7 @@ class Case:
     replicas: str = ""
     restarted: str = ""
     broken: str = ""
+    placed: Mapping[int, str] = field(default_factory=dict)
     settled: bool = True
     released: bool = False
 
@@ -72,7 +75,9 @@ class Case:
             for name in self.seen
         }
         needs = {"counts": Needs(len(self.owners), self.count)}
-        return plan_change(self.membership, self.grants, seen, frozenset(self.broken), needs, 1)
+        return plan_change(
+            self.membership, self.grants, seen, frozenset(self.broken), needs, 1, {"counts": self.placed}
+        )
 
     def planned(self) -> AssignmentChange:
         change = self.plan()
@@ -284,3 +289,58 @@ def test_groups_by_server_are_read_from_the_record() -> None:
     assert groups_of(record, "b", "counts") == (0,)
     assert followed_by(record, "a", "counts") == {0}
     assert groups_of(record, "b", "other") == ()
+
+
+class TestMoved:
+    """Somebody has moved key groups to a server."""
+
+    def test_it_follows_first_and_owns_them_once_its_copy_is_warm(self) -> None:
+        change = Case("aabb", seen="ab", placed={0: "b"}).planned()
+        assert (owners(change.assignment), standbys(change.assignment)) == ("aabb", ["b", "", "", "a"])
+        assert change.release == {}
+        warm = Case(
+            "aabb", seen="ab", standbys=["b", "", "", "a"], warm={"b": [0], "a": [3]}, placed={0: "b"}
+        ).planned()
+        assert owners(warm.assignment) == "baba"
+        assert warm.release == {"a": {"counts": (0,)}, "b": {"counts": (3,)}}
+
+    def test_a_move_is_made_before_the_one_that_makes_it_even_can_be(self) -> None:
+        case = Case("aabb", seen="ab", standbys=["b", "", "", "a"], warm={"b": [0]}, placed={0: "b"})
+        assert owners(case.planned().assignment) == "babb"
+
+    def test_what_is_where_it_was_moved_to_stays_there(self) -> None:
+        assert Case("baab", seen="ab", placed={0: "b"}).plan() is None
+        assert Case("abbbb", seen="ab", placed=dict.fromkeys(range(1, 5), "b")).plan() is None
+
+    def test_the_others_are_shared_as_evenly_as_that_leaves_them(self) -> None:
+        change = Case("aabb", seen="ab", placed={1: "b", 2: "b", 3: "b"}).planned()
+        assert standbys(change.assignment) == ["", "b", "", ""]
+        assert Case("abbb", seen="ab", placed={1: "b", 2: "b", 3: "b"}).plan() is None
+        three = Case("abbbbc", seen="abc", placed={1: "b", 2: "b", 3: "b", 4: "b"})
+        assert three.plan() is None
+
+    def test_who_drains_follows_or_is_gone_is_passed_over(self) -> None:
+        for server in "brx":
+            case = Case("aaaa", seen="abr", draining="b", replicas="r", placed={0: server})
+            assert case.plan() is None, server
+
+    def test_a_key_group_that_the_state_does_not_have_is_passed_over(self) -> None:
+        assert Case("aabb", seen="ab", placed={4: "a", 70_000: "b"}).plan() is None
+
+    def test_a_server_that_is_lost_is_relieved_of_it_at_once(self) -> None:
+        change = Case("bbaa", seen="a", placed={0: "b", 1: "b"}).planned()
+        assert owners(change.assignment) == "aaaa"
+
+
+def test_of_two_servers_that_are_to_have_a_key_group_it_is_always_the_same() -> None:
+    def sighting(name: str, *placements: Placement) -> Sighting:
+        return Sighting(target(name), placements=placements)
+
+    seen = {
+        "b": sighting(
+            "b", Placement("shop", "counts", frozenset({1, 2})), Placement("other", "counts", frozenset({3}))
+        ),
+        "a": sighting("a", Placement("shop", "counts", frozenset({2})), Placement("shop", "sums", frozenset({0}))),
+    }
+    wanted = {"counts": {1: "b", 2: "a"}, "sums": {0: "a"}}
+    assert placed_by(seen, "shop") == placed_by(dict(reversed(seen.items())), "shop") == wanted

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from keyhole.changelog.base import Changelog
 from keyhole.errors import MalformedRequest
+from keyhole.model.state import MAX_KEY_GROUPS
 from keyhole.protocol.failpoints import Step
 from keyhole.rpc.convert import descriptor_from_proto
 from keyhole.rpc.convert_stamps import complete_stamp, written_stamp
@@ -166,6 +167,16 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         if not request.look:
             self._registry.drain(undo=request.undo)
         return pb.DrainResponse(draining=self._registry.draining, owns=self._registry.assigned)
+
+    async def Move(self, request: pb.MoveRequest, context: _Context) -> pb.MoveResponse:  # noqa: N802 - gRPC
+        """Wants these key groups, or no more."""
+        if not (request.application and request.state and request.key_groups):
+            raise MalformedRequest("what is moved are key groups of a state of an application")
+        if max(request.key_groups) >= MAX_KEY_GROUPS:
+            raise MalformedRequest(f"no state has a key group {max(request.key_groups)}: at most {MAX_KEY_GROUPS}")
+        groups = frozenset(request.key_groups)
+        now = self._registry.move(request.application, request.state, groups, undo=request.undo)
+        return pb.MoveResponse(key_groups=sorted(now))
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
         """Who this is and what it holds."""

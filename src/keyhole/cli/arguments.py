@@ -44,6 +44,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     add_reads(commands, proxy)
     _add_savepoint(commands)
     _add_verify(commands, proxy)
+    _add_move(commands, proxy)
     _add_drain(commands, proxy)
     _add_retire(commands, proxy)
     _add_drop(commands, proxy)
@@ -137,6 +138,40 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser], p
     verify.set_defaults(run=tool_commands.run_verify)
 
 
+def _add_move(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
+    move = commands.add_parser("move", help="have a state server own key groups of a state, and keep them")
+    move.add_argument("state", type=state, metavar="APP/STATE", help=AS_LISTED)
+    move.add_argument(
+        "key_groups",
+        type=whole,
+        nargs="+",
+        metavar="KEY-GROUP",
+        help="its number, from 0; `keyhole explain` says which one a key is in",
+    )
+    where = move.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", metavar="SERVER", help="its id or its address, as `keyhole status` has them")
+    where.add_argument("--undo", action="store_true", help="they may be on any server again")
+    move.add_argument(
+        "--wait",
+        type=seconds_or_none,
+        default=60.0,
+        metavar="SECONDS",
+        help="until the server owns them (%(default)s); 0: not at all",
+    )
+    _add_answer(move, proxy)
+    move.set_defaults(run=tool_commands.run_move)
+
+
+def _add_answer(parser: argparse.ArgumentParser, proxy: str) -> None:
+    add_proxy(parser, proxy)
+    parser.add_argument(
+        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="to wait for an answer (%(default)s)"
+    )
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    add_credentials(parser)
+
+
 def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser], proxy: str) -> None:
     drain = commands.add_parser("drain", help="have a state server give its key groups to others, and take no more")
     drain.add_argument("server", metavar="SERVER", help="its id or its address, as `keyhole status` has them")
@@ -148,13 +183,7 @@ def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
         metavar="SECONDS",
         help="until it owns no key group (%(default)s); 0: not at all",
     )
-    add_proxy(drain, proxy)
-    drain.add_argument(
-        "--timeout", type=seconds, default=5.0, metavar="SECONDS", help="to wait for an answer (%(default)s)"
-    )
-    drain.add_argument("--format", choices=("table", "json"), default="table", help="for people, or for programs")
-    drain.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    add_credentials(drain)
+    _add_answer(drain, proxy)
     drain.set_defaults(run=tool_commands.run_drain)
 
 

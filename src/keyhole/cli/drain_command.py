@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from keyhole import Client
 from keyhole.cli.patience import patience
+from keyhole.client.server_status import ServerStatus
 from keyhole.clock import SystemClock
 from keyhole.errors import NoServer, Unsupported
 from keyhole.rpc.draining import Drained, drain
@@ -23,7 +25,8 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
         Unsupported: It is a replica, which owns nothing.
         KeyholeError: As keyhole.rpc.draining.drain.
     """
-    address = _address(options, credentials)
+    with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:
+        address = staying_server(options.server, client.status()).address
     now = drain(address, undo=options.undo, timeout_seconds=options.timeout, credentials=credentials)
     if not options.undo and now.owns and options.wait:
         now = _waited(options, address, credentials, now)
@@ -53,16 +56,15 @@ def _waited(options: argparse.Namespace, address: str, credentials: Credentials,
     return now
 
 
-def _address(options: argparse.Namespace, credentials: Credentials) -> str:
-    with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:
-        servers = client.status()
+def staying_server(named: str, servers: Sequence[ServerStatus]) -> ServerStatus:
+    """The server of this id or address, which can own key groups. Raises NoServer or Unsupported: see `run`."""
     for status in servers:
-        if options.server not in (status.server, status.address):
+        if named not in (status.server, status.address):
             continue
         if status.unreachable:
-            raise NoServer(f"server {options.server} can't be reached: {status.unreachable}")
+            raise NoServer(f"server {named} can't be reached: {status.unreachable}")
         if status.replica:
-            raise Unsupported(f"server {options.server} is a replica: it owns nothing, and may be ended at any time")
-        return status.address
+            raise Unsupported(f"server {named} is a replica: it owns nothing, and may be ended at any time")
+        return status
     known = ", ".join(sorted(status.server or status.address for status in servers))
-    raise NoServer(f"there is no state server {options.server}; there are {known or 'none'}")
+    raise NoServer(f"there is no state server {named}; there are {known or 'none'}")

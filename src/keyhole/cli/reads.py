@@ -206,11 +206,17 @@ def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Map
             print(json.dumps({**pods, "servers": None, "error": error.message}, default=str))
         raise
     if output.as_json:
-        rows = [server_row(s) | {"holdings": [holding_row(h) for h in s.holdings]} for s in servers]
+        rows = [
+            server_row(server)
+            | {"holdings": [holding_row(of) for of in server.holdings], "placements": placement_rows(server)}
+            for server in servers
+        ]
         print(json.dumps(rows if pods is None else {**pods, "servers": rows}, default=str))
         return
     output.rows([server_row(server) for server in servers], "servers")
     output.rows([holding_row(holding) for server in servers for holding in server.holdings], "states they hold")
+    if moved := [row for server in servers for row in placement_rows(server)]:
+        output.rows(moved, "what `keyhole move` has placed")
 
 
 def server_row(server: ServerStatus) -> dict[str, Any]:
@@ -223,6 +229,14 @@ def server_row(server: ServerStatus) -> dict[str, Any]:
         "draining": server.draining,
         "unreachable": server.unreachable or None,
     }
+
+
+def placement_rows(server: ServerStatus) -> list[dict[str, Any]]:
+    """What was moved to a server, as programs are told of it."""
+    return [
+        {"server": server.server, "state": f"{of.application}/{of.state}", "key_groups": list(of.key_groups)}
+        for of in server.placements
+    ]
 
 
 def holding_row(holding: StateHolding) -> dict[str, Any]:

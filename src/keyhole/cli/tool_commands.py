@@ -1,4 +1,4 @@
-"""The commands that look after states (savepoint, verify, drain, retire, drop), and make a token or fetch jars."""
+"""The commands that look after states (savepoint, verify, move, drain, retire, drop), make a token or fetch jars."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def run_drain(options: argparse.Namespace) -> int:
     from keyhole.cli import drain_command
 
     return drain_command.run(options, credentials(options), as_json=options.format == "json")
+
+
+def run_move(options: argparse.Namespace) -> int:
+    """Runs `keyhole move`; returns the exit code. Raises KeyholeError."""
+    require("keyhole move", "cli", TO_READ)
+    from keyhole.cli import move_command
+
+    return move_command.run(options, credentials(options), as_json=options.format == "json")
 
 
 def run_retire(options: argparse.Namespace) -> int:

@@ -38,6 +38,18 @@ class StateHolding(msgspec.Struct, frozen=True):
     updates_lag: timedelta = timedelta(0)
 
 
+class PlacedKeyGroups(msgspec.Struct, frozen=True):
+    """Key groups of a state that were moved to a server (`keyhole move`), whoever owns them now.
+
+    Attributes:
+        key_groups: Which ones, ascending.
+    """
+
+    application: str
+    state: str
+    key_groups: tuple[int, ...]
+
+
 class ServerStatus(msgspec.Struct, frozen=True):
     """One state server.
 
@@ -49,6 +61,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
         version: Of its Keyhole; empty: it does not say.
         protocol_version: What it speaks to proxies and coordinators; 0: it does not say.
         now: Its clock as it answered, UTC; None: it does not say.
+        placements: What was moved there, as long as its process lives.
     """
 
     server: str
@@ -63,6 +76,7 @@ class ServerStatus(msgspec.Struct, frozen=True):
     version: str = ""
     protocol_version: int = 0
     now: datetime | None = None
+    placements: tuple[PlacedKeyGroups, ...] = ()
 
 
 def holding_from_proto(message: query_pb2.StateHolding) -> StateHolding:
@@ -97,4 +111,5 @@ def status_from_proto(message: query_pb2.ServerStatus) -> ServerStatus:
         version=message.version,
         protocol_version=message.protocol_version,
         now=convert.time_from_ms(message.now_ms),
+        placements=tuple(PlacedKeyGroups(of.application, of.state, tuple(of.key_groups)) for of in message.placements),
     )

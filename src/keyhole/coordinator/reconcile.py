@@ -26,7 +26,7 @@ from keyhole.model.epoch import Run
 from keyhole.model.epoch_times import EpochTimes
 from keyhole.protocol.control import AssignmentRecord, CompleteRecord, GrantRecord, QueryControl
 from keyhole.protocol.grant_names import transactional_id
-from keyhole.protocol.membership import Held, Member, Membership, Sighting, owning, takers
+from keyhole.protocol.membership import Held, Member, Membership, Sighting, owning, placed_by, takers
 from keyhole.protocol.plan import AssignmentChange, plan_change
 from keyhole.protocol.receipts import Target
 
@@ -157,7 +157,8 @@ class Reconciler:
         known = self.membership, self._grants, seen, self._broken
         if known == self._unchanging:
             return True
-        change = plan_change(*known, desired.needs, desired.run.generation)
+        placed = placed_by(seen, desired.run.application)
+        change = plan_change(*known, desired.needs, desired.run.generation, placed)
         if change is None:
             self._begun, self._unchanging = True, known
             return True

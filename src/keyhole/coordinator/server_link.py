@@ -11,7 +11,7 @@ from keyhole.errors import DeadlineExceeded, ServerLost
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
-from keyhole.protocol.membership import Held, Sighting
+from keyhole.protocol.membership import Held, Placement, Sighting
 from keyhole.protocol.receipts import Target
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.convert import descriptor_to_proto
@@ -70,7 +70,8 @@ class ServerLink:
         check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)
         ending = status.draining and not status.goes_on
-        return Sighting(target, draining=status.draining, ending=ending, replica=status.replica)
+        placements = tuple(Placement(of.application, of.state, frozenset(of.key_groups)) for of in status.placements)
+        return Sighting(target, draining=status.draining, ending=ending, replica=status.replica, placements=placements)
 
     def confirms(self, application: str, query: str) -> bool:
         """Whether it owns key groups of the query, and has heard of its coordinator within its lease.

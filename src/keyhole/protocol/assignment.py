@@ -12,28 +12,34 @@ Copies = Mapping[int, Collection[str]]
 
 
 def assign(
-    previous: Mapping[int, str], servers: Collection[str], key_groups: int, copies: Copies = MappingProxyType({})
+    previous: Mapping[int, str],
+    servers: Collection[str],
+    key_groups: int,
+    copies: Copies = MappingProxyType({}),
+    placed: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[int, str]:
     """Which server owns which key group, evenly.
 
     Total (every key group has one owner), balanced (no server owns two more than another), stable (moves the fewest
     key groups that balance allows), and deterministic (equal arguments, equal result, in whatever order they come).
-    What moves goes to a server that has a copy where there is room, and what has none stays where it is.
+    What moves goes to a server that has a copy where there is room, and what has none stays where it is. A server may
+    own more than its share where all of it was placed there.
 
     Args:
         previous: The owners before, by key group; may name servers that are gone, and lack key groups.
         servers: The servers now; at least one.
+        placed: Key groups whose owners are given; may name servers that are gone, and key groups that there are not.
     """
     names = sorted(set(servers))
     held: dict[str, list[int]] = {name: [] for name in names}
+    owners = {group: name for group, name in placed.items() if name in held and group < key_groups}
+    given = Counter(owners.values())
     for group in range(key_groups):
-        if (owner := previous.get(group)) in held:
+        if group not in owners and (owner := previous.get(group)) in held:
             held[owner].append(group)
-    share, larger = divmod(key_groups, len(names))
     # The servers that hold most get the larger shares: each key group more that they may keep is one less to move.
-    by_load = sorted(names, key=lambda name: (-len(held[name]), name))
-    room = {name: share + (rank < larger) for rank, name in enumerate(by_load)}
-    owners: dict[int, str] = {}
+    by_load = sorted(names, key=lambda name: (-len(held[name]) - given[name], name))
+    room = _room(by_load, given, key_groups)
     for name in names:
         kept = sorted(held[name], key=lambda group: (_elsewhere(copies, group, name), group))[: room[name]]
         owners |= dict.fromkeys(kept, name)
@@ -45,6 +51,24 @@ def assign(
             room[owners[group]] -= 1
     rest = (group for group in free if group not in owners)
     return owners | dict(zip(rest, (name for name in names for _ in range(room[name])), strict=True))
+
+
+def _room(by_load: Sequence[str], given: Mapping[str, int], key_groups: int) -> dict[str, int]:
+    """How many more each server may have than are given to it, so that all have as equally many as that allows.
+
+    Args:
+        by_load: The servers; where shares are not equal, the first ones have the larger ones.
+    """
+    rising = sorted(by_load, key=lambda name: given.get(name, 0))
+    # Who was given more than the share of all others has enough, and the others share what is left.
+    left = key_groups
+    while given.get(rising[-1], 0) > left // len(rising):
+        left -= given[rising.pop()]
+    share, larger = divmod(left, len(rising))
+    sharing = frozenset(rising)
+    ranked = (name for name in by_load if name in sharing)
+    shares = {name: share + (rank < larger) for rank, name in enumerate(ranked)}
+    return {name: shares[name] - given.get(name, 0) if name in shares else 0 for name in by_load}
 
 
 def _elsewhere(copies: Copies, group: int, owner: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from keyhole.protocol.control import AssignmentRecord
 from keyhole.protocol.receipts import Target
@@ -14,6 +15,14 @@ Held = Mapping[str, frozenset[int]]
 """Key groups by state."""
 
 
+class Placement(NamedTuple):
+    """Key groups of a state that are to be owned by a server, because somebody has moved them there."""
+
+    application: str
+    state: str
+    key_groups: frozenset[int]
+
+
 @dataclass(frozen=True)
 class Sighting:
     """A server that answers now.
@@ -22,12 +31,14 @@ class Sighting:
         draining: Its key groups are to go to others.
         ending: It drains because it is about to end. Who drains else was asked to, goes on, and has all the time.
         replica: It follows by itself, and is never given anything.
+        placements: What is to be there, of any application.
     """
 
     target: Target
     draining: bool = False
     ending: bool = False
     replica: bool = False
+    placements: tuple[Placement, ...] = ()
 
     @property
     def takes_runs(self) -> bool:
@@ -45,6 +56,21 @@ def takers(seen: Mapping[str, Sighting]) -> tuple[str, ...]:
 def takers_of_runs(seen: Mapping[str, Sighting]) -> list[Target]:
     """Whom a run can begin with: those that can be given key groups, and are not about to end."""
     return [seen[name].target for name in takers(seen) if seen[name].takes_runs]
+
+
+def placed_by(seen: Mapping[str, Sighting], application: str) -> dict[str, dict[int, str]]:
+    """By state of an application, the key groups that were moved to a server, and to which.
+
+    Of two servers that are to have the same one it is always the same, whoever looks.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for name in sorted(seen):
+        for placement in seen[name].placements:
+            if placement.application == application:
+                of_state = found.setdefault(placement.state, {})
+                for group in placement.key_groups:
+                    of_state.setdefault(group, name)
+    return found
 
 
 @dataclass(frozen=True)

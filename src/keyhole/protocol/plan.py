@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 
 from keyhole.protocol.assignment import assign, assign_standbys, take_over
 from keyhole.protocol.control import AssignmentRecord, GrantRecord
@@ -61,6 +62,7 @@ def plan_change(
     broken: frozenset[str],
     needs: Mapping[str, Needs],
     generation: int,
+    placed: Mapping[str, Owners] = MappingProxyType({}),
 ) -> AssignmentChange | None:
     """The next change on the way to a live owner for each key group, evenly, with its standbys; None: nothing to do.
 
@@ -73,6 +75,7 @@ def plan_change(
         broken: Servers whose grant is no longer any good (a transaction's end was not seen, a lost call).
         needs: By state.
         generation: Of this run.
+        placed: By state, who is to own a key group because it was moved there. Who can't be given any is passed over.
     """
     able = takers(seen)
     unchanged = {
@@ -92,7 +95,7 @@ def plan_change(
     if not (forced or current.settled or current.released):
         # Under the same version the servers go on with the restores that they have begun.
         return AssignmentChange((), (), {}, current.assignment, current.goal)
-    goal = {name: state.nearest(owners[name], able) for name, state in states.items()}
+    goal = {name: state.nearest(owners[name], able, placed.get(name, {})) for name, state in states.items()}
     if not forced:
         owners = {name: state.moved(goal[name], able) for name, state in states.items()}
     standbys = {name: state.followers(owners[name], goal[name], able) for name, state in states.items()}
@@ -162,13 +165,17 @@ class _State:
         restarted = {group: (owner,) for group, owner in self.owners.items()}
         return take_over(staying, able, self.needs.key_groups, [self.warm, restarted, self.standbys])
 
-    def nearest(self, owners: Owners, able: Sequence[str]) -> Owners:
+    def nearest(self, owners: Owners, able: Sequence[str], placed: Owners) -> Owners:
         """The even assignment that planned moves lead to."""
         copies = {group: self.warm[group] or of for group, of in self.standbys.items()}
-        best = assign(owners, able, self.needs.key_groups, copies)
-        load = Counter(self.goal.values())
-        even = load.keys() <= set(able) and max(load[n] for n in able) - min(load[n] for n in able) <= 1
-        as_good = even and self.goal.keys() == owners.keys() and _moves(owners, self.goal) == _moves(owners, best)
+        best = assign(owners, able, self.needs.key_groups, copies, placed)
+        as_good = (
+            self.goal.keys() == best.keys()
+            and set(self.goal.values()) <= set(able)
+            and all(self.goal[group] == best[group] for group in placed.keys() & best.keys() if placed[group] in able)
+            and _loads(self.goal) == _loads(best)
+            and _moves(owners, self.goal) == _moves(owners, best)
+        )
         return self.goal if as_good else best
 
     def moved(self, goal: Owners, able: Sequence[str]) -> Owners:
@@ -210,6 +217,11 @@ class _State:
     def _last_owner(self, group: int, owner: str) -> tuple[str, ...]:
         last = self.owners.get(group, owner)
         return (last,) if last != owner and last in self.present else ()
+
+
+def _loads(owners: Owners) -> list[int]:
+    """How many key groups the servers have that have any, in order."""
+    return sorted(Counter(owners.values()).values())
 
 
 def _moves(before: Owners, after: Owners) -> int:

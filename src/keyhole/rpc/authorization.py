@@ -73,6 +73,10 @@ def _dumps(caller: Caller, request: server.DumpRequest) -> None:
     caller.check(Verb.ADMIN, request.application, request.state)
 
 
+def _moves(caller: Caller, request: server.MoveRequest) -> None:
+    caller.check(Verb.ADMIN, request.application, request.state)
+
+
 def _operates(caller: Caller, _: object) -> None:
     caller.check_everywhere(Verb.ADMIN, Verb.PLATFORM)
 
@@ -120,6 +124,7 @@ _RULES: dict[str, _Rule] = {
     "/keyhole.v1.StateServer/Confirm": _writes,
     "/keyhole.v1.StateServer/RetireQuery": _retires,
     "/keyhole.v1.StateServer/Drain": _administers,
+    "/keyhole.v1.StateServer/Move": _moves,
     "/keyhole.v1.StateServer/Describe": _describes_server,
     "/keyhole.v1.StateServer/WatchOwnership": _is_infrastructure,
     "/keyhole.v1.StateServer/Dump": _dumps,

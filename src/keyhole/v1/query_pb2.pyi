@@ -1076,6 +1076,7 @@ class ServerStatus(_message.Message):
     NOW_MS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     GOES_ON_FIELD_NUMBER: _builtins.int
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -1097,6 +1098,10 @@ class ServerStatus(_message.Message):
     """It is not about to end: where it drains, it was asked to (StateServer.Drain). False: it may end, or does not say."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]: ...
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Placement]:
+        """What is to be here (StateServer.Move), whoever owns it now. An older server has none."""
+
     def __init__(
         self,
         *,
@@ -1113,14 +1118,45 @@ class ServerStatus(_message.Message):
         now_ms: _builtins.int = ...,
         version: _builtins.str = ...,
         goes_on: _builtins.bool = ...,
+        placements: _abc.Iterable[Global___Placement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "goes_on", b"goes_on", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "goes_on", b"goes_on", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "placements", b"placements", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServerStatus: _TypeAlias = ServerStatus  # noqa: Y015
+
+@_typing.final
+class Placement(_message.Message):
+    """Key groups that were moved to a server, as long as its process lives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    state: _builtins.str
+    @_builtins.property
+    def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ascending."""
+
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        state: _builtins.str = ...,
+        key_groups: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key_groups", b"key_groups", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placement: _TypeAlias = Placement  # noqa: Y015
 
 @_typing.final
 class StateHolding(_message.Message):

@@ -92,6 +92,60 @@ class DrainResponse(_message.Message):
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
 
 @_typing.final
+class MoveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    UNDO_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    state: _builtins.str
+    undo: _builtins.bool
+    """They may be anywhere again. Otherwise refused (DRAINING) while the server drains."""
+    @_builtins.property
+    def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those that its state does not have are passed over."""
+
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        state: _builtins.str = ...,
+        key_groups: _abc.Iterable[_builtins.int] | None = ...,
+        undo: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key_groups", b"key_groups", "state", b"state", "undo", b"undo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveRequest: _TypeAlias = MoveRequest  # noqa: Y015
+
+@_typing.final
+class MoveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """All of this state that are to be here now."""
+
+    def __init__(
+        self,
+        *,
+        key_groups: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_groups", b"key_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveResponse: _TypeAlias = MoveResponse  # noqa: Y015
+
+@_typing.final
 class Run(_message.Message):
     """Who speaks: one start of one query. A server obeys the highest generation it has seen, and one run per generation."""
 

@@ -90,6 +90,11 @@ class StateServerStub:
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.DrainRequest.SerializeToString,
                 response_deserializer=keyhole_dot_v1_dot_state__server__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Move = channel.unary_unary(
+                '/keyhole.v1.StateServer/Move',
+                request_serializer=keyhole_dot_v1_dot_state__server__pb2.MoveRequest.SerializeToString,
+                response_deserializer=keyhole_dot_v1_dot_state__server__pb2.MoveResponse.FromString,
+                _registered_method=True)
         self.Dump = channel.unary_stream(
                 '/keyhole.v1.StateServer/Dump',
                 request_serializer=keyhole_dot_v1_dot_state__server__pb2.DumpRequest.SerializeToString,
@@ -181,6 +186,14 @@ class StateServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Move(self, request, context):
+        """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
+        that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Dump(self, request, context):
         """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
         `keyhole verify`.
@@ -246,6 +259,11 @@ def add_StateServerServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=keyhole_dot_v1_dot_state__server__pb2.DrainRequest.FromString,
                     response_serializer=keyhole_dot_v1_dot_state__server__pb2.DrainResponse.SerializeToString,
+            ),
+            'Move': grpc.unary_unary_rpc_method_handler(
+                    servicer.Move,
+                    request_deserializer=keyhole_dot_v1_dot_state__server__pb2.MoveRequest.FromString,
+                    response_serializer=keyhole_dot_v1_dot_state__server__pb2.MoveResponse.SerializeToString,
             ),
             'Dump': grpc.unary_stream_rpc_method_handler(
                     servicer.Dump,
@@ -551,6 +569,33 @@ class StateServer:
             '/keyhole.v1.StateServer/Drain',
             keyhole_dot_v1_dot_state__server__pb2.DrainRequest.SerializeToString,
             keyhole_dot_v1_dot_state__server__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Move(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/keyhole.v1.StateServer/Move',
+            keyhole_dot_v1_dot_state__server__pb2.MoveRequest.SerializeToString,
+            keyhole_dot_v1_dot_state__server__pb2.MoveResponse.FromString,
             options,
             channel_credentials,
             insecure,

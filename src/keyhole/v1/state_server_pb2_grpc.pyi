@@ -62,6 +62,10 @@ class StateServerStub:
     """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
     end, and is given nothing while another server takes key groups. Forgotten with the process.
     """
+    Move: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.MoveRequest, _state_server_pb2.MoveResponse]
+    """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
+    that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
+    """
     Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
     """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
     `keyhole verify`.
@@ -100,6 +104,10 @@ class StateServerAsyncStub(StateServerStub):
     Drain: _aio.UnaryUnaryMultiCallable[_state_server_pb2.DrainRequest, _state_server_pb2.DrainResponse]  # type: ignore[assignment]
     """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
     end, and is given nothing while another server takes key groups. Forgotten with the process.
+    """
+    Move: _aio.UnaryUnaryMultiCallable[_state_server_pb2.MoveRequest, _state_server_pb2.MoveResponse]  # type: ignore[assignment]
+    """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
+    that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
     """
     Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
     """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
@@ -202,6 +210,16 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_state_server_pb2.DrainResponse, _abc.Awaitable[_state_server_pb2.DrainResponse]]:
         """Its key groups go to others, as before its end (SIGTERM); but it goes on, so there is no haste. It owns nothing in the
         end, and is given nothing while another server takes key groups. Forgotten with the process.
+        """
+
+    @_abc_1.abstractmethod
+    def Move(
+        self,
+        request: _state_server_pb2.MoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_server_pb2.MoveResponse, _abc.Awaitable[_state_server_pb2.MoveResponse]]:
+        """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
+        that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
         """
 
     @_abc_1.abstractmethod

@@ -2183,7 +2183,9 @@ type ServerStatus struct {
 	// Of its Keyhole; empty: it does not say.
 	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
 	// It is not about to end: where it drains, it was asked to (StateServer.Drain). False: it may end, or does not say.
-	GoesOn        bool `protobuf:"varint,13,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
+	GoesOn bool `protobuf:"varint,13,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
+	// What is to be here (StateServer.Move), whoever owns it now. An older server has none.
+	Placements    []*Placement `protobuf:"bytes,14,rep,name=placements,proto3" json:"placements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2309,6 +2311,75 @@ func (x *ServerStatus) GetGoesOn() bool {
 	return false
 }
 
+func (x *ServerStatus) GetPlacements() []*Placement {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
+// Key groups that were moved to a server, as long as its process lives.
+type Placement struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Application string                 `protobuf:"bytes,1,opt,name=application,proto3" json:"application,omitempty"`
+	State       string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Ascending.
+	KeyGroups     []uint32 `protobuf:"varint,3,rep,packed,name=key_groups,json=keyGroups,proto3" json:"key_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placement) Reset() {
+	*x = Placement{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placement) ProtoMessage() {}
+
+func (x *Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placement.ProtoReflect.Descriptor instead.
+func (*Placement) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Placement) GetApplication() string {
+	if x != nil {
+		return x.Application
+	}
+	return ""
+}
+
+func (x *Placement) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Placement) GetKeyGroups() []uint32 {
+	if x != nil {
+		return x.KeyGroups
+	}
+	return nil
+}
+
 // What one server holds of one state in one role (source.role); a server that is owner of some key groups and standby
 // of others sends two of them.
 type StateHolding struct {
@@ -2335,7 +2406,7 @@ type StateHolding struct {
 
 func (x *StateHolding) Reset() {
 	*x = StateHolding{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2418,7 @@ func (x *StateHolding) String() string {
 func (*StateHolding) ProtoMessage() {}
 
 func (x *StateHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2431,7 @@ func (x *StateHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHolding.ProtoReflect.Descriptor instead.
 func (*StateHolding) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StateHolding) GetDescriptor_() *StateDescriptor {
@@ -2449,7 +2520,7 @@ type WatchRoutesRequest struct {
 
 func (x *WatchRoutesRequest) Reset() {
 	*x = WatchRoutesRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2532,7 @@ func (x *WatchRoutesRequest) String() string {
 func (*WatchRoutesRequest) ProtoMessage() {}
 
 func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2545,7 @@ func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRoutesRequest.ProtoReflect.Descriptor instead.
 func (*WatchRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchRoutesRequest) GetState() *StateRef {
@@ -2496,7 +2567,7 @@ type Routes struct {
 
 func (x *Routes) Reset() {
 	*x = Routes{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2579,7 @@ func (x *Routes) String() string {
 func (*Routes) ProtoMessage() {}
 
 func (x *Routes) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2592,7 @@ func (x *Routes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Routes.ProtoReflect.Descriptor instead.
 func (*Routes) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Routes) GetServers() []*RoutedServer {
@@ -2559,7 +2630,7 @@ type RoutedServer struct {
 
 func (x *RoutedServer) Reset() {
 	*x = RoutedServer{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2642,7 @@ func (x *RoutedServer) String() string {
 func (*RoutedServer) ProtoMessage() {}
 
 func (x *RoutedServer) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2655,7 @@ func (x *RoutedServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutedServer.ProtoReflect.Descriptor instead.
 func (*RoutedServer) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RoutedServer) GetServer() string {
@@ -2654,7 +2725,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[31]
+	mi := &file_keyhole_v1_query_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2737,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[31]
+	mi := &file_keyhole_v1_query_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2750,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainRequest) GetState() *StateRef {
@@ -2730,7 +2801,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[32]
+	mi := &file_keyhole_v1_query_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +2813,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[32]
+	mi := &file_keyhole_v1_query_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +2826,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{32}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainResponse) GetKeyGroup() uint32 {
@@ -2868,7 +2939,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[33]
+	mi := &file_keyhole_v1_query_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +2951,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[33]
+	mi := &file_keyhole_v1_query_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +2964,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{33}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Hop) GetAddress() string {
@@ -2962,7 +3033,7 @@ type KeyGroupCopy struct {
 
 func (x *KeyGroupCopy) Reset() {
 	*x = KeyGroupCopy{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[34]
+	mi := &file_keyhole_v1_query_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3045,7 @@ func (x *KeyGroupCopy) String() string {
 func (*KeyGroupCopy) ProtoMessage() {}
 
 func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[34]
+	mi := &file_keyhole_v1_query_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3058,7 @@ func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
 func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{34}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *KeyGroupCopy) GetServer() string {
@@ -3235,7 +3306,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vProxyStatus\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12)\n" +
 	"\x10protocol_version\x18\x02 \x01(\rR\x0fprotocolVersion\x12\x15\n" +
-	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\xa8\x03\n" +
+	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\xdf\x03\n" +
 	"\fServerStatus\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -3251,7 +3322,15 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	" \x01(\rR\x0fprotocolVersion\x12\x15\n" +
 	"\x06now_ms\x18\v \x01(\x03R\x05nowMs\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12\x17\n" +
-	"\agoes_on\x18\r \x01(\bR\x06goesOn\"\x94\x03\n" +
+	"\agoes_on\x18\r \x01(\bR\x06goesOn\x125\n" +
+	"\n" +
+	"placements\x18\x0e \x03(\v2\x15.keyhole.v1.PlacementR\n" +
+	"placements\"b\n" +
+	"\tPlacement\x12 \n" +
+	"\vapplication\x18\x01 \x01(\tR\vapplication\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1d\n" +
+	"\n" +
+	"key_groups\x18\x03 \x03(\rR\tkeyGroups\"\x94\x03\n" +
 	"\fStateHolding\x12;\n" +
 	"\n" +
 	"descriptor\x18\x01 \x01(\v2\x1b.keyhole.v1.StateDescriptorR\n" +
@@ -3359,7 +3438,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -3391,32 +3470,33 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*StatusResponse)(nil),        // 27: keyhole.v1.StatusResponse
 	(*ProxyStatus)(nil),           // 28: keyhole.v1.ProxyStatus
 	(*ServerStatus)(nil),          // 29: keyhole.v1.ServerStatus
-	(*StateHolding)(nil),          // 30: keyhole.v1.StateHolding
-	(*WatchRoutesRequest)(nil),    // 31: keyhole.v1.WatchRoutesRequest
-	(*Routes)(nil),                // 32: keyhole.v1.Routes
-	(*RoutedServer)(nil),          // 33: keyhole.v1.RoutedServer
-	(*ExplainRequest)(nil),        // 34: keyhole.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 35: keyhole.v1.ExplainResponse
-	(*Hop)(nil),                   // 36: keyhole.v1.Hop
-	(*KeyGroupCopy)(nil),          // 37: keyhole.v1.KeyGroupCopy
-	nil,                           // 38: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 39: keyhole.v1.Source
-	(*Aggregate)(nil),             // 40: keyhole.v1.Aggregate
-	(*Predicate)(nil),             // 41: keyhole.v1.Predicate
-	(*PartialAggregate)(nil),      // 42: keyhole.v1.PartialAggregate
-	(*Error)(nil),                 // 43: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 44: keyhole.v1.StateDescriptor
+	(*Placement)(nil),             // 30: keyhole.v1.Placement
+	(*StateHolding)(nil),          // 31: keyhole.v1.StateHolding
+	(*WatchRoutesRequest)(nil),    // 32: keyhole.v1.WatchRoutesRequest
+	(*Routes)(nil),                // 33: keyhole.v1.Routes
+	(*RoutedServer)(nil),          // 34: keyhole.v1.RoutedServer
+	(*ExplainRequest)(nil),        // 35: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 36: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 37: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 38: keyhole.v1.KeyGroupCopy
+	nil,                           // 39: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 40: keyhole.v1.Source
+	(*Aggregate)(nil),             // 41: keyhole.v1.Aggregate
+	(*Predicate)(nil),             // 42: keyhole.v1.Predicate
+	(*PartialAggregate)(nil),      // 43: keyhole.v1.PartialAggregate
+	(*Error)(nil),                 // 44: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 45: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	38, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	39, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	39, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	40, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -3429,10 +3509,10 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
 	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
 	14, // 20: keyhole.v1.ScanRequest.selection:type_name -> keyhole.v1.Selection
-	40, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
-	41, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
-	39, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	42, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
+	41, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
+	42, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
+	40, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	43, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
 	3,  // 25: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 26: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
 	2,  // 27: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
@@ -3441,55 +3521,56 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	3,  // 30: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 31: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
 	6,  // 32: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	39, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	40, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
 	21, // 34: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	43, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	44, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	44, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	45, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
 	3,  // 37: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	44, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	30, // 39: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	45, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	31, // 39: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
 	29, // 40: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
 	28, // 41: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	30, // 42: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	44, // 43: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	39, // 44: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
-	3,  // 45: keyhole.v1.WatchRoutesRequest.state:type_name -> keyhole.v1.StateRef
-	33, // 46: keyhole.v1.Routes.servers:type_name -> keyhole.v1.RoutedServer
-	30, // 47: keyhole.v1.RoutedServer.holdings:type_name -> keyhole.v1.StateHolding
-	3,  // 48: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
-	5,  // 49: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
-	6,  // 50: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
-	8,  // 51: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	43, // 52: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	36, // 53: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	37, // 54: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	43, // 55: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	39, // 56: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	22, // 57: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	24, // 58: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
-	7,  // 59: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
-	10, // 60: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
-	19, // 61: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
-	13, // 62: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
-	16, // 63: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
-	26, // 64: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	34, // 65: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	31, // 66: keyhole.v1.Query.WatchRoutes:input_type -> keyhole.v1.WatchRoutesRequest
-	23, // 67: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	25, // 68: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
-	9,  // 69: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
-	11, // 70: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
-	20, // 71: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
-	15, // 72: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
-	17, // 73: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
-	27, // 74: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	35, // 75: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	32, // 76: keyhole.v1.Query.WatchRoutes:output_type -> keyhole.v1.Routes
-	67, // [67:77] is the sub-list for method output_type
-	57, // [57:67] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	31, // 42: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	30, // 43: keyhole.v1.ServerStatus.placements:type_name -> keyhole.v1.Placement
+	45, // 44: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	40, // 45: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	3,  // 46: keyhole.v1.WatchRoutesRequest.state:type_name -> keyhole.v1.StateRef
+	34, // 47: keyhole.v1.Routes.servers:type_name -> keyhole.v1.RoutedServer
+	31, // 48: keyhole.v1.RoutedServer.holdings:type_name -> keyhole.v1.StateHolding
+	3,  // 49: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
+	5,  // 50: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
+	6,  // 51: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
+	8,  // 52: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
+	44, // 53: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	37, // 54: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	38, // 55: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	44, // 56: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	40, // 57: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	22, // 58: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	24, // 59: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	7,  // 60: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
+	10, // 61: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
+	19, // 62: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
+	13, // 63: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
+	16, // 64: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
+	26, // 65: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	35, // 66: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	32, // 67: keyhole.v1.Query.WatchRoutes:input_type -> keyhole.v1.WatchRoutesRequest
+	23, // 68: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	25, // 69: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	9,  // 70: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
+	11, // 71: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
+	20, // 72: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
+	15, // 73: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
+	17, // 74: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
+	27, // 75: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	36, // 76: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	33, // 77: keyhole.v1.Query.WatchRoutes:output_type -> keyhole.v1.Routes
+	68, // [68:78] is the sub-list for method output_type
+	58, // [58:68] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_keyhole_v1_query_proto_init() }
@@ -3508,7 +3589,7 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
-	file_keyhole_v1_query_proto_msgTypes[32].OneofWrappers = []any{
+	file_keyhole_v1_query_proto_msgTypes[33].OneofWrappers = []any{
 		(*ExplainResponse_Answer)(nil),
 		(*ExplainResponse_Error)(nil),
 	}
@@ -3518,7 +3599,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,49 @@
+"""Has a state server want key groups, or no more, for `keyhole move`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import grpc
+
+from keyhole.rpc.channels import sync_channel
+from keyhole.rpc.status import from_rpc_error
+from keyhole.security.credentials import PLAIN, Credentials
+from keyhole.v1 import state_server_pb2 as pb
+from keyhole.v1 import state_server_pb2_grpc
+
+
+def move(
+    address: str,
+    application: str,
+    state: str,
+    key_groups: Collection[int],
+    *,
+    undo: bool = False,
+    timeout_seconds: float = 5.0,
+    credentials: Credentials = PLAIN,
+) -> tuple[int, ...]:
+    """Asks a server to want key groups, or no more. Blocks; may be repeated. It doesn't wait for them to come.
+
+    Args:
+        address: host:port.
+        key_groups: At least one.
+        undo: They may be anywhere again.
+
+    Returns:
+        All of the state that it wants now, in order.
+
+    Raises:
+        Draining: It is to give its key groups to others.
+        Unsupported: A replica, or a server of a version that can't be asked.
+        PermissionDenied: The caller has not the verb admin for the state.
+        KeyholeError: It can't be reached, or refuses.
+    """
+    request = pb.MoveRequest(application=application, state=state, key_groups=sorted(key_groups), undo=undo)
+    with sync_channel(address, credentials) as channel:
+        stub = state_server_pb2_grpc.StateServerStub(channel)
+        try:
+            answer = stub.Move(request, timeout=timeout_seconds)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, address) from error
+    return tuple(answer.key_groups)
