@@ -26,6 +26,7 @@ from services.state_server.counts import ServerCounts
 from services.state_server.fence import LastRun
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
+from services.state_server.placements import Placements
 from services.state_server.read.holdings import holdings
 from services.state_server.read.table import Table
 
@@ -64,8 +65,8 @@ class Registry:
         self.ending = False
         self.closing = False
         self.replica = replica
-        # What was moved here, by state; kept while it drains, and forgotten with the process.
-        self._placements: dict[tuple[str, str], frozenset[int]] = {}
+        # Kept while it drains.
+        self._placements = Placements()
         self.counts = ServerCounts()
         self.tables: dict[tuple[str, str], Table] = {}
         self._hosts: dict[_Name, QueryHost] = {}
@@ -111,8 +112,13 @@ class Registry:
             _log.info("may be given key groups again" if undo else "drains: key groups are to go to others")
             self.changed()
 
-    def move(self, application: str, state: str, key_groups: frozenset[int], *, undo: bool = False) -> frozenset[int]:
+    def move(
+        self, application: str, query: str, state: str, key_groups: frozenset[int], *, undo: bool = False
+    ) -> frozenset[int]:
         """Key groups are to be here, or may be anywhere again. Idempotent.
+
+        Args:
+            query: The state's, with which they are forgotten; not looked at where it is undone.
 
         Returns:
             All of the state that are to be here now.
@@ -120,19 +126,18 @@ class Registry:
         Raises:
             Draining: It is to give its key groups to others.
             Unsupported: It is a replica.
+            TooLarge: They would be too many.
         """
         if not undo and self.draining:
             raise Draining(f"server {self.server} drains: its key groups go to others, and none comes")
         if self.replica:
             raise Unsupported(f"server {self.server} is a replica: it follows, and owns nothing")
-        name = application, state
-        before = self._placements.pop(name, frozenset())
+        before = self._placements.of(application, state)
         after = before - key_groups if undo else before | key_groups
-        if after:
-            self._placements[name] = after
         if after != before:
+            self._placements.put(application, query, state, after)
             _log.info(
-                "key groups were moved here",
+                "what is to be here was changed",
                 extra={"application": application, "state": state, "key_groups": sorted(after)},
             )
         return after
@@ -265,10 +270,7 @@ class Registry:
             protocol_version=PROTOCOL_VERSION,
             now_ms=now_ms,
             version=version(),
-            placements=[
-                query_pb2.Placement(application=application, state=state, key_groups=sorted(groups))
-                for (application, state), groups in sorted(self._placements.items())
-            ],
+            placements=self._placements.messages,
         )
 
     def ownership(self) -> state_server_pb2.Ownership:
@@ -316,9 +318,8 @@ class Registry:
         retired = self.retirable(application, query, run)
         for of in retired or [query]:
             self._on_retire(application, of)
-        for of, states in retired.items():
-            for state in states:
-                self._placements.pop((application, state), None)
+        self._placements.forget(application, query)
+        for of in retired:
             self._forget((application, of), destroy=True)
         leaving = [task for name, task in self._leaving.items() if _meant(name, application, query)]
         if leaving:

@@ -507,7 +507,8 @@ async def test_move_tells_the_server_that_is_to_have_them_and_those_that_were_to
         assert await run("status") == 0
         assert "what `keyhole move` has placed" in capsys.readouterr().out
         assert await run("move", PATH, "0", "--to", a.address, "--json") == 0
-        assert json.loads(capsys.readouterr().out) == {"state": PATH, "key_groups": [0], "to": "a", "owned": [0]}
+        told = {"state": PATH, "key_groups": [0], "to": "a", "owned": [0], "not_asked": {}}
+        assert json.loads(capsys.readouterr().out) == told
         assert await placed() == {"a": [0], "b": [2]}
         assert await run(*moving, "--to", "a") == 0
         assert f"a owns key groups 0 and 2 of {PATH}, until it ends or" in capsys.readouterr().out
@@ -519,6 +520,44 @@ async def test_move_tells_the_server_that_is_to_have_them_and_those_that_were_to
         capsys.readouterr()
         await refused(run, capsys, "server b drains", *moving, "--to", "b")
         assert await placed() == {"a": [2]}
+
+
+async def test_move_says_who_could_not_be_asked_and_takes_a_server_with_two_addresses_for_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kafka = MemoryKafka()
+    async with state_server("a", kafka) as a, state_server("b", kafka) as b:
+        await a.own(descriptor())
+        twice = a.address.replace("127.0.0.1", "localhost")
+        with unused_address() as nobody:
+            async with proxy_of(a.address, twice, b.address, nobody) as proxy:
+
+                async def run(*arguments: str) -> dict[str, object]:
+                    moving = ("move", PATH, "0", *arguments, "--proxy", proxy.address, "--json")
+                    assert await asyncio.to_thread(main, [*moving]) == 1
+                    told: dict[str, object] = json.loads(capsys.readouterr().out)
+                    return told
+
+                assert a.server._registry is not None
+                for _ in range(2):
+                    told = await run("--to", "a")
+                    assert (told["owned"], list(told["not_asked"])) == ([0], [nobody])  # type: ignore[call-overload]
+                    assert [list(of.key_groups) for of in a.server._registry.status(0).placements] == [[0]]
+                assert list((await run("--undo"))["not_asked"]) == [nobody]  # type: ignore[call-overload]
+                assert not a.server._registry.status(0).placements
+
+
+async def test_what_was_moved_of_a_state_that_there_is_no_more_can_be_undone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with state_server("a", MemoryKafka()) as a, proxy_of(a.address) as proxy:
+        registry = a.server._registry
+        assert registry is not None
+        registry.move(APPLICATION, "gone", "gone", frozenset({3}))
+        moving = ["move", f"{APPLICATION}/gone", "3", "--undo", "--proxy", proxy.address]
+        assert await asyncio.to_thread(main, moving) == 0
+        assert "key group 3 of weather/gone may be on any server again" in capsys.readouterr().out
+        assert not registry.status(0).placements
 
 
 async def test_types_are_written_for_the_states_of_an_application_or_some_of_them(

@@ -114,8 +114,12 @@ async def test_it_wants_what_is_moved_to_it_until_that_is_undone_or_its_query_is
             return [(of.application, of.state, list(of.key_groups)) for of in briefly]
 
         def moves(*groups: int, application: str = APPLICATION, state: str = STATE, undo: bool = False) -> Any:
+            # Also of a query of which nothing is here.
+            query = "main" if state == STATE else "another"
             return stub.Move(
-                state_server_pb2.MoveRequest(application=application, state=state, key_groups=groups, undo=undo)
+                state_server_pb2.MoveRequest(
+                    application=application, query=query, state=state, key_groups=groups, undo=undo
+                )
             )
 
         assert await placed() == []
@@ -130,12 +134,21 @@ async def test_it_wants_what_is_moved_to_it_until_that_is_undone_or_its_query_is
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await wrong
             assert isinstance(status.from_rpc_error(caught.value), errors.MalformedRequest)
+        for number in range(3):
+            await moves(*range(65_536), state=f"large-{number}")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await moves(*range(65_535), state="large-3")
+        assert isinstance(status.from_rpc_error(caught.value), errors.TooLarge)
+        assert (await moves(*range(65_534), state="large-3")).key_groups
+        assert len(await placed()) == 5
         await stub.Drain(state_server_pb2.DrainRequest())
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await moves(0)
         assert isinstance(status.from_rpc_error(caught.value), errors.Draining)
         assert (await moves(3, undo=True)).key_groups == [1]
         assert await server.retire() == [STATE]
+        assert {state for _, state, _ in await placed()} == {f"large-{number}" for number in range(4)}
+        await stub.RetireQuery(state_server_pb2.RetireQueryRequest(application=APPLICATION, query="another"))
         assert await placed() == []
 
 

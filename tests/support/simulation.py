@@ -230,7 +230,7 @@ class SimulatedServer:
         """As `keyhole move` does; where it drains, nothing comes of it. Idempotent."""
         if self.servicer is not None:
             with contextlib.suppress(Draining):
-                self._registry.move("app", state, frozenset(key_groups), undo=undo)
+                self._registry.move("app", "main", state, frozenset(key_groups), undo=undo)
 
     def forget(self) -> None:
         """It retires what it has, as the run itself might ask it to. Nothing is under way when it is called."""

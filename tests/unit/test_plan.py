@@ -343,4 +343,7 @@ def test_of_two_servers_that_are_to_have_a_key_group_it_is_always_the_same() -> 
         "a": sighting("a", Placement("shop", "counts", frozenset({2})), Placement("shop", "sums", frozenset({0}))),
     }
     wanted = {"counts": {1: "b", 2: "a"}, "sums": {0: "a"}}
+    # One that can't be given any is in nobody's way.
+    drains = replace(seen["a"], draining=True)
+    assert placed_by({**seen, "a": drains}, "shop") == {"counts": {1: "b", 2: "b"}}
     assert placed_by(seen, "shop") == placed_by(dict(reversed(seen.items())), "shop") == wanted

@@ -30,6 +30,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "an empty proxy": (["states", "--proxy", ""], "the target is empty; give host:port of a client proxy"),
     "a URL as proxy": (["get", "a/b", "k", "--proxy", "http://a:1"], "a URL: leave out http://"),
     "a port too high": (["drain", "s", "--proxy", "a:70000"], "whose port is no number from 1 to 65535"),
+    "a key group below all": (["move", "a/b", "-1", "--to", "s"], "-1 is too few; give 0 or more"),
     "two tokens of which one is none": (["top", "--proxy", "a:1,b:c"], "'b:c', whose port is no number"),
     "a namespace without pods": (["status", "--namespace", "n"], "--namespace says where the pods of --pods are"),
     "pods again and again": (["status", "--pods", "--watch"], "give one of them"),

@@ -175,7 +175,7 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         if max(request.key_groups) >= MAX_KEY_GROUPS:
             raise MalformedRequest(f"no state has a key group {max(request.key_groups)}: at most {MAX_KEY_GROUPS}")
         groups = frozenset(request.key_groups)
-        now = self._registry.move(request.application, request.state, groups, undo=request.undo)
+        now = self._registry.move(request.application, request.query, request.state, groups, undo=request.undo)
         return pb.MoveResponse(key_groups=sorted(now))
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC

@@ -32,18 +32,22 @@ def seconds(text: str) -> float:
 
 def count(text: str) -> int:
     """1 or more. Raises ArgumentTypeError."""
-    try:
-        given = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if given < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
-    return given
+    return _at_least(1, text)
 
 
 def count_or_none(text: str) -> int:
     """0 or more. Raises ArgumentTypeError."""
-    return 0 if text.strip() == "0" else count(text)
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        given = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if given < least:
+        raise argparse.ArgumentTypeError(f"{text} is too few; give {least} or more")
+    return given
 
 
 def seconds_or_none(text: str) -> float:

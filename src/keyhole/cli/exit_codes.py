@@ -41,7 +41,7 @@ NOT_AS_IT_SHOULD_BE = {
     "drop": "nothing was dropped: `--yes` lacks, or a server could not be asked",
     "explain": "a key has no answer; an absent key has one",
     "job, demo": "with `--verify`, a key differs",
-    "move": "the server does not own all of the key groups as the time to wait is over",
+    "move": "the server does not own all of the key groups as the time to wait is over, or a server could not be asked",
     "retire": "a server could not be asked",
     "savepoint list": "one is not sound",
     "verify": "something differs, or could not be compared",

@@ -17,53 +17,92 @@ from keyhole.model.read import Role
 from keyhole.model.state_path import state_path
 from keyhole.rpc.moving import move
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.written_out import written_out
 
 _LOOK_SECONDS = 0.5
 
 
 def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool) -> int:
-    """Exit code 1 where the server doesn't own all of them as the time is over.
+    """Exit code 1 where the server doesn't own all of them as the time is over, or another server could not be asked.
+    Where that one was to have some of them before, it may still want them.
 
     Raises:
         UnknownApplication, UnknownState: There is no such state.
         WrongUsage: It has no such key group.
         NoServer: There is no server of this name, or it can't be reached.
         Unsupported: It is a replica, which owns nothing.
-        KeyholeError: As keyhole.rpc.moving.move; nothing was changed. Or one that was to have them before can't be
-            asked: then the server has been told, and the message says which one has not.
+        KeyholeError: As keyhole.rpc.moving.move of the server that is to have them; no other one was told anything.
     """
     application, state = state_path(options.state)
-    groups = frozenset(options.key_groups)
+    groups, left = frozenset(options.key_groups), frozenset[int]()
+    to: ServerStatus | None = None
     with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:
-        _check(groups, client.describe_state(application, state).key_groups, options.state)
+        if options.to is not None:
+            descriptor = client.describe_state(application, state)
+            _check(groups, descriptor.key_groups, options.state)
         servers = client.status()
-        told = {"timeout_seconds": options.timeout, "credentials": credentials}
-        to = None if options.to is None else staying_server(options.to, servers)
-        if to is not None:
-            move(to.address, application, state, groups, **told)
-        for other in servers:
-            if other is not to and _placed(other, application, state) & groups:
-                move(other.address, application, state, groups, undo=True, **told)
-        left = groups
+        if options.to is not None:
+            to = staying_server(options.to, servers)
+            move(
+                *(to.address, application, state, groups),
+                query=descriptor.query,
+                timeout_seconds=options.timeout,
+                credentials=credentials,
+            )
+        others = [of for of in servers if not of.replica and (to is None or of.incarnation != to.incarnation)]
+        away = _undone(others, application, state, groups, options.timeout, credentials)
         if to is not None:
             left = groups - _owned(servers, to.server, application, state)
             if left and options.wait:
                 left = _waited(options, client, to.server, application, state, groups)
-    named = f"{_numbered(groups)} of {options.state}"
     if as_json:
-        owned = None if to is None else sorted(groups - left)
-        named_to = None if to is None else to.server
-        print(json.dumps({"state": options.state, "key_groups": sorted(groups), "to": named_to, "owned": owned}))
-    elif to is None:
-        print(f"{named} may be on any server again; its job shares all key groups evenly within seconds")
-    elif left:
-        print(
-            f"{to.server} does not own {_numbered(left)} of {options.state} yet. It takes them over as soon as it has "
-            "copies, while the job runs; `keyhole status --watch` shows it"
-        )
+        told = {"state": options.state, "key_groups": sorted(groups), "to": None, "owned": None, "not_asked": away}
+        if to is not None:
+            told |= {"to": to.server, "owned": sorted(groups - left)}
+        print(json.dumps(told))
     else:
-        print(f"{to.server} owns {named}, until it ends or `keyhole move {_again(options)} --undo`")
-    return 1 if left and to is not None and options.wait else 0
+        print(_says(options, groups, left, to))
+        for server, why in away.items():
+            print(written_out(f"not asked, and may still be to have some of them: {server}: {why}"))
+    return 1 if away or (left and options.wait) else 0
+
+
+def _undone(
+    others: Sequence[ServerStatus],
+    application: str,
+    state: str,
+    groups: frozenset[int],
+    timeout_seconds: float,
+    credentials: Credentials,
+) -> dict[str, str]:
+    """Has the other servers want them no more. Returns why one could not be asked, by server."""
+    away: dict[str, str] = {}
+    for other in others:
+        if other.unreachable:
+            away[other.server or other.address] = other.unreachable
+        elif _placed(other, application, state) & groups:
+            try:
+                move(
+                    *(other.address, application, state, groups),
+                    undo=True,
+                    timeout_seconds=timeout_seconds,
+                    credentials=credentials,
+                )
+            except KeyholeError as error:
+                away[other.server or other.address] = error.message
+    return away
+
+
+def _says(options: argparse.Namespace, groups: frozenset[int], left: frozenset[int], to: ServerStatus | None) -> str:
+    named = f"{_numbered(groups)} of {options.state}"
+    if to is None:
+        return f"{named} may be on any server again: its job shares them with the others while it runs"
+    if left:
+        return (
+            f"{to.server} does not own {_numbered(left)} of {options.state} yet. It takes them over as soon as it has "
+            "copies, while the job runs; the same command waits again"
+        )
+    return f"{to.server} owns {named}, until it ends or `keyhole move {_again(options)} --undo`"
 
 
 def _check(groups: Collection[int], key_groups: int, state: str) -> None:

@@ -59,12 +59,12 @@ def takers_of_runs(seen: Mapping[str, Sighting]) -> list[Target]:
 
 
 def placed_by(seen: Mapping[str, Sighting], application: str) -> dict[str, dict[int, str]]:
-    """By state of an application, the key groups that were moved to a server, and to which.
+    """By state of an application, the key groups that were moved to a server that can be given some, and to which.
 
     Of two servers that are to have the same one it is always the same, whoever looks.
     """
     found: dict[str, dict[int, str]] = {}
-    for name in sorted(seen):
+    for name in takers(seen):
         for placement in seen[name].placements:
             if placement.application == application:
                 of_state = found.setdefault(placement.state, {})

@@ -169,10 +169,11 @@ class _State:
         """The even assignment that planned moves lead to."""
         copies = {group: self.warm[group] or of for group, of in self.standbys.items()}
         best = assign(owners, able, self.needs.key_groups, copies, placed)
+        among = frozenset(able)
         as_good = (
             self.goal.keys() == best.keys()
-            and set(self.goal.values()) <= set(able)
-            and all(self.goal[group] == best[group] for group in placed.keys() & best.keys() if placed[group] in able)
+            and among.issuperset(self.goal.values())
+            and all(self.goal[group] == best[group] for group in placed.keys() & best.keys() if placed[group] in among)
             and _loads(self.goal) == _loads(best)
             and _moves(owners, self.goal) == _moves(owners, best)
         )

@@ -74,7 +74,7 @@ def _dumps(caller: Caller, request: server.DumpRequest) -> None:
 
 
 def _moves(caller: Caller, request: server.MoveRequest) -> None:
-    caller.check(Verb.ADMIN, request.application, request.state)
+    caller.check_administers(request.application, request.state)
 
 
 def _operates(caller: Caller, _: object) -> None:

@@ -19,6 +19,7 @@ def move(
     state: str,
     key_groups: Collection[int],
     *,
+    query: str = "",
     undo: bool = False,
     timeout_seconds: float = 5.0,
     credentials: Credentials = PLAIN,
@@ -28,6 +29,7 @@ def move(
     Args:
         address: host:port.
         key_groups: At least one.
+        query: The state's, with which they are forgotten; it isn't needed to undo it.
         undo: They may be anywhere again.
 
     Returns:
@@ -36,10 +38,13 @@ def move(
     Raises:
         Draining: It is to give its key groups to others.
         Unsupported: A replica, or a server of a version that can't be asked.
+        TooLarge: More would be placed on the server than it takes.
         PermissionDenied: The caller has not the verb admin for the state.
         KeyholeError: It can't be reached, or refuses.
     """
-    request = pb.MoveRequest(application=application, state=state, key_groups=sorted(key_groups), undo=undo)
+    request = pb.MoveRequest(
+        application=application, query=query, state=state, key_groups=sorted(key_groups), undo=undo
+    )
     with sync_channel(address, credentials) as channel:
         stub = state_server_pb2_grpc.StateServerStub(channel)
         try:

@@ -232,10 +232,14 @@ class Caller:
         if not self.may_everywhere(*verbs):
             raise self.denied(verbs[0], "*", "*")
 
-    def check_administers(self) -> None:
-        """Passes for who has the verb admin for all states. Raises PermissionDenied for others, the platform too."""
-        if self._access is not None and not self._now().administers:
-            raise self.denied(Verb.ADMIN, "*", "*")
+    def check_administers(self, application: str = "*", state: str = "*") -> None:
+        """Passes for who has the verb admin for the state. Raises PermissionDenied for others, the platform too.
+
+        Args:
+            application, state: "*": for all there are, or will be.
+        """
+        if self._access is not None and not self._now().administers(application, state):
+            raise self.denied(Verb.ADMIN, application, state)
 
     def check_infrastructure(self) -> None:
         """Passes for the platform, administrators, and those that write a state. Raises PermissionDenied for others."""

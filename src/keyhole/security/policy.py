@@ -148,10 +148,16 @@ class Rights:
             verb in entry.verbs and (EVERYTHING in entry.states or verb in _WITHOUT_STATES) for entry in self._entries
         )
 
-    @property
-    def administers(self) -> bool:
-        """Whether an entry names the verb admin for all states. The platform's reads don't come to that."""
-        return any(Verb.ADMIN in entry.verbs and EVERYTHING in entry.states for entry in self._entries)
+    def administers(self, application: str = "*", state: str = "*") -> bool:
+        """Whether an entry names the verb admin for the state. The platform's reads don't come to that.
+
+        Args:
+            application, state: "*": for all there are, or will be.
+        """
+        administered = [entry for entry in self._entries if Verb.ADMIN in entry.verbs]
+        if application == "*":
+            return any(EVERYTHING in entry.states for entry in administered)
+        return any(entry.covers(application, state) for entry in administered)
 
     def may_somewhere(self, verb: Verb) -> bool:
         """Whether an entry allows it for any state."""

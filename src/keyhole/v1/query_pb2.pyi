@@ -1130,7 +1130,7 @@ Global___ServerStatus: _TypeAlias = ServerStatus  # noqa: Y015
 
 @_typing.final
 class Placement(_message.Message):
-    """Key groups that were moved to a server, as long as its process lives."""
+    """Key groups that were moved to a server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

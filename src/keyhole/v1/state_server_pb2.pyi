@@ -99,10 +99,13 @@ class MoveRequest(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     KEY_GROUPS_FIELD_NUMBER: _builtins.int
     UNDO_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
     application: _builtins.str
     state: _builtins.str
     undo: _builtins.bool
     """They may be anywhere again. Otherwise refused (DRAINING) while the server drains."""
+    query: _builtins.str
+    """Whose state it is: they are forgotten with it (RetireQuery). Where this is empty, with all of the application."""
     @_builtins.property
     def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those that its state does not have are passed over."""
@@ -114,10 +117,11 @@ class MoveRequest(_message.Message):
         state: _builtins.str = ...,
         key_groups: _abc.Iterable[_builtins.int] | None = ...,
         undo: _builtins.bool = ...,
+        query: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key_groups", b"key_groups", "state", b"state", "undo", b"undo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "key_groups", b"key_groups", "query", b"query", "state", b"state", "undo", b"undo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

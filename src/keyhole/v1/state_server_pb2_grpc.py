@@ -188,7 +188,8 @@ class StateServerServicer:
 
     def Move(self, request, context):
         """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
-        that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
+        that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process, and with the
+        query (RetireQuery).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,8 @@ class StateServerStub:
     """
     Move: _grpc.UnaryUnaryMultiCallable[_state_server_pb2.MoveRequest, _state_server_pb2.MoveResponse]
     """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
-    that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
+    that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process, and with the
+    query (RetireQuery).
     """
     Dump: _grpc.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]
     """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
@@ -107,7 +108,8 @@ class StateServerAsyncStub(StateServerStub):
     """
     Move: _aio.UnaryUnaryMultiCallable[_state_server_pb2.MoveRequest, _state_server_pb2.MoveResponse]  # type: ignore[assignment]
     """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
-    that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
+    that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process, and with the
+    query (RetireQuery).
     """
     Dump: _aio.UnaryStreamMultiCallable[_state_server_pb2.DumpRequest, _state_server_pb2.DumpChunk]  # type: ignore[assignment]
     """All that a copy holds, as of one position of its changelog per key group, and what it has of indexes: for
@@ -219,7 +221,8 @@ class StateServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_state_server_pb2.MoveResponse, _abc.Awaitable[_state_server_pb2.MoveResponse]]:
         """These key groups are to be owned by this server, where it takes key groups at all; the others are shared as evenly as
-        that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process.
+        that leaves them. They move as all key groups do: nobody waits for a restore. Forgotten with the process, and with the
+        query (RetireQuery).
         """
 
     @_abc_1.abstractmethod

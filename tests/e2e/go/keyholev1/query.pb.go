@@ -2318,7 +2318,7 @@ func (x *ServerStatus) GetPlacements() []*Placement {
 	return nil
 }
 
-// Key groups that were moved to a server, as long as its process lives.
+// Key groups that were moved to a server.
 type Placement struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Application string                 `protobuf:"bytes,1,opt,name=application,proto3" json:"application,omitempty"`
