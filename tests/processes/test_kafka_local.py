@@ -13,6 +13,8 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from keyhole.changelog.kafka.admin import Topics
+from keyhole.changelog.kafka.clients import Deadline
 from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
@@ -41,6 +43,18 @@ def test_it_starts_fast_serves_on_one_port_for_life_and_leaves_nothing_running(
     broker.stop()
     assert is_free(port)
     assert set(psutil.Process().children()) <= others
+
+
+def test_a_folder_may_have_any_name_and_its_data_are_found_again(tmp_path: Path, jars: list[Path], java: Java) -> None:
+    directory = tmp_path / "Bücher, neu"
+    with LocalKafka(directory, jars, java) as broker:
+        Topics(broker.bootstrap_servers).ensure("kept", 1, Deadline(LONG_SECONDS))
+        broker.kill()
+        broker.restart()
+        metadata = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=LONG_SECONDS)
+        assert "kept" in metadata.topics
+    assert (directory / "data" / "kept-0").is_dir()
+    assert list(tmp_path.iterdir()) == [directory]
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path, jars: list[Path], java: Java) -> None:

@@ -17,11 +17,21 @@ from typing import Self
 from keyhole.class_archive import archive_path, reading
 from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
-from keyhole.local.kafka_node import EXPIRED, SESSION_SECONDS, START_TIMEOUT_SECONDS, STARTED, KafkaNode, Listener
+from keyhole.local.kafka_node import (
+    DATA,
+    EXPIRED,
+    SESSION_SECONDS,
+    START_TIMEOUT_SECONDS,
+    STARTED,
+    KafkaNode,
+    Listener,
+)
 from keyhole.local.ports import accepts, free_ports, is_free
 from keyhole.local.processes import Child
 
 _HOST = "127.0.0.1"
+# Else Java could open no path but ASCII ones.
+_ENVIRON = {"LC_ALL": "C.UTF-8"}
 _PORT_ATTEMPTS = 3
 
 
@@ -61,7 +71,9 @@ class LocalKafka:
         self._log = log or directory / "kafka.log"
         if options is None:
             options = reading(archive_of_kafka(os.environ, java.executable, jars))
-        self._node = KafkaNode(directory, java.executable, jars, heap_megabytes, settings or {}, options)
+        # Relative to the directory, in which it runs: Kafka takes a path with a comma for two.
+        settings = {"log.dirs": DATA, **(settings or {})}
+        self._node = KafkaNode(directory, java.executable, jars, heap_megabytes, settings, options)
         self._wanted_port = port
         self._port = port
         self._relayed = dict(relayed or {})
@@ -161,7 +173,7 @@ class LocalKafka:
 
     def _spawn(self, command: list[str]) -> Child:
         with self._uninterrupted():
-            child = self._child = Child("Kafka", command, log=self.log, environ={}, directory=self._directory)
+            child = self._child = Child("Kafka", command, log=self.log, environ=_ENVIRON, directory=self._directory)
         return child
 
     def _expire_session(self) -> None:

@@ -6,6 +6,8 @@ For the demo, for tests and for trying out, not for anything that must last: one
 from __future__ import annotations
 
 import base64
+import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from pathlib import Path
 
 STARTED = "Kafka Server started"
 EXPIRED = "because its session has timed out"
+DATA = "data"
+"""The folder of its data, in the directory of the node."""
 SESSION_SECONDS = 3
 # Long: on a machine that has much else to do, one start takes a minute, and who gives up begins it again.
 START_TIMEOUT_SECONDS = 180
@@ -92,7 +96,7 @@ class KafkaNode:
         options: Sequence[str] = (),
     ) -> None:
         self._directory = directory
-        self._data = directory / "data"
+        self._data = directory / DATA
         self._settings = settings
         self._java = java
         self._options = [
@@ -177,4 +181,7 @@ class KafkaNode:
         return [str(self._java), *self._options, "kafka.Kafka", str(self._directory / properties)]
 
     def _write(self, name: str, settings: Mapping[str, str]) -> None:
-        (self._directory / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        text = "".join(f"{key}={value}\n" for key, value in settings.items())
+        # Java reads such files as Latin-1. JSON has the same escapes for what is not ASCII.
+        text = re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)
+        (self._directory / name).write_text(text)
