@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,11 +15,13 @@ from rich.console import Console
 
 from jobs.temperature_monitor.description import JOB
 from keyhole import Answer, Client, Source
-from keyhole.demo import runner
+from keyhole.demo import recount, runner
 from keyhole.demo.command import LiveAnswers
 from keyhole.demo.jobs import JobDescription, described, job_names
+from keyhole.demo.recount import RecountVerdict
 from keyhole.demo.runner import RunOptions
 from keyhole.demo.signals import StopSignals
+from keyhole.demo.waiting import say_starting
 from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
 from keyhole.local.java import Java
 from keyhole.local.processes import Child
@@ -122,6 +126,53 @@ def test_what_can_be_typed_beside_it_is_printed_with_its_addresses(tmp_path: Pat
     assert (
         f"KEYHOLE_JOB_SERVERS={FakeStack.server} KEYHOLE_JOB_BOOTSTRAP_SERVERS={FakeStack.bootstrap_servers}" in ready
     )
+
+
+def test_another_spark_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "find_java", lambda _: Java(tmp_path, 17))
+    monkeypatch.setattr(runner, "fetch_jars", lambda *_: pytest.fail("it goes on"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(MachineError, match=r"has no bin/spark-submit: unset SPARK_HOME, so that the job runs on"):
+        runner.run_locally(JOB, LiveAnswers(), RunOptions())
+
+
+@pytest.mark.parametrize("why", ["job again: it said [a[/b]", "[red]it[/red]"])
+def test_what_a_process_has_said_is_shown_as_it_is(why: str) -> None:
+    told = io.StringIO()
+    say_starting(Console(file=told, width=20), why)
+    assert told.getvalue() == f"starting {why}\n"
+
+
+def verdict_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, output: str) -> RecountVerdict:
+    stack = FakeStack(tmp_path)
+    monkeypatch.setattr(stack, "stop_source", lambda: None, raising=False)
+    monkeypatch.setattr(stack, "run", lambda *_: (code, output), raising=False)
+    run, _ = made(stack)
+    monkeypatch.setattr(run, "_await_caught_up", lambda _: 7)
+    return run._verify(cast("Client", FakeClient()))
+
+
+def test_the_verdict_is_found_among_what_else_was_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = RecountVerdict(epoch=7, keys=1, agreed=0, surplus=0, events=2)
+    output = f"a warning\n{json.dumps(dataclasses.asdict(verdict))}\nsys:1: ResourceWarning: unclosed\n"
+    assert verdict_of(tmp_path, monkeypatch, 1, output) == verdict
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_recount_that_fails_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with pytest.raises(MachineError, match=r"can't be counted again; .*\n.*\nKafkaException: no broker"):
+        verdict_of(tmp_path, monkeypatch, code, "Traceback\nKafkaException: no broker\n")
+
+
+def test_a_recount_that_can_not_be_done_ends_with_two_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(*_: object) -> RecountVerdict:
+        raise NoServer("no server has it")
+
+    given = "--proxy 127.0.0.1:1 --bootstrap-servers b --topic t --epoch 1 --checkpoint c --logs l --files f"
+    assert recount.main(check, given.split()) == 2
+    assert capsys.readouterr() == ("", "NoServer: no server has it\n")
 
 
 class Kafka:

@@ -211,6 +211,7 @@ def test_a_port_that_is_anothers_is_told() -> None:
         ([Told(starting="Kafka"), Told(starting="proxy"), Told(serves=True)], None),
         ([Told(starting="Kafka"), Told(failure="no room")], "no room"),
         ([Told(starting="Kafka")], ""),
+        ([Told(starting="proxy again: [a[/b] [red]")], ""),
         ([], ""),
     ],
 )

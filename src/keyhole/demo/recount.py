@@ -130,8 +130,8 @@ def main(check: Check, arguments: Sequence[str] | None = None) -> int:
     try:
         with Client(options.pop("proxy"), timeout=_ANSWER_SECONDS) as client:
             verdict = check(VerifiedJob(**options), client)
-    except (TimeoutError, FileNotFoundError) as error:  # what a batch has read may be forgotten
-        print(error, file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no difference
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return _CANT_TELL
     print(json.dumps(dataclasses.asdict(verdict)))
     return 0 if verdict.passed else _DIFFERS

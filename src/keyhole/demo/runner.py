@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -22,10 +23,11 @@ from keyhole.demo.preparing import prepare_classes
 from keyhole.demo.recount import RecountVerdict, entries_by_state, topic_ends
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.starting import step
-from keyhole.demo.waiting import ProgressLine
+from keyhole.demo.waiting import ProgressLine, say_starting
 from keyhole.errors import KeyholeError, MachineError, UnknownApplication, UnknownState
 from keyhole.local.jars import JarSet
 from keyhole.local.java import find_java
+from keyhole.local.spark_home import refuse_other_spark
 from keyhole.local.stack import Jars, Stack
 from keyhole.terminal.commands import keyhole_command
 
@@ -95,11 +97,11 @@ def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int
     try:
         with StopSignals() as signals:
             java = find_java(os.environ)
+            refuse_other_spark(os.environ)
             jars = Jars(*fetch_jars(console, os.environ, JarSet.KAFKA, JarSet.SPARK_KAFKA))
             prepare_classes(console, os.environ, java, jars.kafka)
-            stack = Stack(
-                jars, java, os.environ, lambda what: console.print(f"starting {what}"), uninterrupted=signals.deferred
-            )
+            say = functools.partial(say_starting, console)
+            stack = Stack(jars, java, os.environ, say, uninterrupted=signals.deferred)
             with stack:
                 try:
                     stack.start(job.spec(stack.directory, stack.checkpoint, ",".join(map(str, jars.spark)), os.environ))
@@ -143,7 +145,7 @@ class _Run:
         """The result for programs, and whether all is well."""
         with Client(self._stack.proxy, timeout=5) as client:
             self._await_first_answer(client)
-            self._console.print(self._ready(), soft_wrap=True)
+            self._console.print(self._ready(), markup=False, soft_wrap=True)
             with self._signals.gently():
                 self._watch(client)
             verdict = self._verify(client) if self._options.verify else None
@@ -254,9 +256,11 @@ class _Run:
         }
         given = [word for pair in arguments.items() for word in pair]
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)
-        if code not in (0, 1) or not output:
+        # What Python says at its end may stand behind it.
+        told = next((line for line in reversed(output.splitlines()) if line.startswith("{")), None)
+        if code not in (0, 1) or told is None:
             raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
-        verdict = RecountVerdict(**json.loads(output.splitlines()[-1]))
+        verdict = RecountVerdict(**json.loads(told))
         self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to {upto}")
         if rejected := sum(verdict.rejected.values()):
             kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"

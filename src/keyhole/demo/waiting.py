@@ -13,6 +13,11 @@ from rich.text import Text
 _SAY_AGAIN_SECONDS = 15.0
 
 
+def say_starting(console: Console, what: str) -> None:
+    """Says in a line of its own that this is started; it may hold a failed process's own words, shown as they are."""
+    console.print(f"starting {what}", markup=False, soft_wrap=True)
+
+
 class ProgressLine:
     """While it is entered, `show` may be called as often as one likes.
 

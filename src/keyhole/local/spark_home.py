@@ -7,7 +7,20 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from keyhole.errors import MachineError
+
 _CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+)\S*\.jar")
+
+
+def refuse_other_spark(environ: Mapping[str, str]) -> None:
+    """Passes where a job can run on the Spark that SPARK_HOME names, or where that is not set.
+
+    Raises:
+        MachineError: It can't; the message says why, and what to do.
+        importlib.metadata.PackageNotFoundError: There is no PySpark here.
+    """
+    if why := other_spark(environ):
+        raise MachineError(f"{why}: unset SPARK_HOME, so that the job runs on PySpark's own Spark")
 
 
 def other_spark(environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from keyhole.config import DEFAULT_STATE_SERVER_PORT
 from keyhole.demo.fetching import fetch_jars
 from keyhole.demo.preparing import prepare_classes
 from keyhole.demo.signals import StopSignals
-from keyhole.demo.waiting import ProgressLine
+from keyhole.demo.waiting import ProgressLine, say_starting
 from keyhole.errors import MachineError
 from keyhole.local.jars import JarSet
 from keyhole.local.java import find_java
@@ -224,7 +224,7 @@ def follow(told: int, console: Console, began: float) -> str | None:
                     return one.failure
                 step = one.starting
                 if not console.is_terminal:
-                    console.print(f"starting {step}", soft_wrap=True)
+                    say_starting(console, step)
 
 
 def _run_here(
@@ -234,7 +234,7 @@ def _run_here(
         if told.serves:
             _tell_ready(home, wanted, console, began)
         else:
-            console.print(f"starting {told.starting}", soft_wrap=True)
+            say_starting(console, told.starting)
 
     run(home, wanted, environ, signals, tell)
     console.print("ended")

@@ -17,7 +17,7 @@ from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.jars import JarSet
 from keyhole.local.java import Java, find_java
-from keyhole.local.spark_home import other_spark
+from keyhole.local.spark_home import refuse_other_spark
 from keyhole.terminal.commands import keyhole_command
 from keyhole.up.bringing_up import UpOptions, ensure_up, is_other
 from keyhole.up.exports import running, variables
@@ -71,8 +71,7 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
     try:
         with StopSignals() as signals:
             java = find_java(environ)
-            if why := other_spark(environ):
-                raise MachineError(f"{why}: unset SPARK_HOME, so that the job runs on PySpark's own Spark")
+            refuse_other_spark(environ)
             (_, connector) = fetch_jars(console, environ, JarSet.KAFKA, JarSet.SPARK_KAFKA)
             if options.fresh and home.file.parent.exists():
                 home.make()
