@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from keyhole.up.developing import job_environ
 from keyhole.up.home import Home, Recorded
 from keyhole.up.job_file import JobFile, Settling
 from keyhole.up.job_run import FirstAnswers, JobRun, SeenState, advice, last_line, line_in, sentence
+from tests.support.waiting import until
 
 TRACE = """\
 26/11/27 12:00:00 WARN NativeCodeLoader: Unable to load native-hadoop library
@@ -223,6 +225,26 @@ def test_the_last_line_is_one_that_says_something_and_no_longer_than_a_terminal_
     assert last_line("") == ""
     assert last_line("one\ntwo \n\n  \n") == "two"
     assert len(last_line("x" * 1000)) == 160
+    assert last_line("\x1b[31mred\x1b[0m\n") == r"\x1b[31mred\x1b[0m"
+    assert len(last_line("\x1b" * 1000)) == 160
+
+
+def test_why_a_job_ended_is_told_without_control_characters(tmp_path: Path) -> None:
+    script = "printf 'ValueError: \\033[31mred\\n' >&2; exit 3"
+    run = JobRun(
+        ["/bin/sh", "-c", script],
+        tmp_path,
+        tmp_path / "job.log",
+        tmp_path / "tmp",
+        os.environ,
+        {},
+        contextlib.nullcontext,
+    )
+    try:
+        until(lambda: run.exit_code is not None)
+        assert run.end().endswith(r"has failed: ValueError: \x1b[31mred")
+    finally:
+        run.stop()
 
 
 def test_states_are_told_once_the_job_that_runs_now_feeds_them() -> None:
@@ -256,3 +278,9 @@ def test_the_job_is_told_where_all_is_and_gets_the_connector(tmp_path: Path) -> 
     )
     assert more["PYSPARK_SUBMIT_ARGS"].endswith(",".join(map(str, jars[1:])) + " --conf a=b pyspark-shell")
     assert os.environ.get("PYSPARK_SUBMIT_ARGS") != of["PYSPARK_SUBMIT_ARGS"]
+    spaced = job_environ({}, recorded, Java(Path("/jdk/bin/java"), 17), [tmp_path / "a b.jar", jars[1]])
+    assert shlex.split(spaced["PYSPARK_SUBMIT_ARGS"]) == [
+        "--jars",
+        f"{tmp_path / 'a b.jar'},{jars[1]}",
+        "pyspark-shell",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from keyhole.demo.runner import RunOptions
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.waiting import say_starting
 from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
+from keyhole.local.base_stack import BaseStack, StopSeconds
 from keyhole.local.java import Java
 from keyhole.local.processes import Child
 from keyhole.local.stack import Jars, Stack
@@ -128,9 +130,7 @@ def test_what_can_be_typed_beside_it_is_printed_with_its_addresses(tmp_path: Pat
     )
 
 
-def test_another_spark_is_refused_before_anything_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_spark_is_refused_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "find_java", lambda _: Java(tmp_path, 17))
     monkeypatch.setattr(runner, "fetch_jars", lambda *_: pytest.fail("it goes on"))
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
@@ -198,6 +198,16 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Sta
         for name in ("server-0", "proxy", "exporter", "job"):
             made._spawn(name)
         yield made, said
+
+
+def test_javas_options_have_the_folder_for_temporary_files_as_one_word(tmp_path: Path) -> None:
+    environ = {"JAVA_TOOL_OPTIONS": "-Xss2m", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with BaseStack(
+        (), Java(tmp_path, 17), environ, print, StopSeconds(1, 1, 1, 1, 1), directory=tmp_path / "my work"
+    ) as stack:
+        # Java takes quotes as a shell does.
+        (_, folder, _) = shlex.split(stack._environ["JAVA_TOOL_OPTIONS"])
+    assert folder == f"-Djava.io.tmpdir={tmp_path / 'my work' / 'tmp'}"
 
 
 def test_a_job_that_dies_is_started_again_three_times_each_time_with_the_reason_and_then_its_log_is_kept(

@@ -308,6 +308,11 @@ def test_a_process_is_known_until_it_has_ended(sleeper: subprocess.Popen[bytes])
     assert not process_of(sleeper.pid).alive
 
 
+def test_a_folder_with_spaces_in_its_name_is_one_word_of_what_is_to_be_typed(tmp_path: Path) -> None:
+    spaced = Home(tmp_path / "my work")
+    assert shlex.split(f"keyhole down{spaced.option}") == ["keyhole", "down", "--dir", str(spaced.path)]
+
+
 def test_the_shell_reads_what_is_exported(home: Home) -> None:
     given = variables(recorded(home), "/some where/it's/python")
     script = exports(given, "sh") + "".join(f'echo "${name}"\n' for name in given)

@@ -108,7 +108,7 @@ class BaseStack:
         shutil.rmtree(scratch, ignore_errors=True)
         for folder in (scratch, self._logs):
             folder.mkdir(parents=True, exist_ok=True)
-        options = f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData"
+        options = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData'
         self._environ |= {
             "TMPDIR": str(scratch),
             "JAVA_HOME": str(self._java.home),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -111,7 +112,8 @@ def job_environ(
     """The environment of the job's process: where all is, its checkpoints too; this Python for Spark's workers; and
     Spark's connector for Kafka, as `spark-submit` takes it.
     """
-    jars = f"--jars {','.join(map(str, connector))}"
+    # PySpark takes it apart as a shell would.
+    jars = f"--jars {shlex.quote(','.join(map(str, connector)))}"
     return {
         **environ,
         **variables(recorded, sys.executable),

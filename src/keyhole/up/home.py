@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,8 +99,8 @@ class Home:
 
     @property
     def option(self) -> str:
-        """What a command line says for this one, behind a space; nothing where it is the usual folder."""
-        return "" if self.path == DEFAULT_DIRECTORY else f" --dir {self.path}"
+        """What a shell's command line says for this one, behind a space; nothing where it is the usual folder."""
+        return "" if self.path == DEFAULT_DIRECTORY else f" --dir {shlex.quote(str(self.path))}"
 
     @property
     def there(self) -> bool:

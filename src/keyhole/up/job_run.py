@@ -18,6 +18,7 @@ from keyhole.demo.starting import StartSteps
 from keyhole.local.failures import root_cause
 from keyhole.local.processes import Child
 from keyhole.model.read import Role
+from keyhole.terminal.written_out import written_out
 
 _STOP_SECONDS = 10.0
 _MOST_OF_A_LINE = 160
@@ -157,7 +158,7 @@ class JobRun:
         if code is not None and code < 0:
             return f"{name} was ended by signal {-code}, from outside"
         said = self._child.output()
-        cause = sentence(said)
+        cause = written_out(sentence(said))
         where = line_in(said, self._file)
         return f"{name}{where} has failed: {cause or f'exit code {code}'}{advice(cause)}"
 
@@ -190,5 +191,5 @@ def advice(cause: str) -> str:
 def last_line(said: str) -> str:
     """The last line that says something, cut to what a terminal shows."""
     lines = (line.strip() for line in reversed(said.splitlines()))
-    last = next((line for line in lines if line), "")
+    last = written_out(next((line for line in lines if line), ""))
     return last if len(last) <= _MOST_OF_A_LINE else f"{last[: _MOST_OF_A_LINE - 1]}…"
