@@ -18,7 +18,10 @@ def fake_java(home: Path, version: str, modules: str = GOOD, banner: str = "open
     executable.parent.mkdir(parents=True)
     executable.write_text(
         "#!/bin/sh\n"
-        f"case \"$1\" in -version) echo '{banner} \"{version}\"' >&2;; --list-modules) printf '{modules}';; esac\n"
+        'case "$*" in\n'
+        f"*-version) printf '    java.home = {home}\\n    java.io.tmpdir = /tmp\\n{banner} \"{version}\"\\n' >&2;;\n"
+        f"--list-modules) printf '{modules}';;\n"
+        "esac\n"
     )
     executable.chmod(0o755)
     return executable
@@ -37,6 +40,18 @@ def test_java_home_is_taken_before_path(tmp_path: Path, text: str, version: int)
 def test_without_java_home_the_java_on_path_is_taken(tmp_path: Path) -> None:
     executable = fake_java(tmp_path, "17.0.1")
     assert find_java({"PATH": f"/nonexistent:{tmp_path / 'bin'}"}).executable == executable
+
+
+def test_the_script_of_a_version_manager_leads_to_the_java_that_it_runs(tmp_path: Path) -> None:
+    executable, script = fake_java(tmp_path / "jdk 17", "17.0.1"), tmp_path / "shims" / "java"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{executable}" "$@"\n')
+    script.chmod(0o755)
+    found = find_java({"PATH": str(script.parent)})
+    assert (found.executable, found.home) == (executable, (tmp_path / "jdk 17").resolve())
+    # One that names a home where there is none of it is taken as it is.
+    executable.write_text(executable.read_text().replace(f"java.home = {tmp_path}", "java.home = /nonexistent"))
+    assert find_java({"PATH": str(script.parent)}).executable == script
 
 
 @pytest.mark.parametrize(("text", "version"), [("1.8.0_392", 8), ("11.0.2", 11), ("16", 16)])

@@ -41,7 +41,8 @@ def find_java(environ: Mapping[str, str]) -> Java:
         JavaMissing: There is none, it is too old, or it lacks a module; the message says what was found and what to do.
     """
     executable = _executable(environ)
-    version = _version(executable)
+    said = _run(executable, "-XshowSettings:properties", "-version")
+    version = _version(executable, said)
     if version < MINIMUM_VERSION:
         raise JavaMissing(
             f"{executable} is Java {version}; Kafka and Spark need {MINIMUM_VERSION} or later: {_TODO}",
@@ -55,7 +56,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
             executable=executable,
             version=version,
         )
-    return Java(executable, version)
+    return Java(_own(said) or executable, version)
 
 
 def _executable(environ: Mapping[str, str]) -> Path:
@@ -71,8 +72,14 @@ def _executable(environ: Mapping[str, str]) -> Path:
     return Path(found)
 
 
-def _version(executable: Path) -> int:
-    output = _run(executable, "-version")
+def _own(said: str) -> Path | None:
+    """The executable in the home that Java itself names: a version manager has a script on PATH in its place."""
+    match = re.search(r"^ *java\.home = (.+)$", said, re.MULTILINE)
+    executable = Path(match[1], "bin", "java") if match is not None else None
+    return executable if executable is not None and executable.is_file() else None
+
+
+def _version(executable: Path, output: str) -> int:
     match = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if match is None:
         raise JavaMissing(
