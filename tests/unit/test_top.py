@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
+from keyhole import Client
+from keyhole.cli.status_watch import StatusRounds
 from keyhole.cli.top.looks import SILENT, ClusterLook
 from keyhole.cli.top.overview import Overview
 from keyhole.cli.top.screen import lines_of, screen_of
+from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.errors import ServerLost
 from keyhole.terminal.fitting import fitted, shortly
 from keyhole.terminal.rounds import Rounds, show_rounds
@@ -73,6 +76,45 @@ def test_servers_that_go_away_and_states_with_something_wrong_are_shown_as_such(
     lines = lines_of(overview, "proxy:7400")
     assert "proxy proxy:7400: proxy:7400 can't be reached" in lines[0]
     assert "state shop/totals: 2 key groups can't be read" in lines[-1]
+
+
+def test_servers_that_are_there_come_first_and_alone_are_counted() -> None:
+    overview = Overview()
+    overview.take(look(10, server("a", 0, 1), server("b", 2, 3), server("c")))
+    overview.take(look(12, server("c", 0, 1), server("b", 2, 3)))
+    assert [row["server"] for row in overview.servers()] == ["b", "c", "a"]
+    file = io.StringIO()
+    Console(file=file, width=200, color_system=None).print(screen_of(overview, "proxy:7400", 200, 24))
+    assert "servers: 2, states: 1" in file.getvalue()
+
+
+def test_a_server_that_has_come_again_at_another_address_is_not_gone() -> None:
+    overview = Overview()
+    overview.take(look(10, server("a", 0, 1), server("b", 2, 3)))
+    overview.take(look(12, server("a", 0, 1, address="elsewhere:1")))
+    overview.take(look(14, server("a", 0, 1, address="elsewhere:1")))
+    assert [(row["server"], row["address"]) for row in overview.servers()] == [("a", "elsewhere:1"), ("b", "b:1")]
+    assert overview.servers()[1]["is"] == "gone for 4 s: the proxy knows it no more"
+
+
+def test_status_shows_servers_that_are_there_first_and_none_that_has_come_again_elsewhere() -> None:
+    class Proxy:
+        answers = (("a", "a:1"), ("b", "b:1"), ("c", "c:1")), (("b", "new:1"), ("c", "c:1"))
+
+        def __init__(self) -> None:
+            self.rounds = iter(self.answers)
+
+        def status(self) -> list[ServerStatus]:
+            return [status_from_proto(pb.ServerStatus(server=of, address=address)) for of, address in next(self.rounds)]
+
+    status = StatusRounds(cast("Client", Proxy()))
+    status.look()
+    status.look()
+    assert [(row["address"], row["unreachable"]) for row in status.servers()] == [
+        ("new:1", None),
+        ("c:1", None),
+        ("a:1", "gone: the proxy knows it no more"),
+    ]
 
 
 def test_who_tells_no_figures_is_named_and_late_ones_count_by_their_own_time() -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from keyhole import Client
 from keyhole.cli import reads
+from keyhole.cli.seen_servers import seen_servers
 from keyhole.client.server_status import ServerStatus
 from keyhole.demo.signals import stopped_by_signals
 from keyhole.errors import KeyholeError
@@ -37,12 +38,14 @@ class StatusRounds:
             return
         self.error = ""
         self._present = frozenset(server.address for server in servers)
-        self._known.update({server.address: server for server in servers})
+        self._known = seen_servers(self._known, servers)
 
     def servers(self) -> list[dict[str, Any]]:
-        """A row for each server, as `keyhole status` has it, and whether something is wrong with it."""
+        """A row for each server, as `keyhole status` has it, and whether something is wrong with it: those first that
+        are there.
+        """
         rows = []
-        for address, server in sorted(self._known.items(), key=lambda one: (one[1].server, one[0])):
+        for address, server in self._known.items():
             row = reads.server_row(server)
             if address not in self._present:
                 row["unreachable"] = "gone: the proxy knows it no more"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from keyhole.cli.seen_servers import seen_servers
 from keyhole.cli.top.looks import ClusterLook
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2, stats_pb2
@@ -33,8 +34,9 @@ class Overview:
         self._look: ClusterLook | None = None
         # By address, the figures of a round before, with when they came.
         self._before: dict[str, tuple[stats_pb2.ReadStatsResponse, float]] = {}
-        # All servers that were ever seen, by address, with when last.
-        self._seen: dict[str, tuple[pb.ServerStatus, float]] = {}
+        # In the order in which they are shown; and when each address was seen last.
+        self._seen: dict[str, pb.ServerStatus] = {}
+        self._seen_at: dict[str, float] = {}
         self._at = 0.0
 
     def take(self, look: ClusterLook) -> None:
@@ -50,25 +52,33 @@ class Overview:
                 address: (of, last.figured_at.get(address, last.at)) for address, of in last.figures.items()
             }
         self._look = look
-        self._seen.update({server.address: (server, look.at) for server in look.servers})
+        self._seen = seen_servers(self._seen, look.servers)
+        self._seen_at |= {server.address: look.at for server in look.servers}
 
     def silent(self) -> dict[str, str]:
         """By address, why one that was asked in this round has told no figures: a proxy, or a server."""
         return dict(self._look.silent) if self._look is not None and not self.error else {}
 
+    @property
+    def present(self) -> int:
+        """How many servers the proxy knows."""
+        return len(self._look.servers) if self._look is not None else 0
+
     def servers(self) -> list[dict[str, Any]]:
-        """A row for each server that there is or was, by name; in the order of importance of their columns."""
+        """A row for each server that there is or was, those first that are there; their columns by importance."""
         look = self._look
         if look is None:
             return []
         present = {server.address for server in look.servers}
         rows = []
-        for address, (server, at) in sorted(self._seen.items(), key=lambda one: (one[1][0].server, one[0])):
+        for address, server in self._seen.items():
             is_there = address in present and not server.unreachable
             rows.append(
                 {
                     "server": server.server or address,
-                    "is": self._condition(server, gone_seconds=None if address in present else self._at - at),
+                    "is": self._condition(
+                        server, gone_seconds=None if address in present else self._at - self._seen_at[address]
+                    ),
                     "rows_per_second": self._rate(address, _WRITTEN) if is_there else None,
                     "reads_per_second": self._rate(address, _SERVED) if is_there else None,
                     "owns": _groups(server, state_pb2.ROLE_OWNER) if is_there else None,

@@ -92,14 +92,14 @@ def _first_line(overview: Overview, proxy: str) -> Text:
         return Text(
             written_out(f"{_now()}  {overview.error}{since}"), style="bold red", no_wrap=True, overflow="ellipsis"
         )
-    servers, states = overview.servers(), overview.states()
+    states = overview.states()
 
     def total(name: str) -> str:
         known = [row[name] for row in states if row[name] is not None]
         return shortly(name, sum(known)) if known else "-"
 
     return Text(
-        f"{_now()}  {proxy}: servers: {len(servers)}, states: {len(states)}, {total('rows_per_second')} rows/s, "
+        f"{_now()}  {proxy}: servers: {overview.present}, states: {len(states)}, {total('rows_per_second')} rows/s, "
         f"{total('reads_per_second')} reads/s.{_silent(overview, proxy)} Ctrl-C ends it",
         no_wrap=True,
         overflow="ellipsis",
