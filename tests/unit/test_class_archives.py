@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,37 @@ def test_of_each_kind_those_that_were_used_last_are_kept(tmp_path: Path) -> None
     assert make_archives({tmp_path / "spark-new.jsa": made, tmp_path / "kafka-new.jsa": made}) == []
     kept = ["kafka-new.jsa", *(f"spark-{age}.jsa" for age in range(7)), "spark-new.jsa"]
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
+
+
+def test_what_can_not_be_removed_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "spark-gone.jsa").symlink_to("nowhere")
+    (tmp_path / "spark-folder.jsa").mkdir()
+    os.utime(tmp_path / "spark-folder.jsa", (1, 1))
+    for age in range(8):
+        made(tmp_path / f"spark-{age}.jsa")
+    assert make_archives({tmp_path / "spark-new.jsa": made}) == []
+    assert (tmp_path / "spark-new.jsa").exists()
+
+
+def test_what_a_killed_process_has_half_made_goes_with_the_next_one(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from keyhole.local.class_archives import make_archives\n"
+        "def make(path):\n"
+        "    path.write_bytes(b'half of it')\n"
+        "    print('begun', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "make_archives({Path(sys.argv[1]): make})\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "kafka-1.jsa")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.kill()
+    assert len(list(tmp_path.glob("making-*/*.jsa"))) == 1
+    assert make_archives({tmp_path / "kafka-2.jsa": made}) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["kafka-2.jsa"]
 
 
 def test_one_that_is_there_is_kept_for_whoever_has_asked_while_others_make_new_ones(tmp_path: Path) -> None:

@@ -1,9 +1,17 @@
-"""The jar cache. Maven is a directory, or a port on which nobody listens."""
+"""The jar cache. Maven is a directory, a port on which nobody listens, or a server here."""
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +19,7 @@ from keyhole.errors import JarsUnavailable
 from keyhole.local import jars as jars_module
 from keyhole.local.jars import Jar, JarSet, default_cache_dir, fetch_jars, locked
 from keyhole.local.lock_jars import in_pyspark, version_in_pyspark
+from tests.support.waiting import LONG_SECONDS, SOON_SECONDS
 
 CONTENT = b"not really a jar"
 
@@ -92,6 +101,126 @@ def test_a_cache_that_can_not_be_written_is_named(tmp_path: Path, local_maven: P
     (tmp_path / "file").touch()
     with pytest.raises(JarsUnavailable, match="can't be written"):
         fetch_jars([jar("one")], tmp_path / "file" / "cache")
+
+
+class Repository:
+    """A remote Maven repository of one jar; close it.
+
+    Attributes:
+        checksum: What it answers for the jar's .sha1.
+        send: Writes the jar to the connection.
+    """
+
+    def __init__(self, settings: Path, length: int) -> None:
+        self.checksum = hashlib.sha1(CONTENT).hexdigest().encode()
+        self.send: Callable[[Any], None] = lambda to: to.write(CONTENT)
+        repository = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # noqa: N802 - named by http.server
+                checksum = self.path.endswith(".sha1")
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(repository.checksum) if checksum else length))
+                self.end_headers()
+                if checksum:
+                    self.wfile.write(repository.checksum)
+                else:
+                    repository.send(self.wfile)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        settings.write_text(f"[repositories]\ncentral = http://127.0.0.1:{self._server.server_port}/maven\n")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def remote(tmp_path: Path, local_maven: Path) -> Iterator[Callable[[int], Repository]]:
+    """Makes the remote repository; its jar has so many bytes."""
+    made: list[Repository] = []
+
+    def make(length: int) -> Repository:
+        made.append(Repository(tmp_path / "jgo.conf", length))
+        return made[-1]
+
+    yield make
+    for repository in made:
+        repository.close()
+
+
+@pytest.mark.parametrize("checksum", [b"", b"<html>nothing here</html>"])
+def test_an_odd_checksum_of_a_mirror_is_no_fault_of_the_jar(
+    tmp_path: Path, remote: Callable[[int], Repository], checksum: bytes
+) -> None:
+    remote(len(CONTENT)).checksum = checksum
+    (path,) = fetch_jars([jar("one")], tmp_path / "cache")
+    assert path.read_bytes() == CONTENT
+
+
+def test_another_jar_under_an_odd_checksum_is_refused(tmp_path: Path, remote: Callable[[int], Repository]) -> None:
+    remote(len(CONTENT)).checksum = b""
+    with pytest.raises(JarsUnavailable, match=r"org\.example:one:1\.0 can't be fetched"):
+        fetch_jars([jar("one", b"not really a jut")], tmp_path / "cache")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_fetch_that_is_broken_off_does_not_wait_for_the_rest(
+    tmp_path: Path, remote: Callable[[int], Repository]
+) -> None:
+    broken_off, over, in_vain = threading.Event(), threading.Event(), threading.Event()
+
+    def send(to: Any) -> None:
+        to.write(bytes(8192))
+        broken_off.wait(LONG_SECONDS)
+        to.write(bytes(8192))
+        if not over.wait(SOON_SECONDS):
+            in_vain.set()
+
+    def show(done: int, total: int) -> None:
+        if done:
+            broken_off.set()
+            raise KeyboardInterrupt
+
+    remote(3 * 8192).send = send
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fetch_jars([jar("one", bytes(3 * 8192))], tmp_path / "cache", show)
+    finally:
+        over.set()
+    assert not in_vain.is_set()
+    assert list((tmp_path / "cache").iterdir()) == []
+    gc.collect()  # jgo closes no response that is broken off
+
+
+def test_what_a_killed_process_has_fetched_in_part_goes_with_the_next_fetch(
+    tmp_path: Path, remote: Callable[[int], Repository]
+) -> None:
+    began, cache = threading.Event(), tmp_path / "cache"
+
+    def send(to: Any) -> None:
+        to.write(CONTENT[:4])
+        began.set()
+        over.wait(LONG_SECONDS)
+
+    over, repository, item = threading.Event(), remote(len(CONTENT)), jar("one")
+    repository.send = send
+    script = (
+        "import sys; from pathlib import Path; from keyhole.local.jars import Jar, fetch_jars; "
+        f"fetch_jars([Jar({item.coordinate!r}, {item.bytes}, {item.sha256!r})], Path(sys.argv[1]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(cache)], env=os.environ) as process:
+        assert began.wait(LONG_SECONDS)
+        process.kill()
+    over.set()
+    assert len(list(cache.glob("fetching-*"))) == 1
+    repository.send = lambda to: to.write(CONTENT)
+    fetch_jars([item], cache)
+    assert [path.name for path in cache.iterdir()] == ["org"]
 
 
 def test_the_lock_pins_each_artifact_once_and_to_one_version() -> None:

@@ -4,8 +4,8 @@ Java and each set of jars, by running both for a moment.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +17,7 @@ from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka, archive_of_kafka
 from keyhole.local.processes import Child, last_words
+from keyhole.local.temporary import temporary_directory
 from keyhole.spark.session import archive_of_spark
 
 _SECONDS = 300
@@ -62,8 +63,8 @@ def make_archives(makes: Mapping[Path, Make]) -> list[str]:
 def _make(path: Path, make: Make) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="making-", dir=path.parent) as directory:
-            made = Path(directory, path.name)
+        with temporary_directory(path.parent, "making-") as directory:
+            made = directory / path.name
             make(made)
             # A Java that makes none, as one without an archive of its own, won't do it the next time either.
             made.touch()
@@ -113,9 +114,12 @@ def run_whole(command: Sequence[str], environ: Mapping[str, str], log: Path, sec
 
 
 def _remove_unused(directory: Path) -> None:
+    """What can't be removed is no trouble of whoever has made one."""
     by_name: dict[str, list[tuple[float, Path]]] = {}
     for path in directory.glob("*.jsa"):
-        by_name.setdefault(path.name.partition("-")[0], []).append((path.stat().st_mtime, path))
+        with contextlib.suppress(OSError):
+            by_name.setdefault(path.name.partition("-")[0], []).append((path.stat().st_mtime, path))
     for archives in by_name.values():
         for _, path in sorted(archives, reverse=True)[_KEPT:]:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()

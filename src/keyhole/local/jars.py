@@ -11,9 +11,8 @@ import contextlib
 import enum
 import hashlib
 import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from importlib import resources
 from pathlib import Path
@@ -21,11 +20,12 @@ from pathlib import Path
 import msgspec
 import requests
 from jgo.config import GlobalSettings
-from jgo.maven import MavenContext
+from jgo.maven import MavenContext, PythonResolver
 
 from keyhole.caches import cache_dir
 from keyhole.errors import JarsUnavailable
 from keyhole.hints import ready
+from keyhole.local.temporary import temporary_directory
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all): at the beginning, a few times a second, and at the end. On the caller's thread."""
@@ -72,9 +72,13 @@ def default_cache_dir(environ: Mapping[str, str]) -> Path:
     return cache_dir(environ, "jars")
 
 
-def maven(repo_cache: Path) -> MavenContext:
-    """Access to the machine's Maven repositories; what it fetches goes to `repo_cache`."""
-    context = MavenContext(repo_cache=repo_cache, timeout=_REQUEST_TIMEOUT_SECONDS)
+def maven(repo_cache: Path, resolver: PythonResolver | None = None) -> MavenContext:
+    """Access to the machine's Maven repositories; what it fetches goes to `repo_cache`.
+
+    Args:
+        resolver: How it is fetched; None: as jgo does it.
+    """
+    context = MavenContext(resolver, repo_cache=repo_cache, timeout=_REQUEST_TIMEOUT_SECONDS)
     context.remote_repos.update(GlobalSettings.load().repositories)
     return context
 
@@ -96,8 +100,8 @@ def fetch_jars(jars: Sequence[Jar], cache_dir: Path, progress: Progress | None =
     if missing:
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache_dir) as staging:
-                _Fetch(cache_dir, Path(staging), sum(jar.bytes for jar in missing), progress).all(missing)
+            with temporary_directory(cache_dir, "fetching-") as staging:
+                _Fetch(cache_dir, staging, sum(jar.bytes for jar in missing), progress).all(missing)
         except OSError as error:
             raise JarsUnavailable(f"the jar cache {cache_dir} can't be written: {error}", cache=cache_dir) from error
     return [cache_dir / jar.path for jar in jars]
@@ -113,7 +117,7 @@ def is_cached(jar: Jar, cache_dir: Path) -> bool:
 class _Fetch:
     def __init__(self, cache_dir: Path, staging: Path, total_bytes: int, progress: Progress | None) -> None:
         self._cache_dir = cache_dir
-        self._maven = maven(staging)
+        self._maven = maven(staging, PythonResolver(progress_callback=self._while_wanted))
         self._local_maven = GlobalSettings.load().repo_cache
         self._total_bytes = total_bytes
         self._progress = progress
@@ -132,10 +136,20 @@ class _Fetch:
                         future.result()
                     self._tell(jars)
             finally:
-                # After the first failure, or a Ctrl-C, the rest need not be tried; what is coming in is waited for.
+                # After the first failure, or a Ctrl-C, the rest need not be tried, and what is coming in is let go.
                 self._broken_off.set()
                 for future in futures:
                     future.cancel()
+
+    @contextlib.contextmanager
+    def _while_wanted(self, *_: object) -> Iterator[Callable[[int], None]]:
+        """For jgo, which calls what it is given with each piece that has come in."""
+
+        def go_on(_: int) -> None:
+            if self._broken_off.is_set():
+                raise RuntimeError("broken off")
+
+        yield go_on
 
     def _tell(self, jars: list[Jar]) -> None:
         """Counts what is there, of large jars a part: a bar that moves jar by jar would stand still for minutes."""
@@ -171,12 +185,12 @@ class _Fetch:
             staged.unlink(missing_ok=True)
             try:
                 self._maven.resolver.download(self._maven.create_dependency(jar.coordinate).artifact)
-            except (requests.RequestException, RuntimeError) as error:
+                cause = None
+            except (requests.RequestException, RuntimeError, LookupError, ValueError) as error:
                 cause = error
-                continue
-            if sha256(staged) == jar.sha256:
+            # Also after an error: it may be of the checksum beside the jar, which is not the one that counts.
+            if staged.is_file() and sha256(staged) == jar.sha256:
                 return staged
-            cause = None
         what = f"can't be fetched ({cause})" if cause else "came with another checksum than the locked one"
         raise JarsUnavailable(
             f"{jar.coordinate} {what}. It belongs in {self._cache_dir / jar.path}: connect this machine to a Maven "

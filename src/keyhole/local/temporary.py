@@ -17,11 +17,16 @@ _LOCK = ".in-use"
 
 
 @contextmanager
-def temporary_directory() -> Iterator[Path]:
-    """A new one, in the system's; gone at the end, with all in it. First, those of dead processes are removed."""
-    base = Path(tempfile.gettempdir())
-    remove_abandoned(base)
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+def temporary_directory(base: Path | None = None, prefix: str = _PREFIX) -> Iterator[Path]:
+    """A new one; gone at the end, with all in it. First, those of dead processes are removed.
+
+    Args:
+        base: Where it is made, and others are looked for; None: in the system's.
+        prefix: What its name begins with, and that of the others.
+    """
+    base = base or Path(tempfile.gettempdir())
+    remove_abandoned(base, prefix)
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
     # Nobody sees a lock that is not held: it gets its name afterwards.
     unnamed = directory / f"{_LOCK}.new"
     with unnamed.open("w") as lock:
@@ -33,12 +38,12 @@ def temporary_directory() -> Iterator[Path]:
             _remove(directory)
 
 
-def remove_abandoned(base: Path) -> None:
+def remove_abandoned(base: Path, prefix: str = _PREFIX) -> None:
     """Removes what this user's processes have left in the folder, and left as those that were killed do. Idempotent.
 
     Those of processes that live are let be, and so is whatever else is called like them.
     """
-    for lock in base.glob(f"{_PREFIX}*/{_LOCK}"):
+    for lock in base.glob(f"{prefix}*/{_LOCK}"):
         directory = lock.parent
         with contextlib.suppress(OSError):  # gone by now, not ours to open, or held
             if directory.is_symlink() or lock.is_symlink() or directory.stat().st_uid != os.getuid():
