@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,16 @@ from keyhole.errors import MachineError
 from keyhole.local.class_archives import make_archives, missing, run_whole
 from keyhole.local.java import Java
 from keyhole.local.kafka import archive_of_kafka
+from tests.support.waiting import SOON_SECONDS, until
+
+NEVER = threading.Event()
 
 
-def made(path: Path) -> None:
+def made(path: Path, broken_off: threading.Event = NEVER) -> None:
     path.write_bytes(b"classes")
 
 
-def failed(path: Path) -> None:
+def failed(path: Path, broken_off: threading.Event) -> None:
     path.write_bytes(b"half of it")
     raise MachineError("it did not start")
 
@@ -65,7 +69,7 @@ def test_a_jvm_begins_with_an_archive_only_where_there_is_one(tmp_path: Path) ->
 def test_what_can_not_be_made_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     cache = tmp_path / "classes"
     whole, broken, none = (cache / f"{name}-1.jsa" for name in ("kafka", "spark", "other"))
-    reasons = make_archives({whole: made, broken: failed, none: lambda _: None})
+    reasons = make_archives({whole: made, broken: failed, none: lambda *_: None})
     assert reasons == ["spark-1.jsa: it did not start"]
     assert {path.name: path.read_bytes() for path in cache.iterdir()} == {"kafka-1.jsa": b"classes", "other-1.jsa": b""}
 
@@ -95,7 +99,7 @@ def test_what_a_killed_process_has_half_made_goes_with_the_next_one(tmp_path: Pa
         "import sys\n"
         "from pathlib import Path\n"
         "from keyhole.local.class_archives import make_archives\n"
-        "def make(path):\n"
+        "def make(path, broken_off):\n"
         "    path.write_bytes(b'half of it')\n"
         "    print('begun', flush=True)\n"
         "    sys.stdin.read()\n"
@@ -133,7 +137,7 @@ def test_training_that_takes_too_long_is_killed_with_the_jvm_that_it_started(tmp
     started = f"(flock 9; echo > {jvm}; exec sleep 1000) 9> {tmp_path / 'lock'} & wait"
     for seconds in (1, 10, 100):  # a slow machine takes longer to get there
         with pytest.raises(MachineError, match=f"^Spark was killed after {seconds} s:\n"):
-            run_whole(["/bin/sh", "-c", started], os.environ, log, seconds)
+            run_whole("Spark", ["/bin/sh", "-c", started], os.environ, log, seconds, NEVER)
         if jvm.exists():
             break
     assert jvm.exists()
@@ -141,9 +145,40 @@ def test_training_that_takes_too_long_is_killed_with_the_jvm_that_it_started(tmp
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
+def test_what_is_broken_off_ends_all_training_and_leaves_nothing(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", threading.Event()
+
+    def interrupted(path: Path, broken_off: threading.Event) -> None:
+        until(begun.exists)
+        raise KeyboardInterrupt
+
+    def lasts(path: Path, broken_off: threading.Event) -> None:
+        try:
+            command = ["/bin/sh", "-c", f"echo > {begun}; exec sleep 1000"]
+            run_whole("Kafka", command, os.environ, path.parent / "log", SOON_SECONDS, broken_off)
+        finally:
+            if broken_off.is_set():
+                ended.set()
+
+    cache = tmp_path / "classes"
+    with pytest.raises(KeyboardInterrupt):
+        make_archives({cache / "spark-1.jsa": interrupted, cache / "kafka-1.jsa": lasts})
+    assert ended.is_set()
+    assert list(cache.iterdir()) == []
+
+
+def test_kafkas_training_that_fails_is_told_with_the_end_of_what_it_said(tmp_path: Path) -> None:
+    java, jar, environ = tmp_path / "java", tmp_path / "kafka.jar", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    jar.touch()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    (reason,) = make_archives(missing(Java(java, 17), [jar], {**os.environ, **environ}, spark=False))
+    assert "Kafka ended with exit code 1:\nKafka's storage can't be formatted" in reason
+
+
 def test_training_that_fails_is_told_with_the_end_of_what_it_said(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"^Spark ended with exit code 3:\nno room$"):
-        run_whole(["/bin/sh", "-c", "echo no room; exit 3"], os.environ, tmp_path / "log", 60)
+        run_whole("Spark", ["/bin/sh", "-c", "echo no room; exit 3"], os.environ, tmp_path / "log", 60, NEVER)
 
 
 def test_a_person_is_told_once_that_classes_are_prepared_and_why_not(

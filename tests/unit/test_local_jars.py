@@ -117,7 +117,7 @@ class Repository:
         repository = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - named by http.server
+            def do_GET(self) -> None:
                 checksum = self.path.endswith(".sha1")
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(repository.checksum) if checksum else length))
