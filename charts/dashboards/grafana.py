@@ -153,7 +153,7 @@ def _panel(panel: Panel) -> _Json:
 _STAT_OPTIONS: _Json = {
     "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     "colorMode": "value",
-    "graphMode": "area",
+    "graphMode": "none",
     "justifyMode": "auto",
     "orientation": "auto",
     "textMode": "auto",
@@ -180,6 +180,8 @@ def _thresholds(thresholds: Mapping[float, str]) -> _Json:
 
 def _target(query: Query, kind: Kind, at: int) -> _Json:
     table, heatmap = kind is Kind.TABLE, kind is Kind.HEATMAP
+    # A number's last value within the dashboard's range would outlive the exporter that told it.
+    instant = kind in (Kind.TABLE, Kind.STAT)
     return {
         "refId": chr(ord("A") + at),
         "datasource": _SOURCE,
@@ -187,8 +189,8 @@ def _target(query: Query, kind: Kind, at: int) -> _Json:
         "expr": query.expression,
         "legendFormat": "{{le}}" if heatmap else query.legend or "__auto",
         "format": "table" if table else "heatmap" if heatmap else "time_series",
-        "instant": table,
-        "range": not table,
+        "instant": instant,
+        "range": not instant,
     }
 
 

@@ -56,7 +56,7 @@ _ALERTS = Row(
         number(
             "Processes that don't answer",
             "State servers, proxies and jobs that are discovered, and silent to the exporter.",
-            "count(max by (component, target) (keyhole_exporter_up) == 0) or vector(0)",
+            "count(max by (component, target) (keyhole_exporter_up) == 0) or 0 * count(keyhole_exporter_up)",
             thresholds=_BAD,
         ),
         number(

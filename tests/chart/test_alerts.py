@@ -50,6 +50,24 @@ def test_a_panel_of_pods_that_have_ended_has_data_where_one_has(tmp_path: Path) 
     _promtool_says("test", "rules", tmp_path / "tests.yaml")
 
 
+def test_the_number_of_silent_processes_is_none_where_the_exporter_is_gone(tmp_path: Path) -> None:
+    (query,) = [query.asked("") for query in promql.panel_queries() if query.panel == "Processes that don't answer"]
+    up = "keyhole_exporter_up"
+    told = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f'{up}{{component="job", target="a:1"}}', "values": "1 1 1 1 0 0 0 0 stale"},
+            {"series": f'{up}{{component="job", target="b:1"}}', "values": "1x7 stale"},
+        ],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": at, "exp_samples": [{"labels": "{}", "value": number} for number in numbers]}
+            for at, numbers in (("30s", [0]), ("90s", [1]), ("4m", []))
+        ],
+    }
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [told]}))
+    _promtool_says("test", "rules", tmp_path / "tests.yaml")
+
+
 def test_every_query_of_a_panel_is_promql(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": query.expression.replace("$__rate_interval", "1m")}
