@@ -35,7 +35,7 @@ _BOUNDS = {
     "KeyholeStateStale": ("> 300", "> 10"),
     "KeyholeStandbyLag": ("> 60", "> 10"),
     # Three starts of a driver take their time, however short the alert's is.
-    "KeyholeQueryRestarts": ("[15m]", "[40m]"),
+    "KeyholeQueryRestarts": ("[30m]", "[40m]"),
 }
 _UNITS = {"s": 1, "m": 60}
 # Nothing is told to happen in time; it must happen at all, on a machine that does other things as well.
