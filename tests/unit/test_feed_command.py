@@ -17,6 +17,7 @@ from keyhole.cli.feed import feed_config, feed_options, progress
 from keyhole.cli.feed_arguments import FORMATS
 from keyhole.cli.main import main
 from keyhole.config import JobConfig
+from keyhole.coordinator.stats import stats_of
 from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, UnknownState
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.preview import check_records
@@ -179,6 +180,33 @@ def test_what_it_ended_with_is_told_whoever_is_impatient_meanwhile(
     assert "broken off" not in said.out
     assert ("stopped: 3 records read" in said.out) == (code == 0)
     assert ("by run 2" in said.err) == (code == 1)
+
+
+def test_what_it_reads_and_refuses_is_told_as_a_job_tells_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = stats_of(JobConfig("refusing", ("s:1",), "k:1")).counts
+    seen = []
+
+    class Refusing(FakeProcess):
+        def feed(self, stop: threading.Event, show: Callable[[FeedFigures], None]) -> FeedFigures:
+            seen.append(counts.checked())
+            for records, refused in ((5, 1), (5, 1), (9, 4)):
+                show(FeedFigures(True, records, refused, "no JSON"))
+                seen.append(counts.checked())
+            return FeedFigures(True, 11, 6, "no JSON")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(feed, "_check_topic", lambda *_: None)
+    monkeypatch.setattr(feed, "_process", lambda *_: Refusing(None))
+    monkeypatch.setattr("keyhole.logs.configure", lambda _: None)
+    monkeypatch.setattr("keyhole.logs.tell_crashes", lambda: None)
+    at = ["--bootstrap-servers", "k:1", "--servers", "s:1"]
+    assert main(["feed", "refusing/totals", "--topic", "orders", *KEY, "--value", "amount", *at]) == 0
+    assert [of["orders"] for of in seen] == [(0, 0), (5, 1), (5, 1), (9, 4)]
+    assert counts.checked() == {"orders": (11, 6)}
+    assert "11 records read, 6 refused" in capsys.readouterr().out
 
 
 def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.wrong_usage import as_usage
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import CallerSettings, JobConfig, load
+from keyhole.coordinator.counts import JobCounts
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
 from keyhole.demo.signals import StopSignals
@@ -156,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
                     process.start()
                 _say(console, f"feeding {options.state} from topic {options.topic}; it can be read now")
                 with signals.gently():
-                    shown = _Shown(line, options.topic, clock)
+                    shown = _Shown(line, options.topic, clock, stats_of(config).counts)
                     try:
                         done = process.feed(signals.came, shown)
                     finally:
@@ -269,23 +270,32 @@ def _told(line: ProgressLine, what: str, clock: Clock) -> Iterator[None]:
 
 
 class _Shown:
-    """Shows how far a feed is."""
+    """Shows how far a feed is, and counts what it reads and refuses, as a job does."""
 
-    def __init__(self, line: ProgressLine, topic: str, clock: Clock) -> None:
+    def __init__(self, line: ProgressLine, topic: str, clock: Clock, counts: JobCounts) -> None:
         self._line = line
         self._topic = topic
         self._clock = clock
         self._began = clock.monotonic()
         self._rates = Rates()
+        self._counts = counts
+        self._counted = FeedFigures()
+        counts.check(topic, 0, 0)  # a first record that is refused is to be an increase
 
     def __call__(self, figures: FeedFigures) -> None:
+        self._count(figures)
         seconds = self._clock.monotonic() - self._began
         per_second = self._rates.note(seconds, figures.records)
         self._line.show(f"feeding {self._topic} ({progress(figures, per_second)})", seconds)
 
     def total(self, figures: FeedFigures) -> str:
         """All that was fed, for the last line."""
+        self._count(figures)
         return f"{figures.records:,} records read{_refused(figures, self._topic)}"
+
+    def _count(self, figures: FeedFigures) -> None:
+        before, self._counted = self._counted, figures
+        self._counts.check(self._topic, figures.records - before.records, figures.refused - before.refused)
 
 
 def progress(figures: FeedFigures, per_second: float) -> str:
