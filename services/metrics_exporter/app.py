@@ -226,7 +226,7 @@ async def serve(config: MetricsExporterConfig, stopping: asyncio.Event) -> None:
         InvalidConfiguration: See `discoveries`; or a discovery is refused its answer, as it was from the start.
     """
     found = discoveries(config)
-    offsets = TopicOffsets(config.bootstrap_servers) if config.bootstrap_servers else None
+    offsets = TopicOffsets(config.bootstrap_servers, partial=True) if config.bootstrap_servers else None
     pods = PodWatch(config.pods) if config.pods else None
     exporter = MetricsExporter(config, found, offsets, SystemClock(), pods)
     try:

@@ -43,10 +43,15 @@ class Found:
     Attributes:
         source_lag: Records by (application, query, topic).
         changelogs: Offsets by (application, state).
+        ahead: Sources' partitions, by (application, topic, partition), that ended before where a query is.
     """
 
     source_lag: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     changelogs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    ahead: frozenset[tuple[str, str, int]] = frozenset()
+
+
+_NOTHING = Found()
 
 
 class Offsets(Protocol):
@@ -57,8 +62,15 @@ class Offsets(Protocol):
     def starts(self, topics: Mapping[str, Sequence[int]], timeout_seconds: float) -> dict[tuple[str, int], int]: ...
 
 
-def look(offsets: Offsets, wanted: Wanted) -> Found:
-    """Asks Kafka for all of it. Blocks, 20 s at most. Raises KafkaUnreachable, InvalidConfiguration."""
+def look(offsets: Offsets, wanted: Wanted, before: Found = _NOTHING) -> Found:
+    """Asks Kafka for all of it. Blocks, 20 s at most. Raises KafkaUnreachable, InvalidConfiguration.
+
+    An application has a lag only where all of its sources are known. None is known of a topic that is gone or that
+    Kafka does not tell of; nor of one that was made anew: that ends before where a query is, for two looks in a row.
+
+    Args:
+        before: What the last look found.
+    """
     changelogs = {topic_name(*name): list(range(key_groups)) for name, key_groups in wanted.states.items()}
     topics: defaultdict[str, set[int]] = defaultdict(set)
     for read in wanted.sources:
@@ -66,14 +78,23 @@ def look(offsets: Offsets, wanted: Wanted) -> Found:
     ends = offsets.ends(changelogs | {topic: sorted(of) for topic, of in topics.items()}, _TIMEOUT_SECONDS)
     starts = offsets.starts(changelogs, _TIMEOUT_SECONDS)
     lag: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    unknown: set[str] = set()
+    ahead: set[tuple[str, str, int]] = set()
     for read in wanted.sources:
-        end = ends.get((read.topic, read.partition))
-        if end is not None:
+        end, place = ends.get((read.topic, read.partition)), (read.application, read.topic, read.partition)
+        if end is not None and end < read.offset:
+            ahead.add(place)
+        if end is None or (place in ahead and place in before.ahead):
+            unknown.add(read.application)
+        else:
             lag[read.application, read.query, read.topic] += max(0, end - read.offset)
-    sizes: defaultdict[str, int] = defaultdict(int)
-    for partition, start in starts.items():
-        sizes[partition[0]] += ends.get(partition, start) - start
-    return Found(dict(lag), {name: sizes[topic_name(*name)] for name in wanted.states if topic_name(*name) in sizes})
+    sizes = {}
+    for name, key_groups in wanted.states.items():
+        parts = [(topic_name(*name), group) for group in range(key_groups)]
+        if all(part in starts and part in ends for part in parts):
+            sizes[name] = sum(ends[part] - starts[part] for part in parts)
+    told = {of: records for of, records in lag.items() if of[0] not in unknown}
+    return Found(told, sizes, frozenset(ahead))
 
 
 class KafkaLook:
@@ -108,10 +129,11 @@ class KafkaLook:
         pause = min(1.0, self._interval)
         while not self._clock.wait(self._closed, pause):
             if not self.wanted.states and not self.wanted.sources:
+                self.found, self.up, self._found_monotonic = Found(), None, float("-inf")
                 continue
             pause = self._interval
             try:
-                self.found = look(self._offsets, self.wanted)
+                self.found = look(self._offsets, self.wanted, self.found)
                 self._found_monotonic = self._clock.monotonic()
                 self.up = True
             except KeyholeError as error:

@@ -68,7 +68,9 @@ def test_every_panel_says_what_it_shows_and_has_a_place_and_a_number_of_its_own(
 
 @pytest.mark.parametrize("name", promql.dashboards())
 def test_a_single_number_is_what_there_is_now_not_the_last_of_an_hour(name: str) -> None:
-    targets = [of for panel in promql.dashboards()[name]["panels"] if panel["type"] == "stat" for of in panel["targets"]]
+    targets = [
+        of for panel in promql.dashboards()[name]["panels"] if panel["type"] == "stat" for of in panel["targets"]
+    ]
     assert [of["expr"] for of in targets if of["range"] or not of["instant"]] == []
 
 

@@ -10,11 +10,10 @@ from keyhole.metrics.cardinality import MOST_STATES_OF_ALL, MOST_TOPICS, OTHER
 from keyhole.metrics.catalogue import BY_NAME, Component
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
-from keyhole.testing.clock import ManualClock
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
-from services.metrics_exporter.kafka import Found, KafkaLook, SourceRead, Wanted, look
+from services.metrics_exporter.kafka import Found
 from services.metrics_exporter.scrape import ScrapedAnswer, ScrapeView, Views
 from tests.support import figures
 
@@ -167,11 +166,6 @@ def test_what_the_catalogue_does_not_have_is_left_out_and_counted() -> None:
     assert not figures.names(as_stats(view)) & {odd.name, of_others.name}
 
 
-def test_a_kafka_that_was_asked_for_nothing_is_not_told_to_be_away() -> None:
-    kafka = KafkaLook(Offsets(), ManualClock(), 1.0)
-    assert kafka.up is None
-
-
 def test_of_a_job_and_one_that_stands_by_the_start_is_one_of_both() -> None:
     def started(at: int) -> pb.MetricFamily:
         labels, samples = ["application"], [pb.MetricSample(labels=["shop"], value=at)]
@@ -181,28 +175,6 @@ def test_of_a_job_and_one_that_stands_by_the_start_is_one_of_both() -> None:
     answers = [ScrapedAnswer(Component.JOB, True, of) for of in stats]
     told = as_stats(Views().make(answers, Found(), NOW_MS, 0.0))
     assert figures.value(told, "keyhole_job_start_time_seconds", application="shop") == 2000
-
-
-class Offsets:
-    """Kafka, as of a test. Topics that it doesn't have are left out."""
-
-    def __init__(self, **ends: list[int]) -> None:
-        self._ends = ends
-
-    def _of(self, topics: object, which: int) -> dict[tuple[str, int], int]:
-        assert isinstance(topics, dict)
-        return {
-            (topic, part): 0 if which else self._ends[topic][part]
-            for topic in topics
-            if topic in self._ends
-            for part in topics[topic]
-        }
-
-    def ends(self, topics: object, timeout_seconds: float) -> dict[tuple[str, int], int]:
-        return self._of(topics, 0)
-
-    def starts(self, topics: object, timeout_seconds: float) -> dict[tuple[str, int], int]:
-        return self._of(topics, 1)
 
 
 def test_a_thousand_topics_of_a_source_stay_within_the_bounds_and_no_lag_is_lost() -> None:
@@ -225,13 +197,3 @@ def test_rejected_records_of_a_thousand_topics_stay_within_the_bounds_and_none_i
     assert figures.value(stats, rejected, application="shop", topic="topic-1") == 1
     assert figures.value(stats, rejected, application=OTHER, topic=OTHER) == 1_000 - MOST_TOPICS
     assert not figures.beyond_the_catalogue(stats)
-
-
-def test_source_lag_is_what_lies_between_where_spark_is_and_the_topics_ends() -> None:
-    reads = [SourceRead("shop", "main", "orders", part, 90) for part in range(2)]
-    gone = SourceRead("shop", "main", "deleted", 0, 5)
-    offsets = Offsets(**{"orders": [100, 95], "keyhole.shop.carts": [7, 5]})
-    wanted = Wanted({("shop", "carts"): 2, ("shop", "without-a-topic"): 2}, (*reads, gone))
-    found = look(offsets, wanted)
-    assert found.source_lag == {("shop", "main", "orders"): 15}
-    assert found.changelogs == {("shop", "carts"): 12}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -13,6 +14,8 @@ from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreach
 from keyhole.changelog.kafka.consumer import TopicPart
 from keyhole.errors import KafkaUnreachable, KeyholeError
 
+_log = logging.getLogger(__name__)
+
 _LOOK_SECONDS = 0.05
 _ASKING = "tell the ends of topics"
 
@@ -20,10 +23,15 @@ _Ask = Callable[[OffsetsClient, Sequence[TopicPart], float], AskedOffsets]
 
 
 class TopicOffsets:
-    """One thread at a time; blocks. Close it, unless the process ends."""
+    """One thread at a time; blocks. Close it, unless the process ends.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    Args:
+        partial: Partitions that Kafka does not tell of are missing, too, as long as it tells of any.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, partial: bool = False) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._partial = partial
         self._client = self._new()
 
     def _new(self) -> OffsetsClient:
@@ -49,11 +57,15 @@ class TopicOffsets:
         try:
             return self._asked(parts, ask, deadline)
         except KeyholeError:
-            # A client goes on asking by the leader epochs that it knows, and is refused for ever once a broker that was
-            # silent has come back with newer ones (librdkafka 2.16).
-            self._client.close()
-            self._client = self._new()
+            self._renew()
             raise
+
+    def _renew(self) -> None:
+        """A client goes on asking by the leader epochs that it knows, and is refused for ever once a broker that was
+        silent has come back with newer ones (librdkafka 2.16)."""
+        fresh = self._new()
+        self._client.close()
+        self._client = fresh
 
     def close(self) -> None:
         self._client.close()
@@ -63,9 +75,14 @@ class TopicOffsets:
             asked = ask(self._client, parts, deadline.left)
         except KafkaException as exception:
             raise as_ours(error_of(exception), self._bootstrap_servers, _ASKING) from exception
-        for error in asked.errors.values():
-            if error.code() not in UNKNOWN:
-                raise as_ours(error, self._bootstrap_servers, _ASKING)
+        refused = [(part, error) for part, error in asked.errors.items() if error.code() not in UNKNOWN]
+        if refused:
+            why = as_ours(refused[0][1], self._bootstrap_servers, _ASKING)
+            if not self._partial or not asked.found:
+                raise why
+            topics = sorted({topic for (topic, _), _ in refused})
+            _log.warning("Kafka does not tell of all topics", extra={"topics": topics, "why": why.message})
+            self._renew()
         return asked.found
 
 
