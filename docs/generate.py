@@ -31,7 +31,8 @@ count them twice.
 Grafana dashboards and alerts that are made of these are in the chart; [operations](operations.md#dashboards-and-alerts)
 says what to do when one fires.
 
-Counters begin at 0 with the process. A metric of which nothing is known yet is left out. The labels `application` and
+Counters begin at 0 with the process. The exporter's of a job go on with what its ended processes had counted, until
+none has answered for 5 minutes. A metric of which nothing is known yet is left out. The labels `application` and
 `state` are `other` beyond the bound; there, times are the oldest and counts are sums.
 
 """

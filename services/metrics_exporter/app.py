@@ -147,7 +147,7 @@ class MetricsExporter:
                 if target.age_seconds > self._config.forget_seconds:
                     target.forget()
                 if target.answer is not None:
-                    answers.append(ScrapedAnswer(target.component, target.up, target.answer))
+                    answers.append(ScrapedAnswer(target.component, target.up, target.answer, target.address))
         return answers
 
     def _text(self, answers: list[ScrapedAnswer]) -> bytes:

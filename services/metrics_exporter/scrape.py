@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keyhole.metrics.cardinality import MOST_QUERIES, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Kept
+from keyhole.metrics.cardinality import MOST_QUERIES_OF_ALL, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Kept
 from keyhole.metrics.catalogue import BY_NAME, Component, Metric
 from keyhole.metrics.families import Figures
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter import cluster
 from services.metrics_exporter.cluster import Memory, ServerHoldings
-from services.metrics_exporter.kafka import Found, SourceRead, Wanted
+from services.metrics_exporter.jobs import EndedCounts, ToldSources, job_process
+from services.metrics_exporter.kafka import Found, Wanted
 
 _NAMES = {
     Component.STATE_SERVER: "server",
@@ -22,11 +23,12 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class ScrapedAnswer:
-    """What one process said last. `up`: it still answers."""
+    """What one process said last. `up`: it still answers. `target`: where it was asked."""
 
     component: Component
     up: bool
     stats: pb.ReadStatsResponse
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,12 @@ class Views:
 
     def __init__(self) -> None:
         self._states = Kept(MOST_STATES_OF_ALL)
-        self._queries = Kept(MOST_QUERIES)
+        self._queries = Kept(MOST_QUERIES_OF_ALL)
         self._topics = Kept(MOST_TOPICS)
         self._checked = Kept(MOST_TOPICS)
         self._memory = Memory()
+        self._ended = EndedCounts()
+        self._sources = ToldSources()
 
     def make(self, answers: Sequence[ScrapedAnswer], found: Found, now_ms: int, now_monotonic: float) -> ScrapeView:
         """Makes the view of these answers, and of what Kafka said."""
@@ -67,12 +71,14 @@ class Views:
         self._states.note(states)
         cluster.tell(figures, self._states, states, held, now_ms)
         unknown = dict.fromkeys(_NAMES, 0)
-        reads: list[SourceRead] = []
         for answer in answers:
             unknown[answer.component] += self._tell(figures, answer)
-            if answer.component is Component.JOB:
-                name = answer.stats.name
-                reads += [SourceRead(name, s.query, s.topic, s.partition, s.offset) for s in answer.stats.sources]
+        jobs = [answer for answer in answers if answer.component is Component.JOB]
+        self._ended.note({job_process(of.target, of.stats): of.stats for of in jobs}, now_monotonic)
+        for ended in self._ended.told():
+            self._tell(figures, ScrapedAnswer(Component.JOB, up=False, stats=ended))
+        applications = {application for application, _ in states}
+        reads = self._sources.note((of.stats for of in jobs), applications, now_monotonic)
         self._kafka(figures, found)
         told_apart = {name: key_groups for name, key_groups in states.items() if self._states.label(name) == name}
         return ScrapeView(figures.families(), unknown, Wanted(told_apart, tuple(reads)))

@@ -11,7 +11,10 @@ MOST_STATES_OF_ALL = 500
 """The same for the exporter, over all processes."""
 
 MOST_QUERIES = 50
-"""The same for queries."""
+"""So many queries have series of their own in one process."""
+
+MOST_QUERIES_OF_ALL = MOST_STATES_OF_ALL
+"""The same for the exporter, over all processes."""
 
 MOST_INDEXES = 10
 """So many indexes of a state have series of their own."""

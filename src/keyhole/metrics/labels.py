@@ -10,6 +10,7 @@ from keyhole import errors
 from keyhole.metrics.cardinality import (
     MOST_INDEXES,
     MOST_QUERIES,
+    MOST_QUERIES_OF_ALL,
     MOST_STATES,
     MOST_STATES_OF_ALL,
     MOST_TOPICS,
@@ -65,7 +66,11 @@ LABELS: Mapping[str, Label] = MappingProxyType(
             MOST_STATES + 1,
             f"{MOST_STATES} per process, {MOST_STATES_OF_ALL} in the exporter, then `{OTHER}`",
         ),
-        "query": Label("the query's name", MOST_QUERIES + 1, f"{MOST_QUERIES} per process, then `{OTHER}`"),
+        "query": Label(
+            "the query's name",
+            MOST_QUERIES + 1,
+            f"{MOST_QUERIES} per process, {MOST_QUERIES_OF_ALL} in the exporter, then `{OTHER}`",
+        ),
         "role": Label("`owner` or `standby`", 2, "2"),
         "reason": Label("as in the proto's enum `Reason`", len(REASONS), str(len(REASONS))),
         "refusal": Label(f"one of {', '.join(f'`{one}`' for one in REFUSALS)}", len(REFUSALS), str(len(REFUSALS))),

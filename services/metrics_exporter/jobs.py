@@ -1,0 +1,136 @@
+"""What is kept of jobs' processes that have ended, or were started again: the answers have it no longer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from keyhole.metrics.catalogue import BY_NAME, Component, MetricType
+from keyhole.metrics.families import Figures
+from keyhole.v1 import stats_pb2 as pb
+from services.metrics_exporter.cluster import REMEMBERED_SECONDS
+from services.metrics_exporter.kafka import SourceRead
+
+FORGOTTEN_SECONDS = 300.0
+"""An application without any process begins to count anew after so long. Old counts that come back after ten minutes
+would be new ones to KeyholeEpochFailures, which looks no further back."""
+
+MOST_ENDED = 10
+"""So many ended processes of an application are known apart, and may come back. Those of earlier ones are one sum."""
+
+
+class JobProcess(NamedTuple):
+    """Whose answer it is. `target`: where it was asked, as two may have the same start."""
+
+    application: str
+    target: str
+    started: float
+
+
+def job_process(target: str, stats: pb.ReadStatsResponse) -> JobProcess:
+    """The process that answers so."""
+    starts = (of.samples for of in stats.families if of.name == "keyhole_job_start_time_seconds")
+    return JobProcess(stats.name, target, next((sample.value for of in starts for sample in of), 0.0))
+
+
+@dataclass
+class _Ended:
+    """Of one application. `processes`: in the order in which they ended."""
+
+    processes: dict[JobProcess, Sequence[pb.MetricFamily]] = field(default_factory=dict)
+    earlier: Sequence[pb.MetricFamily] = ()
+    lived: float = 0.0
+
+
+class EndedCounts:
+    """What ended processes had counted: the sum of an application's processes would go back when one of them ends."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[JobProcess, pb.ReadStatsResponse] = {}
+        self._ended: dict[str, _Ended] = {}
+
+    def note(self, now: Mapping[JobProcess, pb.ReadStatsResponse], now_monotonic: float) -> None:
+        """These answer, or have just done so. One that comes back counts by itself again."""
+        for process in self._last.keys() - now.keys():
+            ended = self._ended.setdefault(process.application, _Ended(lived=now_monotonic))
+            ended.processes[process] = _counted(self._last[process].families)
+            if len(ended.processes) > MOST_ENDED:
+                first = next(iter(ended.processes))
+                ended.earlier = _sum([*ended.earlier, *ended.processes.pop(first)])
+        self._ended = {name: of for name, of in self._ended.items() if now_monotonic - of.lived < FORGOTTEN_SECONDS}
+        for process in now:
+            if (of := self._ended.get(process.application)) is not None:
+                of.processes.pop(process, None)
+                of.lived = now_monotonic
+        self._last = now
+
+    def told(self) -> list[pb.ReadStatsResponse]:
+        """Of applications of which a process still answers."""
+        alive = {process.application for process in self._last}
+        return [
+            pb.ReadStatsResponse(name=name, families=families)
+            for name, of in self._ended.items()
+            if name in alive
+            for families in (*of.processes.values(), of.earlier)
+        ]
+
+
+def _counted(families: Iterable[pb.MetricFamily]) -> list[pb.MetricFamily]:
+    """Those that only grow, of the catalogue's."""
+    found = ((family, BY_NAME.get(family.name)) for family in families)
+    return [
+        family
+        for family, metric in found
+        if metric is not None
+        and metric.component is Component.JOB
+        and metric.type is not MetricType.GAUGE
+        and metric.labels == tuple(family.labels)
+    ]
+
+
+def _sum(families: Iterable[pb.MetricFamily]) -> list[pb.MetricFamily]:
+    figures = Figures()
+    for family in families:
+        for sample in family.samples:
+            if BY_NAME[family.name].buckets:
+                figures.counted(family.name, tuple(sample.labels), sample.counts, sample.value)
+            else:
+                figures.add(family.name, tuple(sample.labels), sample.value)
+    return figures.families()
+
+
+_Place = tuple[str, str, int]
+
+
+class ToldSources:
+    """Where queries are in their sources. A process that was started tells it only with its first batch, for which it
+    may wait for long where a source is quiet."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, dict[_Place, tuple[int, float]]] = {}
+
+    def note(
+        self, answers: Iterable[pb.ReadStatsResponse], known: Iterable[str], now_monotonic: float
+    ) -> list[SourceRead]:
+        """Where the queries are of the applications that these answers are of.
+
+        Args:
+            known: Applications that there are, whether one of their processes answers or not.
+        """
+        now: dict[str, dict[_Place, int]] = {}
+        for stats in answers:
+            places = now.setdefault(stats.name, {})
+            for of in stats.sources:
+                place = (of.query, of.topic, of.partition)
+                places[place] = max(of.offset, places.get(place, 0))
+        for name, places in now.items():
+            told = self._told.setdefault(name, {})
+            told |= {place: (offset, now_monotonic) for place, offset in places.items()}
+            if places:
+                # What a new version of the job reads no longer is not told any more, beside what it does read.
+                for place in [of for of, (_, at) in told.items() if now_monotonic - at > REMEMBERED_SECONDS]:
+                    del told[place]
+        there = {*now, *known}
+        self._told = {name: told for name, told in self._told.items() if name in there}
+        return [SourceRead(name, *place, offset) for name in now for place, (offset, _) in self._told[name].items()]
