@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 from keyhole import errors
 from keyhole.testing.changelog import MemoryKafka
+from services.state_server.read.watcher import Watcher
+from tests.support import figures
 from tests.support.proxies import proxy_of
 from tests.support.readings import KEY_GROUPS, descriptor, row, rows, values
 from tests.support.state_servers import state_server
@@ -82,3 +86,21 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
         await eventually(lambda: len(reader.messages) > before or ended.done())
         await b.retire()
         assert isinstance(await ended, (errors.UnknownApplication, errors.UnknownState))
+
+
+async def test_a_watch_that_ends_is_no_read_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def let_go(watcher: Watcher, pending: object) -> None:
+        watcher.error = errors.TooSlow("by this test")
+
+    async with state_server("a") as server, proxy_of(server.address) as proxy:
+        await server.own(descriptor())
+        await server.commit(rows(10))
+        reader = WatchReader(descriptor())
+        ended = asyncio.create_task(refused_watch(reader, proxy.address))
+        await eventually(lambda: reader.snapshot_done or ended.done())
+        monkeypatch.setattr(Watcher, "give", let_go)
+        await server.commit(rows(10, 50.0))
+        assert isinstance(await ended, errors.TooSlow)
+        of_server, of_proxy = await figures.read_stats(server.address), await figures.read_stats(proxy.address)
+        assert "keyhole_state_server_failed_reads_total" not in figures.names(of_server)
+        assert "keyhole_client_proxy_failed_reads_total" not in figures.names(of_proxy)

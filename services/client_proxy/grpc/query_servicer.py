@@ -201,10 +201,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             async with aclosing(watch.responses()) as responses:
                 async for response in responses:
                     yield response
-        except KeyholeError as error:
-            self.counts.failed(self.counts.of(name, self._directory.tables), [error])
-            raise
         finally:
+            # Its end is no read that failed: watches are none of the keys and scans that these are a part of.
             self._watching -= 1
             if watch is not None:
                 self._watches.discard(watch)
