@@ -125,6 +125,21 @@ def test_a_run_that_was_replaced_says_so(world: World) -> None:
     world.run_epoch(1, rows(2.0))
     world.old_drivers_wake(Fenced)
     assert (old.fenced, counts(world).fenced) == (True, False)
+    assert (dict(old.failed), dict(counts(world).failed)) == ({"FENCED": 1}, {})
+
+
+def test_a_run_that_is_replaced_between_two_epochs_counts_one_that_it_gives_up_however_often_it_tries(
+    world: World,
+) -> None:
+    world.run_epoch(0, rows(1.0))
+    assert world.coordinator is not None
+    old, found = world.coordinator, counts(world)
+    old._run.be_fenced(Fenced("the heartbeat was refused"))
+    batch = EpochBatch("spark", 1, 0, 0, (StatePlan(descriptor()),), 1, lambda _: ())
+    for _ in range(2):
+        with pytest.raises(Fenced, match="the heartbeat was refused"):
+            old.run_epoch(batch)
+    assert dict(found.failed) == {"FENCED": 1}
 
 
 def test_an_epoch_that_is_given_up_is_counted_by_its_reason() -> None:
