@@ -19,6 +19,7 @@ from keyhole.coordinator.stats import JobStats, stats_of
 from keyhole.errors import InvalidConfiguration, PortTaken
 from keyhole.local.ports import free_ports
 from keyhole.metrics.cardinality import MOST_QUERIES, MOST_TOPICS, OTHER
+from keyhole.spark import queryable
 from tests.support import figures
 from tests.support.exporters import scrape
 from tests.support.waiting import LONG_SECONDS
@@ -199,3 +200,13 @@ def test_queries_that_begin_at_once_share_one_page_and_one_port() -> None:
         begun = [asked.result(LONG_SECONDS) for asked in [pool.submit(begin) for _ in range(8)]]
     begun[0].stop()
     assert len({id(one) for one in begun}) == 1
+
+
+async def test_a_job_whose_source_is_quiet_answers_from_its_sinks_declaration_on() -> None:
+    (port,) = free_ports(1)
+    config = JobConfig("quiet", ("127.0.0.1:1",), "memory", stats=f"127.0.0.1:{port}")
+    queryable.value("orders", key="k", config=config)
+    try:
+        assert (await figures.read_stats(config.stats)).name == "quiet"
+    finally:
+        stats_of(config).stop()

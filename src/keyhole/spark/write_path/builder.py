@@ -165,7 +165,7 @@ def refuse_unknown(
 
 
 def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
-    """A sink of the states of one query. Raises InvalidConfiguration."""
+    """A sink of the states of one query. Raises InvalidConfiguration; PortTaken, as keyhole.coordinator.stats.stats_of."""
     refuse_connect()
     settings = _QuerySettings(**options)
     for problem in _setting_problems(settings):
@@ -185,6 +185,8 @@ def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRow
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"a state is given twice ({', '.join(names)}); each has a name of its own")
     _check_servers(config)
+    # Who asks a driver for its figures finds one whose first batch waits for a quiet source, too.
+    stats_of(config)
 
     def make(config: JobConfig, query: str, addresses: Addresses) -> Coordinator:
         changelog = KafkaChangelog(config.bootstrap_servers, config.application)
