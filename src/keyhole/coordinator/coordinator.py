@@ -112,14 +112,16 @@ class Coordinator(HeldQuery):
         """
         with self._changes.held():
             if self._run.fenced is not None:
-                raise self._given_up(self._run.fenced)
+                self._note_given_up(self._run.fenced)
+                raise self._run.fenced
             began, began_ms, before = self._clock.monotonic(), self._clock.now_ms(), dict(self._counts.phase_seconds)
             try:
                 result = self._epoch_of(batch).complete()
             except Fenced as error:
+                self._note_given_up(error)
                 if error is self._run.fenced:
-                    raise self._given_up(error)
-                raise self._given_up(self._run.be_fenced(error)) from error
+                    raise
+                raise self._run.be_fenced(error) from error
             except KeyholeError as error:
                 self._counts.failed[error.reason] += 1
                 raise
@@ -129,12 +131,11 @@ class Coordinator(HeldQuery):
             self._counts.note_epoch(result, took, batch=batch.batch_id, began_ms=began_ms, before=before)
             return result
 
-    def _given_up(self, fenced: Fenced) -> Fenced:
-        """To be raised. It counts once: there are no more epochs of this run, whatever calls."""
+    def _note_given_up(self, fenced: Fenced) -> None:
+        """Counts once: there are no more epochs of this run, however often one is tried."""
         if not self._gave_up:
             self._gave_up = True
             self._counts.failed[fenced.reason] += 1
-        return fenced
 
     def _epoch_of(self, batch: EpochBatch) -> Epoch:
         if self._record is None:

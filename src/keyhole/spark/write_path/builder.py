@@ -165,7 +165,7 @@ def refuse_unknown(
 
 
 def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRows | None = None) -> Sink:
-    """A sink of the states of one query. Raises InvalidConfiguration; PortTaken, as keyhole.coordinator.stats.stats_of."""
+    """A sink of the states of one query. Raises InvalidConfiguration; PortTaken, as `stats_of`."""
     refuse_connect()
     settings = _QuerySettings(**options)
     for problem in _setting_problems(settings):
