@@ -65,8 +65,8 @@ class Offsets(Protocol):
 def look(offsets: Offsets, wanted: Wanted, before: Found = _NOTHING) -> Found:
     """Asks Kafka for all of it. Blocks, 20 s at most. Raises KafkaUnreachable, InvalidConfiguration.
 
-    An application has a lag only where all of its sources are known. None is known of a topic that is gone or that
-    Kafka does not tell of; nor of one that was made anew: that ends before where a query is, for two looks in a row.
+    An application has a lag only where all of its sources are known. A topic is not that is gone, or that Kafka does
+    not tell of. Nor is one that was made anew: for two looks in a row it ends before where a query is.
 
     Args:
         before: What the last look found.
