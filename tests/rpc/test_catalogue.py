@@ -103,7 +103,7 @@ async def _all_is_exposed(kafka: MemoryKafka, job: JobStats, pods: PodWatch) -> 
         state_server("follower", kafka) as follower,
         proxy_of(owner.address, follower.address) as proxy,
         exporter_of(
-            [owner.address, follower.address], [proxy.address], [job.address], offsets=Kafka(), pods=pods
+            [owner.address, follower.address], [proxy.address], [job.address], offsets=Kafka(1_000), pods=pods
         ) as exporter,
     ):
         await owner.own(descriptor())

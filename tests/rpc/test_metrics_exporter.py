@@ -116,11 +116,14 @@ async def test_a_server_that_never_answers_holds_up_neither_scrapes_nor_others()
 
 
 class Kafka(Offsets):
-    """Every topic holds 3 records in each partition."""
+    """Every topic holds so many records in each partition."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
 
     def ends(self, topics: object, timeout_seconds: float) -> dict[tuple[str, int], int]:
         assert isinstance(topics, dict)
-        return {(topic, part): 3 for topic, parts in topics.items() for part in parts}
+        return {(topic, part): self._records for topic, parts in topics.items() for part in parts}
 
     def starts(self, topics: object, timeout_seconds: float) -> dict[tuple[str, int], int]:
         assert isinstance(topics, dict)
@@ -128,7 +131,7 @@ class Kafka(Offsets):
 
 
 async def test_the_changelogs_sizes_are_told() -> None:
-    async with state_server("server-a") as server, exporter_of([server.address], offsets=Kafka()) as exporter:
+    async with state_server("server-a") as server, exporter_of([server.address], offsets=Kafka(3)) as exporter:
         await server.own(descriptor())
         found = await scraped(exporter, kafka_changelog_records=3 * KEY_GROUPS)
         assert found.value("keyhole_exporter_kafka_up") == 1
