@@ -17,7 +17,11 @@ FORGOTTEN_SECONDS = 300.0
 would be new ones to KeyholeEpochFailures, which looks no further back."""
 
 MOST_ENDED = 10
-"""So many ended processes of an application are known apart, and may come back. Those of earlier ones are one sum."""
+"""So many processes of an application are known apart that ended long ago. Those of earlier ones are one sum. One that
+ended lately may come back, and then counts by itself again."""
+
+MOST_LATELY = 500
+"""So many are known apart however lately they ended."""
 
 
 class JobProcess(NamedTuple):
@@ -34,13 +38,32 @@ def job_process(target: str, stats: pb.ReadStatsResponse) -> JobProcess:
     return JobProcess(stats.name, target, next((sample.value for of in starts for sample in of), 0.0))
 
 
+class _Process(NamedTuple):
+    families: Sequence[pb.MetricFamily]
+    ended: float
+
+
 @dataclass
 class _Ended:
     """Of one application. `processes`: in the order in which they ended."""
 
-    processes: dict[JobProcess, Sequence[pb.MetricFamily]] = field(default_factory=dict)
+    processes: dict[JobProcess, _Process] = field(default_factory=dict)
     earlier: Sequence[pb.MetricFamily] = ()
     lived: float = 0.0
+
+    def ends(self, process: JobProcess, families: Sequence[pb.MetricFamily], now_monotonic: float) -> None:
+        self.processes[process] = _Process(families, now_monotonic)
+        while len(self.processes) > MOST_ENDED:
+            first, of = next(iter(self.processes.items()))
+            if now_monotonic - of.ended < FORGOTTEN_SECONDS and len(self.processes) <= MOST_LATELY:
+                break
+            self.earlier = _sum([*self.earlier, *self.processes.pop(first).families])
+
+    def comes(self, process: JobProcess) -> None:
+        """It answers: by itself again, or at another address than the one at which it ended."""
+        if self.processes.pop(process, None) is None and process.started:
+            same = (of for of in self.processes if of.started == process.started)
+            self.processes.pop(next(same, process), None)
 
 
 class EndedCounts:
@@ -54,15 +77,13 @@ class EndedCounts:
         """These answer, or have just done so. One that comes back counts by itself again."""
         for process in self._last.keys() - now.keys():
             ended = self._ended.setdefault(process.application, _Ended(lived=now_monotonic))
-            ended.processes[process] = _counted(self._last[process].families)
-            if len(ended.processes) > MOST_ENDED:
-                first = next(iter(ended.processes))
-                ended.earlier = _sum([*ended.earlier, *ended.processes.pop(first)])
+            ended.ends(process, _counted(self._last[process].families), now_monotonic)
         self._ended = {name: of for name, of in self._ended.items() if now_monotonic - of.lived < FORGOTTEN_SECONDS}
         for process in now:
             if (of := self._ended.get(process.application)) is not None:
-                of.processes.pop(process, None)
                 of.lived = now_monotonic
+                if process not in self._last:
+                    of.comes(process)
         self._last = now
 
     def told(self) -> list[pb.ReadStatsResponse]:
@@ -72,7 +93,7 @@ class EndedCounts:
             pb.ReadStatsResponse(name=name, families=families)
             for name, of in self._ended.items()
             if name in alive
-            for families in (*of.processes.values(), of.earlier)
+            for families in (*(process.families for process in of.processes.values()), of.earlier)
         ]
 
 
@@ -125,12 +146,19 @@ class ToldSources:
                 place = (of.query, of.topic, of.partition)
                 places[place] = max(of.offset, places.get(place, 0))
         for name, places in now.items():
-            told = self._told.setdefault(name, {})
-            told |= {place: (offset, now_monotonic) for place, offset in places.items()}
-            if places:
-                # What a new version of the job reads no longer is not told any more, beside what it does read.
-                for place in [of for of, (_, at) in told.items() if now_monotonic - at > REMEMBERED_SECONDS]:
-                    del told[place]
+            queries = {query for query, _, _ in places}
+            # A query tells all of its sources at once. One that the others go on without may be over.
+            seconds = FORGOTTEN_SECONDS if places else REMEMBERED_SECONDS
+            kept = {
+                place: (offset, at)
+                for place, (offset, at) in self._told.get(name, {}).items()
+                if place[0] not in queries and now_monotonic - at < seconds
+            }
+            self._told[name] = kept | {place: (offset, now_monotonic) for place, offset in places.items()}
         there = {*now, *known}
         self._told = {name: told for name, told in self._told.items() if name in there}
-        return [SourceRead(name, *place, offset) for name in now for place, (offset, _) in self._told[name].items()]
+        return [
+            SourceRead(name, *place, offset, told=place in places)
+            for name, places in now.items()
+            for place, (offset, _) in self._told[name].items()
+        ]

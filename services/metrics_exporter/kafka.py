@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from keyhole.changelog.settings import topic_name
 from keyhole.clock import Clock
-from keyhole.errors import KeyholeError
+from keyhole.errors import InvalidConfiguration, KeyholeError
 
 _log = logging.getLogger(__name__)
 
@@ -19,13 +19,18 @@ _TIMEOUT_SECONDS = 10.0
 
 
 class SourceRead(NamedTuple):
-    """The offset that a query's next batch begins with, of one partition of a source."""
+    """The offset that a query's next batch begins with, of one partition of a source.
+
+    Attributes:
+        told: A process says so now; False: it was said before.
+    """
 
     application: str
     query: str
     topic: str
     partition: int
     offset: int
+    told: bool = True
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,12 @@ def look(offsets: Offsets, wanted: Wanted, before: Found = _NOTHING) -> Found:
     for read in wanted.sources:
         topics[read.topic].add(read.partition)
     ends = offsets.ends(changelogs | {topic: sorted(of) for topic, of in topics.items()}, _TIMEOUT_SECONDS)
-    starts = offsets.starts(changelogs, _TIMEOUT_SECONDS)
+    try:
+        starts = offsets.starts(changelogs, _TIMEOUT_SECONDS)
+    except InvalidConfiguration as error:
+        # Kafka has answered: where it tells of no changelog, their sizes alone are unknown.
+        _log.warning("Kafka does not tell of the changelogs", extra={"why": error.message})
+        starts = {}
     lag: defaultdict[tuple[str, str, str], int] = defaultdict(int)
     unknown: set[str] = set()
     ahead: set[tuple[str, str, int]] = set()
@@ -85,7 +95,8 @@ def look(offsets: Offsets, wanted: Wanted, before: Found = _NOTHING) -> Found:
         if end is not None and end < read.offset:
             ahead.add(place)
         if end is None or (place in ahead and place in before.ahead):
-            unknown.add(read.application)
+            # Of a source that was only read before, nothing is missing that readers could wait for.
+            unknown |= {read.application} if read.told else set()
         else:
             lag[read.application, read.query, read.topic] += max(0, end - read.offset)
     sizes = {}

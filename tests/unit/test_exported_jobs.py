@@ -10,7 +10,7 @@ from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
-from services.metrics_exporter.jobs import FORGOTTEN_SECONDS, MOST_ENDED
+from services.metrics_exporter.jobs import FORGOTTEN_SECONDS, MOST_ENDED, MOST_LATELY
 from services.metrics_exporter.kafka import Found, SourceRead
 from services.metrics_exporter.scrape import ScrapedAnswer, ScrapeView, Views
 from tests.support import figures
@@ -84,8 +84,31 @@ def test_any_number_of_processes_may_end_one_after_the_other() -> None:
     for number in range(5 * MOST_ENDED):
         assert value(views, CPU, job(number, 10), seconds=60.0 * number) == 10 * (number + 1)
     (kept,) = views._ended._ended.values()
-    assert len(kept.processes) <= MOST_ENDED
+    assert len(kept.processes) <= MOST_ENDED + FORGOTTEN_SECONDS / 60
     assert value(views, EPOCHS, job(1000, 10, 3), seconds=60.0 * 50) == 3
+
+
+@pytest.mark.parametrize("staying", [0, 1])
+def test_however_many_processes_come_back_each_counts_once(staying: int) -> None:
+    views, drivers = Views(), [job(1 + number, 100) for number in range(3 * MOST_ENDED)]
+    assert value(views, CPU, *drivers) == 100 * len(drivers)
+    made(views, *drivers[:staying], seconds=60.0)
+    assert value(views, CPU, *drivers, seconds=120.0) == 100 * len(drivers)
+
+
+def test_however_many_end_at_once_they_are_bounded() -> None:
+    views = Views()
+    many = [job(2 + number, 10) for number in range(2 * MOST_LATELY)]
+    assert value(views, CPU, job(1, 0), *many) == 10 * len(many)
+    assert value(views, CPU, job(1, 0)) == 10 * len(many)
+    (kept,) = views._ended._ended.values()
+    assert len(kept.processes) == MOST_LATELY
+
+
+def test_a_process_that_is_found_at_another_address_counts_once() -> None:
+    views = Views()
+    assert value(views, CPU, job(1, 100, target="a:1")) == 100
+    assert value(views, CPU, job(1, 101, target="b:1")) == 101
 
 
 def test_an_application_that_was_away_for_long_counts_anew() -> None:
@@ -101,7 +124,7 @@ def test_where_a_query_is_in_its_sources_is_known_until_a_new_process_has_told_i
     views, at_9 = Views(), SourceRead("shop", "main", "orders", 0, 9)
     assert made(views, server(), job(1, 1, sources={"orders": 9})).wanted.sources == (at_9,)
     assert made(views, server()).wanted.sources == (), "nobody reads"
-    assert made(views, server(), job(2, 1)).wanted.sources == (at_9,)
+    assert made(views, server(), job(2, 1)).wanted.sources == (at_9._replace(told=False),)
     told = made(views, server(), job(2, 1, sources={"orders": 11}), job(3, 1, sources={"orders": 10})).wanted.sources
     assert told == (at_9._replace(offset=11),)
     made(views)
@@ -109,12 +132,23 @@ def test_where_a_query_is_in_its_sources_is_known_until_a_new_process_has_told_i
     assert made(views, server(), job(4, 1), seconds=REMEMBERED_SECONDS + 1).wanted.sources == ()
 
 
-def test_a_source_that_a_new_version_does_not_read_is_forgotten_beside_those_that_it_reads() -> None:
-    views, seconds = Views(), REMEMBERED_SECONDS + 1
+def test_a_source_that_a_new_version_does_not_read_is_forgotten_once_its_query_tells_what_it_reads() -> None:
+    views = Views()
     made(views, server(), job(1, 1, sources={"orders": 9, "rules": 3}))
-    assert len(made(views, server(), job(2, 1), seconds=seconds).wanted.sources) == 2
-    told = made(views, server(), job(2, 1, sources={"orders": 10}), seconds=seconds).wanted.sources
+    assert len(made(views, server(), job(2, 1), seconds=1.0).wanted.sources) == 2
+    told = made(views, server(), job(2, 1, sources={"orders": 10}), seconds=2.0).wanted.sources
     assert told == (SourceRead("shop", "main", "orders", 0, 10),)
+
+
+def test_a_query_that_the_others_go_on_without_is_remembered_for_a_while() -> None:
+    views, orders = Views(), SourceRead("shop", "main", "orders", 0, 9)
+    other = job(2, 1, sources={"rules": 3})
+    other.stats.sources[0].query = "another"
+    rules = SourceRead("shop", "another", "rules", 0, 3)
+    made(views, server(), job(1, 1, sources={"orders": 9}), other)
+    remembered = made(views, server(), other, seconds=FORGOTTEN_SECONDS - 1).wanted.sources
+    assert set(remembered) == {orders._replace(told=False), rules}
+    assert made(views, server(), other, seconds=FORGOTTEN_SECONDS).wanted.sources == (rules,)
 
 
 def test_queries_of_many_jobs_are_told_apart() -> None:

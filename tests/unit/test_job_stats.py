@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
@@ -17,7 +18,7 @@ from keyhole.coordinator.counts import SparkCounts
 from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats, stats_of
 from keyhole.errors import InvalidConfiguration, PortTaken
-from keyhole.local.ports import free_ports
+from keyhole.local.ports import free_ports, is_free
 from keyhole.metrics.cardinality import MOST_QUERIES, MOST_TOPICS, OTHER
 from keyhole.spark import queryable
 from tests.support import figures
@@ -202,9 +203,15 @@ def test_queries_that_begin_at_once_share_one_page_and_one_port() -> None:
     assert len({id(one) for one in begun}) == 1
 
 
-async def test_a_job_whose_source_is_quiet_answers_from_its_sinks_declaration_on() -> None:
+async def test_a_job_whose_source_is_quiet_answers_from_its_sinks_declaration_on_and_a_worker_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (port,) = free_ports(1)
     config = JobConfig("quiet", ("127.0.0.1:1",), "memory", stats=f"127.0.0.1:{port}")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    queryable.value("orders", key="k", config=config)
+    assert is_free(port)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
     queryable.value("orders", key="k", config=config)
     try:
         assert (await figures.read_stats(config.stats)).name == "quiet"

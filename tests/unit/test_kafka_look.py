@@ -59,6 +59,21 @@ def test_an_application_of_which_a_source_is_gone_has_no_lag_that_looks_as_if_al
     assert look(Offsets(orders=[90]), Wanted({}, (orders, gone, other))).source_lag == {("mall", "main", "orders"): 10}
 
 
+def test_a_source_that_was_read_before_and_is_gone_hides_no_lag_of_the_others() -> None:
+    orders, before = SourceRead("shop", "main", "orders", 0, 90), SourceRead("shop", "old", "deleted", 0, 5, told=False)
+    assert look(Offsets(orders=[95]), Wanted({}, (orders, before))).source_lag == {("shop", "main", "orders"): 5}
+
+
+def test_where_kafka_tells_of_no_changelog_the_lag_is_told_all_the_same() -> None:
+    class Refusing(Offsets):
+        def starts(self, topics: object, timeout_seconds: float) -> dict[tuple[str, int], int]:
+            raise InvalidConfiguration("not these")
+
+    wanted = Wanted({("shop", "carts"): 1}, (SourceRead("shop", "main", "orders", 0, 90),))
+    found = look(Refusing(orders=[95]), wanted)
+    assert (found.source_lag, found.changelogs) == ({("shop", "main", "orders"): 5}, {})
+
+
 def test_a_topic_that_was_made_anew_has_no_lag_once_two_looks_in_a_row_say_so() -> None:
     wanted = Wanted({}, (SourceRead("shop", "main", "orders", 0, 90), SourceRead("mall", "main", "orders", 0, 3)))
     mall = {("mall", "main", "orders"): 2}

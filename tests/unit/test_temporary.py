@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -101,3 +103,17 @@ def test_what_can_not_be_removed_now_is_removed_later(base: Path, tmp_path: Path
         (abandoned / "kafka" / "data").chmod(0o700)
         remove_abandoned(base)
     assert list(base.iterdir()) == []
+
+
+def test_where_a_file_system_has_no_locks_it_is_made_and_goes_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with temporary_directory(tmp_path, "fetching-") as directory:
+        (directory / "half").write_text("of it")
+        with temporary_directory(tmp_path, "fetching-"):
+            assert (directory / "half").exists()
+    assert list(tmp_path.iterdir()) == []

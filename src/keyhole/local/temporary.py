@@ -30,8 +30,10 @@ def temporary_directory(base: Path | None = None, prefix: str = _PREFIX) -> Iter
     # Nobody sees a lock that is not held: it gets its name afterwards.
     unnamed = directory / f"{_LOCK}.new"
     with unnamed.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        unnamed.rename(directory / _LOCK)
+        # On a file system without locks it stays unnamed, and nobody takes the directory for abandoned.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            unnamed.rename(directory / _LOCK)
         try:
             yield directory
         finally:
@@ -65,6 +67,6 @@ def _remove(directory: Path) -> None:
             with contextlib.suppress(OSError):
                 path.unlink()
     with contextlib.suppress(OSError):
-        if [path.name for path in directory.iterdir()] == [_LOCK]:
-            (directory / _LOCK).unlink()
+        if {path.name for path in directory.iterdir()} <= {_LOCK}:
+            (directory / _LOCK).unlink(missing_ok=True)
             directory.rmdir()

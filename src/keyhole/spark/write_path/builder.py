@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
+from pyspark import SparkContext
 from pyspark.sql import Column
 
 from keyhole.changelog.kafka.changelog import KafkaChangelog
@@ -185,8 +186,10 @@ def query_sink(parts: Sequence[SinkState], options: QueryOptions, on_rows: OnRow
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"a state is given twice ({', '.join(names)}); each has a name of its own")
     _check_servers(config)
-    # Who asks a driver for its figures finds one whose first batch waits for a quiet source, too.
-    stats_of(config)
+    # Who asks a driver for its figures finds one whose first batch waits for a quiet source, too. A Python worker that
+    # imports the module of a sink declares it again, and is no driver.
+    if SparkContext._active_spark_context is not None:
+        stats_of(config)
 
     def make(config: JobConfig, query: str, addresses: Addresses) -> Coordinator:
         changelog = KafkaChangelog(config.bootstrap_servers, config.application)
