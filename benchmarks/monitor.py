@@ -2,6 +2,9 @@
 whole of jobs/temperature_monitor, its thresholds' query too, from its own source at its own rate, the two in turn.
 
     uv run python -m benchmarks.monitor [--seconds 40] [--warm 40] [--repeats 2] [--sensors 1000] [--rate 1000]
+                                        [--sides keyhole noop] [--set NAME=VALUE ...]
+
+`noop` has the whole job, and writes its rows nowhere; `noop-drops` leaves the dead letters out, too.
 
 One line of JSON per turn, and a summary. With Keyhole a reading is seen when the proxy answers with it; with `noop`
 when the batch has ended that holds it. `cpu` is processor time per second of the run, by process: of two cores.
@@ -40,6 +43,7 @@ from keyhole.config import JobConfig
 from keyhole.errors import KeyholeError
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.processes import Child
+from keyhole.spark.dead_letters import Accept, DeadLetters, drop
 from keyhole.spark.running import ROCKSDB, records
 from keyhole.spark.session import local_settings, start_session
 
@@ -153,17 +157,22 @@ def started(side: str, spark: SparkSession, jobs: JobConfig, config: Temperature
     """The thresholds' query and that of the readings."""
     if side == "keyhole":
         return [job.start_thresholds(spark, jobs, config), job.start_sensors(spark, jobs, config)]
-    changes = pipeline.updates(
-        records(spark, jobs.bootstrap_servers, dataclasses.replace(config, topic=config.thresholds_topic))
-    )
+    of_updates = dataclasses.replace(config, topic=config.thresholds_topic)
+
+    def accept(topic: str) -> Accept:
+        return drop if side == "noop-drops" else DeadLetters(spark, jobs.bootstrap_servers, topic).accept
+
+    changes = pipeline.updates(records(spark, jobs.bootstrap_servers, of_updates), accept(of_updates.topic))
     thresholds = spark.createDataFrame([(sensor, 1.02) for sensor in source.WATCHED], pipeline.THRESHOLD_SCHEMA)
 
     def alerts(batch: DataFrame, batch_id: int) -> None:
         plain(pipeline.alerts(batch, thresholds), batch_id)
 
-    readings = pipeline.readings(records(spark, jobs.bootstrap_servers, config)).withWatermark("time", pipeline.DELAY)
-    tracked = readings.groupBy(pipeline.KEY).transformWithState(
-        processor.Sensors(), processor.OUTPUT, "Update", "eventTime"
+    readings = pipeline.readings(records(spark, jobs.bootstrap_servers, config), accept(config.topic))
+    tracked = (
+        readings.withWatermark("time", pipeline.DELAY)
+        .groupBy(pipeline.KEY)
+        .transformWithState(processor.Sensors(), processor.OUTPUT, "Update", "eventTime")
     )
     return [
         changes.writeStream.queryName("noop-thresholds")
