@@ -96,7 +96,8 @@ def look(offsets: Offsets, wanted: Wanted, before: Found = _NOTHING) -> Found:
             ahead.add(place)
         if end is None or (place in ahead and place in before.ahead):
             # Of a source that was only read before, nothing is missing that readers could wait for.
-            unknown |= {read.application} if read.told else set()
+            if read.told:
+                unknown.add(read.application)
         else:
             lag[read.application, read.query, read.topic] += max(0, end - read.offset)
     sizes = {}

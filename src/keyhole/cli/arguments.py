@@ -151,15 +151,19 @@ def _add_move(commands: argparse._SubParsersAction[argparse.ArgumentParser], pro
     where = move.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", metavar="SERVER", help="its id or its address, as `keyhole status` has them")
     where.add_argument("--undo", action="store_true", help="they may be on any server again")
-    move.add_argument(
+    _add_wait(move, "until the server owns them")
+    _add_answer(move, proxy)
+    move.set_defaults(run=tool_commands.run_move)
+
+
+def _add_wait(parser: argparse.ArgumentParser, until: str) -> None:
+    parser.add_argument(
         "--wait",
         type=seconds_or_none,
         default=60.0,
         metavar="SECONDS",
-        help="until the server owns them (%(default)s); 0: not at all",
+        help=f"{until} (%(default)s); 0: not at all",
     )
-    _add_answer(move, proxy)
-    move.set_defaults(run=tool_commands.run_move)
 
 
 def _add_answer(parser: argparse.ArgumentParser, proxy: str) -> None:
@@ -176,13 +180,7 @@ def _add_drain(commands: argparse._SubParsersAction[argparse.ArgumentParser], pr
     drain = commands.add_parser("drain", help="have a state server give its key groups to others, and take no more")
     drain.add_argument("server", metavar="SERVER", help="its id or its address, as `keyhole status` has them")
     drain.add_argument("--undo", action="store_true", help="it may be given key groups again")
-    drain.add_argument(
-        "--wait",
-        type=seconds_or_none,
-        default=60.0,
-        metavar="SECONDS",
-        help="until it owns no key group (%(default)s); 0: not at all",
-    )
+    _add_wait(drain, "until it owns no key group")
     _add_answer(drain, proxy)
     drain.set_defaults(run=tool_commands.run_drain)
 

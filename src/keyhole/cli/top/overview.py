@@ -53,7 +53,8 @@ class Overview:
             }
         self._look = look
         self._seen = seen_servers(self._seen, look.servers)
-        self._seen_at |= {server.address: look.at for server in look.servers}
+        seen_at = self._seen_at | {server.address: look.at for server in look.servers}
+        self._seen_at = {address: seen_at[address] for address in self._seen}
 
     def silent(self) -> dict[str, str]:
         """By address, why one that was asked in this round has told no figures: a proxy, or a server."""
