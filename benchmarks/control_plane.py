@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.simulated_plane import Plane, PlaneSize, Step, set_apart
 from benchmarks.simulated_proxy import routed
 from keyhole.metrics import exposition
-from keyhole.metrics.catalogue import Component
+from keyhole.metrics.metric import Component
 from keyhole.testing.stats import figures_of_a_server
 from services.metrics_exporter.kafka import Found
 from services.metrics_exporter.scrape import ScrapedAnswer, Views

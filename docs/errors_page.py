@@ -1,4 +1,4 @@
-"""docs/errors.md, from src/keyhole/errors.py and what is to be done about each error, which is here.
+"""docs/errors.md, from src/keyhole/errors and what is to be done about each error, which is here.
 
 `uv run python docs/generate.py` writes it; tests/meta/test_errors.py checks that it is current and has every class.
 """
@@ -11,7 +11,7 @@ from keyhole.rpc.http.status import http_status
 
 _INTRODUCTION = """# Errors
 
-Reference, for all who get one: what each error means, and what to do. The page is made from `src/keyhole/errors.py` by
+Reference, for all who get one: what each error means, and what to do. The page is made from `src/keyhole/errors` by
 `uv run python docs/generate.py`: don't edit it.
 
 The message of an error says what is wrong and what to do; `facts` hold the same for a program. All are subclasses of

@@ -5,8 +5,9 @@ tests/meta checks that they are current.
 
 from pathlib import Path
 
-from keyhole.metrics.catalogue import CATALOGUE, Component, Metric
+from keyhole.metrics.catalogue import CATALOGUE
 from keyhole.metrics.labels import LABELS
+from keyhole.metrics.metric import Component, Metric
 
 PAGE = Path(__file__).resolve().parent / "metrics.md"
 

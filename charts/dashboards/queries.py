@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keyhole.metrics.catalogue import BY_NAME, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.metric import Metric, MetricType
 
 _RATE = "$__rate_interval"
 

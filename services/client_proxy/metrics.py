@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from keyhole.metrics.cardinality import MOST_STATES, OTHER, Kept
-from keyhole.metrics.catalogue import Component
 from keyhole.metrics.families import Figures, process_start
+from keyhole.metrics.metric import Component
 from keyhole.protocol.routing import RouteTable
 from keyhole.v1 import stats_pb2 as pb
 from services.client_proxy.counts import StateCounts

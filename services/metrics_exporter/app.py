@@ -14,8 +14,8 @@ from keyhole.config import MetricsExporterConfig
 from keyhole.discovery import Discovery, FollowedServers, discovery_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.metrics import exposition
-from keyhole.metrics.catalogue import Component
 from keyhole.metrics.families import Figures, process_start
+from keyhole.metrics.metric import Component
 from keyhole.metrics.page import MetricsPage
 from keyhole.security.guard import PortGuard
 from services.metrics_exporter.asking import ScrapeTarget, Targets

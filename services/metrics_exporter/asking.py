@@ -13,7 +13,7 @@ from keyhole.backoff import JITTER
 from keyhole.clock import Clock
 from keyhole.discovery import Discovery
 from keyhole.errors import KeyholeError
-from keyhole.metrics.catalogue import Component
+from keyhole.metrics.metric import Component
 from keyhole.rpc import channels, status
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import stats_pb2 as pb

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from keyhole.metrics.catalogue import BY_NAME, Component, MetricType
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.families import Figures
+from keyhole.metrics.metric import Component, MetricType
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
 from services.metrics_exporter.kafka import SourceRead

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyhole.metrics.cardinality import MOST_QUERIES_OF_ALL, MOST_STATES_OF_ALL, MOST_TOPICS, OTHER, Kept
-from keyhole.metrics.catalogue import BY_NAME, Component, Metric
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.families import Figures
+from keyhole.metrics.metric import Component, Metric
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter import cluster
 from services.metrics_exporter.cluster import Memory, ServerHoldings

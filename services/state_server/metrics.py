@@ -12,9 +12,9 @@ from typing import NamedTuple
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.metrics.cardinality import MOST_INDEXES, MOST_QUERIES, MOST_STATES, OTHER, Kept
-from keyhole.metrics.catalogue import Component
 from keyhole.metrics.counters import ReadCounts
 from keyhole.metrics.families import Figures
+from keyhole.metrics.metric import Component
 from keyhole.rpc.convert_stamps import put_stamp
 from keyhole.stores.base import StoreSize
 from keyhole.stores.indexed import IndexedStore

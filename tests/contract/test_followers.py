@@ -13,12 +13,12 @@ from keyhole.changelog.base import (
     Changelog,
     ChangelogTail,
     ChangelogWriter,
-    ControlTail,
     Partition,
     Reached,
     ReplicaGroup,
     RestoredEpochs,
 )
+from keyhole.changelog.control import ControlTail
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.epoch import START
 from tests.support.changelogs import DEADLINE, GROUPS, Cluster, changes, commit, descriptor, grant, key, rows

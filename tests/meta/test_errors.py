@@ -74,9 +74,17 @@ def test_every_error_survives_being_pickled(kind: type[KeyholeError]) -> None:
 
 
 @CLASSES
-def test_every_error_stands_in_the_tree_drawn_at_the_top_of_its_file(kind: type[KeyholeError]) -> None:
+def test_every_error_stands_in_the_tree_drawn_at_the_top_of_the_package(kind: type[KeyholeError]) -> None:
     assert kind.__name__ in str(errors.__doc__)
     assert kind.__doc__
+
+
+@CLASSES
+def test_every_error_is_imported_and_shown_as_one_of_keyhole_errors_whichever_file_it_is_in(
+    kind: type[KeyholeError],
+) -> None:
+    assert kind.__name__ in errors.__all__
+    assert f"{kind.__module__}.{kind.__qualname__}" == f"keyhole.errors.{kind.__name__}"
 
 
 def test_the_page_of_the_errors_is_current_and_says_what_to_do_about_each() -> None:

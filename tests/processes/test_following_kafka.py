@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from keyhole.changelog.base import ControlTail, Partition, RestoredEpochs
+from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.changelog.control import ControlTail
 from keyhole.changelog.kafka import control_tail
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.consumer import following_settings

@@ -22,7 +22,8 @@ import pytest
 
 from keyhole import Client
 from keyhole.errors import DeadlineExceeded, TooStale
-from keyhole.metrics.catalogue import BY_NAME, Component, of
+from keyhole.metrics.catalogue import BY_NAME, of
+from keyhole.metrics.metric import Component
 from tests.processes.test_demo import demo, end, wait_for
 from tests.support import needs, promql
 from tests.support.embedded import assert_nothing_is_left, ports_in

@@ -12,7 +12,8 @@ import pytest
 from keyhole.clock import SystemClock
 from keyhole.coordinator.progress import note_progress
 from keyhole.coordinator.stats import JobStats
-from keyhole.metrics.catalogue import Component, of
+from keyhole.metrics.catalogue import of
+from keyhole.metrics.metric import Component
 from keyhole.model.epoch import EpochStamp
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from keyhole.metrics.catalogue import BY_NAME, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.metric import Metric, MetricType
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "keyhole"
 

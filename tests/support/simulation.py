@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from keyhole.changelog.base import Changelog, ChangelogTail, ControlTail
+from keyhole.changelog.base import Changelog, ChangelogTail
+from keyhole.changelog.control import ControlTail
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator

@@ -7,9 +7,10 @@ from collections.abc import Collection
 import pytest
 
 from keyhole.metrics.cardinality import MOST_STATES_OF_ALL, MOST_TOPICS, OTHER
-from keyhole.metrics.catalogue import BY_NAME, Component
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
+from keyhole.metrics.metric import Component
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS

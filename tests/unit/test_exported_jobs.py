@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from keyhole.metrics.cardinality import MOST_QUERIES, MOST_QUERIES_OF_ALL, OTHER
-from keyhole.metrics.catalogue import BY_NAME, Component
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
+from keyhole.metrics.metric import Component
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
 from services.metrics_exporter.jobs import FORGOTTEN_SECONDS, MOST_ENDED, MOST_LATELY

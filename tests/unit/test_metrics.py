@@ -7,8 +7,9 @@ import re
 import pytest
 
 from keyhole.metrics.cardinality import OTHER, Kept
-from keyhole.metrics.catalogue import BY_NAME, CATALOGUE, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME, CATALOGUE
 from keyhole.metrics.labels import LABELS
+from keyhole.metrics.metric import Metric, MetricType
 
 PREFIXES = "state_server|client_proxy|job|spark|exporter|cluster|kafka"
 

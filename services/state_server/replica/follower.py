@@ -13,15 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keyhole.changelog.base import (
-    Changelog,
-    ChangelogTail,
-    ControlTail,
-    Partition,
-    Reached,
-    RestoredEpochs,
-    by_state,
-)
+from keyhole.changelog.base import Changelog, ChangelogTail, Partition, Reached, RestoredEpochs, by_state
+from keyhole.changelog.control import ControlTail
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.model.epoch import Position

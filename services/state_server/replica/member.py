@@ -11,7 +11,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from keyhole.changelog.base import Changelog, ControlTail, Partition, ReplicaGroup
+from keyhole.changelog.base import Changelog, Partition, ReplicaGroup
+from keyhole.changelog.control import ControlTail
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.model.state import StateDescriptor

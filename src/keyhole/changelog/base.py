@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from keyhole.changelog.control import ControlLog, ControlTail
 from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.seen import FeedPosition
@@ -291,19 +292,6 @@ class UpdatesTopics(Protocol):
     def close(self) -> None: ...
 
 
-class ControlTail(Protocol):
-    """Follows the control topic of one application, from its start. `close` may come from another thread."""
-
-    def poll(self, seconds: float) -> Mapping[str, bytes | None] | None:
-        """What has changed since the last call, by key (None: deleted), at most `seconds` later; empty: nothing yet.
-
-        The first result that is not None comes when the whole topic has been read once, and holds its last values. None
-        until then, and while the topic does not exist.
-        """
-
-    def close(self) -> None: ...
-
-
 class ReplicaGroup(Protocol):
     """The replica servers that share an application's key groups among themselves; together they have all of them.
 
@@ -347,40 +335,6 @@ class ChangelogAdmin(Protocol):
 
     def fence(self, grant: str, deadline_seconds: float) -> None:
         """Makes every writer under the grant's id fail for ever, and waits until its transaction is decided."""
-
-
-class ControlLog(Protocol):
-    """The control topic of one application, seen by one query's coordinator: one partition, compacted, transactional.
-
-    Keys are paths ("generation/<query>", "grant/<query>/<server>/..."), values JSON; docs/changelog.md lists them.
-    """
-
-    def open(self, deadline_seconds: float) -> None:
-        """Makes or checks the topic, then fences every earlier coordinator of this query: their `append` fails."""
-
-    def read(self, deadline_seconds: float) -> Mapping[str, bytes]:
-        """The last committed value by key, of all queries of the application. Deleted keys are missing.
-
-        What others have written behind a transaction that is still open is missing, too; nothing of one's own is.
-        """
-
-    def read_decided(self, deadline_seconds: float) -> Mapping[str, bytes]:
-        """As `read`, but nothing is missing that was written before the call, by whomever. Writes and fences nothing.
-
-        Raises:
-            KafkaUnreachable: Also where one of these transactions stays open for longer.
-        """
-
-    def append(self, records: Mapping[str, bytes | None], deadline_seconds: float) -> None:
-        """Writes all in one transaction; None deletes. When it returns they are committed.
-
-        Raises:
-            Fenced: A newer run of this query exists; nothing was written.
-            KafkaUnreachable: Nothing was written. May be called again.
-            OutcomeUnknown: It may or may not have been written.
-        """
-
-    def close(self) -> None: ...
 
 
 class Changelog(Protocol):

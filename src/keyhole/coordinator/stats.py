@@ -20,9 +20,9 @@ from keyhole.config import JobConfig, SecuritySettings
 from keyhole.coordinator.counts import JobCounts, QueryCounts, SparkCounts
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.metrics.cardinality import MOST_QUERIES, MOST_TOPICS, Kept
-from keyhole.metrics.catalogue import Component
 from keyhole.metrics.counters import Refusals
 from keyhole.metrics.families import Figures, process_start
+from keyhole.metrics.metric import Component
 from keyhole.v1 import stats_pb2 as pb
 
 if TYPE_CHECKING:

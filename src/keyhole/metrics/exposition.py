@@ -8,7 +8,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from keyhole.metrics.catalogue import BY_NAME, Metric, MetricType
+from keyhole.metrics.catalogue import BY_NAME
+from keyhole.metrics.metric import Metric, MetricType
 from keyhole.v1 import stats_pb2 as pb
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keyhole.metrics.catalogue import BY_NAME, Component, Metric, Together
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, Refusals
 from keyhole.metrics.labels import REFUSALS
+from keyhole.metrics.metric import Component, Metric, Together
 from keyhole.v1 import stats_pb2 as pb
 
 _STATM = Path("/proc/self/statm")

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from keyhole.backoff import Backoff
-from keyhole.changelog.base import Changelog, ChangelogWriter, ControlLog, Marker, Partition, PartitionChanges
+from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges
+from keyhole.changelog.control import ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.coordinator.new_states import DECLARING

@@ -6,9 +6,10 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 
-from keyhole.metrics.catalogue import Component, of
+from keyhole.metrics.catalogue import of
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
+from keyhole.metrics.metric import Component
 from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import state_pb2, stats_pb2_grpc

@@ -116,7 +116,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_INTERNAL: _Reason.ValueType  # 99
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
-    """Why a request was refused. Each reason is one class of src/keyhole/errors.py; a test holds the two together."""
+    """Why a request was refused. Each reason is one class of src/keyhole/errors; a test holds the two together."""
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 REASON_UNKNOWN_APPLICATION: Reason.ValueType  # 1

@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Why a request was refused. Each reason is one class of src/keyhole/errors.py; a test holds the two together.
+// Why a request was refused. Each reason is one class of src/keyhole/errors; a test holds the two together.
 type Reason int32
 
 const (
