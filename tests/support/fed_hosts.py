@@ -41,15 +41,16 @@ class Fed(Hosted):
         self.sent = max(self.sent, at + 1)
         return self.send(group_of(key(name)), UpdateRecord("s", 0, at, 0, PUT, 1, [name], None, [amount])) + 1
 
-    async def steps(self, count: int = 3, *, until_read: bool = True) -> None:
-        """What was sent is applied and shown; nothing is committed, as no time passes. What a step begins to read has
-        been read before the next, however slow the machine is; but for `until_read`.
+    async def steps(self, count: int = 3, *, until_done: bool = True) -> None:
+        """What was sent is applied and shown. What a step begins to read, or to commit once time has passed, is done
+        before the next, however slow the machine is; but for `until_done`.
         """
+        feeding = self.host.feeding
         for _ in range(count):
-            await self.host.feeding.step(0)
-            reading = self.host.feeding._beginnings._reading
-            if until_read and reading is not None:
-                await asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
+            await feeding.step(0)
+            under_way = [of for of in (feeding._beginnings._reading, feeding._under_way) if of is not None]
+            if until_done and under_way:
+                await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)
 
     def sums(self, names: Iterable[str]) -> list[float | None]:
         found = self.read(*map(key, names))

@@ -469,7 +469,7 @@ async def test_a_state_that_can_not_be_begun_stops_no_other_thread_and_no_close(
     assert await asyncio.to_thread(asked.wait, PATIENCE_SECONDS)
     await asyncio.wait_for(fed.host._thread.call(lambda: None), PATIENCE_SECONDS)
     fed.add(NAMES[1], 4)
-    await fed.steps(until_read=False)
+    await fed.steps(until_done=False)
     assert fed.sums(NAMES[1:2]) == [4], "others go on"
     goes_on.set()
     assert await waits
