@@ -4,7 +4,11 @@ The coordinator, savepoints and the services have no other: they read it, and sl
 measure is not theirs. A call to Kafka has a deadline of the client's. A request under way, from its caller on to the
 servers that it is sent to, has one on the event loop's clock, as gRPC and asyncio have it (loop.time, call_later,
 asyncio.timeout and asyncio.wait). The end of a thread is waited for by Thread.join. A task that stages rows looks every
-0.1 s whether its call has ended, while it waits for room in what is sent (Queue.put).
+0.1 s whether its call has ended, while it waits for room in what is sent (Queue.put). What is kept in memory in case a
+reader comes back goes by a timer of the event loop: no answer depends on when. The step of an owner whose key groups
+are begun lets its pool read for a second, and then has its turn without it.
+
+tests/meta/test_clock.py has these by file, and refuses all else.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from keyhole import config
 from keyhole.demo.jobs import described, job_names
 from keyhole.protocol.failpoints import Step
 from keyhole.v1 import query_pb2, state_server_pb2, stats_pb2
-from tests.processes import test_kill_driver, test_kill_server
+from tests.processes import test_broadcast_updates, test_kill_driver, test_kill_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -112,5 +112,5 @@ def test_every_step_of_an_epoch_is_killed_at() -> None:
     """But for a driver before anything is staged, which has nothing to lose. One that has decided, and told nobody, is
     killed in test_broadcast_updates.
     """
-    killed = {*test_kill_server.STEPS, *test_kill_driver.STEPS, Step.DRIVER_BEFORE_COMMIT}
+    killed = {*test_kill_server.STEPS, *test_kill_driver.STEPS, test_broadcast_updates.KILLED_AT}
     assert killed == set(Step) - {Step.DRIVER_BEFORE_STAGE}

@@ -19,6 +19,7 @@ from tests.support.broadcasting_job import RULE_SCHEMA, RULES, feed
 from tests.support.killable_job import run_until_killed
 from tests.support.streams import RunQuery, Service
 
+KILLED_AT = Step.DRIVER_BEFORE_COMMIT
 CUSTOMERS = [f"c{number}" for number in range(8)]
 Rule = tuple[str, str, int]
 
@@ -71,7 +72,7 @@ def test_a_killed_driver_s_batch_keeps_its_rules_and_an_update_reaches_every_key
     announce(1, ("summer", "bonus", 10))
     arrive(1)
     options = {"payments": str(folder), "checkpoint": checkpoint, "proxy": service.proxy}
-    run_until_killed("tests.support.broadcasting_job", options, config, tmp_path, Step.DRIVER_BEFORE_COMMIT, 2)
+    run_until_killed("tests.support.broadcasting_job", options, config, tmp_path, KILLED_AT, 2)
     announce(2, ("limit", "limit", 500), ("autumn", "bonus", 100))
     arrive(2)
     feed(spark, str(folder), checkpoint, service.proxy, config)

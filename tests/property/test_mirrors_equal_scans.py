@@ -8,10 +8,10 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyhole.backoff import Backoff
 from keyhole.client.mirror_copy import MirrorCopy
 from keyhole.client.mirror_intake import MirrorLimits
 from keyhole.client.mirror_keeping import MirrorKeeper
@@ -58,7 +58,7 @@ class World:
         self.models: dict[int, dict[str, float]] = {0: {}}
         self.checked = 0
         self.ended = asyncio.get_running_loop().create_future()
-        self.keeper = MirrorKeeper("app/counts", self.watch, self.copy)
+        self.keeper = MirrorKeeper("app/counts", self.watch, self.copy, Backoff(0.001, 0.001))
 
     def copy(self) -> MirrorCopy:
         clocks = (lambda: self.clock.now_ms() / 1000, self.clock.monotonic)
@@ -200,12 +200,6 @@ async def _run(page: int, select: Selection, steps: list[Any]) -> None:
         ticking.cancel()
         await world.keeper.end()
         await world.hosted.host.close()
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.client.mirror_keeping._FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr("keyhole.client.mirror_keeping._MOST_PAUSE_SECONDS", 0.001)
 
 
 @settings(max_examples=25, deadline=None)

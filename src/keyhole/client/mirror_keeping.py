@@ -47,16 +47,20 @@ class MirrorKeeper:
     Args:
         name: Of the state, for messages: application/state.
         make: Makes an empty copy.
+        backoff: How long it waits before it watches again.
 
     Attributes:
         shown: What is read. None: nothing yet, or it has ended.
         taken: How many whole copies were taken, the first one included.
     """
 
-    def __init__(self, name: str, watch: BeginWatch, make: Callable[[], MirrorCopy]) -> None:
+    def __init__(
+        self, name: str, watch: BeginWatch, make: Callable[[], MirrorCopy], backoff: Backoff | None = None
+    ) -> None:
         self._name = name
         self._watch = watch
         self._make = make
+        self._backoff = backoff or Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         self._filling = make()
         self._ended: KeyholeError | None = None
         self._moved = asyncio.Event()
@@ -158,7 +162,7 @@ class MirrorKeeper:
         moved.set()
 
     async def _keep(self) -> None:
-        loop, backoff = asyncio.get_running_loop(), Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
+        loop = asyncio.get_running_loop()
         token = ""
         while True:
             began = loop.time()
@@ -175,8 +179,8 @@ class MirrorKeeper:
                     raise
                 _log.warning("the mirror of %s is not kept current for the moment: %s", self._name, error)
             if loop.time() - began > _STEADY_SECONDS:
-                backoff.reset()
-            await asyncio.sleep(backoff.next())
+                self._backoff.reset()
+            await asyncio.sleep(self._backoff.next())
 
     def _take(self, message: StoredMessage) -> None:
         topic_id = message.codec.descriptor.topic_id

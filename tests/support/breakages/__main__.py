@@ -1,4 +1,4 @@
-"""Breaks the product in about 60 small ways, one after the other, and says whether the tests notice.
+"""Breaks the product in small ways, one after the other, and says whether the tests notice.
 
     uv run python -m tests.support.breakages [--list] [--only NAME...] [--json FILE] [--jobs N]
 
