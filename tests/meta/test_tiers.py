@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support.tiers import TIERS, refusal, refuse_unknown_fixtures, tier_of
+from tests.support.tiers import OF_FOLDER, TIERS, refusal, refuse_unknown_fixtures, tier_of
+from tests.support.waiting import PATIENCE_SECONDS
+
+pytest_plugins = ["pytester"]
 
 TESTS = Path(__file__).resolve().parents[1]
 FOLDERS = sorted({path.parent.relative_to(TESTS).parts[0] for path in TESTS.glob("*/test_*.py")})
@@ -71,3 +77,66 @@ def test_a_fixture_that_nobody_defines_is_refused(
         patch.setattr(asking, "fixturenames", [*asking.fixturenames, "nobodys"])
         with pytest.raises(pytest.UsageError, match="a fixture that there isn't: nobodys"):
             refuse_unknown_fixtures(asking)
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Callable[..., str]:
+    """Runs these files, in a folder that has nothing of this one's but the plugins. Returns what the run says."""
+    pytester.makeconftest("""
+        from pathlib import Path
+
+        import pytest
+
+        from tests.support import tiers
+
+        tiers._TESTS = Path(__file__).parent
+        pytest_plugins = ["tests.support.sharing", "tests.support.tiers", "tests.support.progress"]
+
+        @pytest.fixture
+        def kafka():
+            return "127.0.0.1:9092"
+    """)
+    marks = "\n".join(f"    {name}" for name in TIERS)
+    pytester.makeini(f"[pytest]\naddopts = -m 'core or smoke' -p no:xdist\nmarkers =\n{marks}\n")
+
+    def run(files: dict[str, str], *arguments: str) -> str:
+        for name, text in files.items():
+            path = pytester.path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        pytester.plugins = []
+        ran = pytester.run(
+            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, timeout=PATIENCE_SECONDS
+        )
+        return "\n".join([*ran.outlines, *ran.errlines])
+
+    return run
+
+
+def test_a_run_says_how_far_it_is_what_it_left_out_and_how_to_run_it(run: Callable[..., str]) -> None:
+    said = run({"unit/test_a.py": "def test_a(): ...", "spark/test_b.py": "def test_b(kafka): ..."})
+    assert re.search(r"\d of 1, 0 failed, 0:\d\d  unit/test_a.py::test_a", said), said
+    assert "1 passed, 1 deselected" in said
+    assert "     1 of the tier spark      uv run pytest -m spark" in said
+
+
+def test_a_run_refuses_a_core_test_that_asks_for_kafka_also_where_it_is_left_out(run: Callable[..., str]) -> None:
+    files = {"unit/test_a.py": "def test_a(kafka): ...", "unit/test_b.py": "def test_b(): ..."}
+    said = run(files, "-m", "spark")
+    assert "unit/test_a.py::test_a: it asks for the fixture 'kafka', which the tier 'core' doesn't have" in said
+    assert "passed" not in said
+
+
+def test_ci_runs_each_further_tier_from_all_folders_that_have_it() -> None:
+    """But for the platform, which a machine need not have."""
+    stages = dict(re.findall(r"^stage \w+ uv run pytest -m (\w+) (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M))
+    assert set(stages) == {"spark", "processes", "fault"}
+    marked: dict[str, set[str]] = {tier: {f"tests/{f}" for f, of in OF_FOLDER.items() if of == tier} for tier in stages}
+    for path in [file for folder in OF_FOLDER for file in (TESTS / folder).rglob("*.py")]:
+        for tier in re.findall(r"pytest\.mark\.(\w+)\b", path.read_text()):
+            if tier in marked and path != Path(__file__):
+                marked[tier].add(f"tests/{path.relative_to(TESTS).parts[0]}")
+    assert {tier: set(folders.split()) for tier, folders in stages.items()} == marked

@@ -23,8 +23,6 @@ from confluent_kafka import Producer
 from keyhole import Client
 from keyhole.cli.main import main
 from keyhole.errors import KeyholeError
-from keyhole.local.java import Java
-from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
@@ -188,14 +186,11 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(
-    jars: list[Path], spark_jars: list[Path], java: Java, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
+def run(kafka: str, spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """All of it has happened; the processes still run."""
     directory = tmp_path_factory.mktemp("kills")
     with ExitStack() as stack:
-        kafka = stack.enter_context(LocalKafka(directory / "kafka", jars, java))
-        pipeline = Pipeline(directory, kafka.bootstrap_servers, spark_jars, mode="reducing", standbys=1)
+        pipeline = Pipeline(directory, kafka, spark_jars, mode="reducing", standbys=1)
         stack.callback(pipeline.close)
         *ports, proxy = free_ports(3)
         made = Run(pipeline, ports, f"127.0.0.1:{proxy}", Events(pipeline))

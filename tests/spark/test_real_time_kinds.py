@@ -19,15 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyhole import AsyncClient
-from keyhole.changelog.kafka.changelog import KafkaChangelog
-from keyhole.clock import SystemClock
-from keyhole.config import JobConfig, StateServerConfig
-from keyhole.protocol.failpoints import NoObserver
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
-from keyhole.stores.memory import MemoryEngine
-from services.state_server.app import StateServer
-from tests.support.proxies import proxy_of
+from tests.support.streams import Service
 from tests.support.waiting import LONG_SECONDS
 
 LONG_BATCH = "10 minutes"
@@ -35,13 +29,13 @@ ROW = "k string, m bigint, n bigint, op string"
 
 
 class Feed:
-    """One application, its server, and a client of it."""
+    """One application, and a client of it."""
 
-    def __init__(self, spark: SparkSession, kafka: str, application: str, server: str, client: AsyncClient) -> None:
-        self.spark, self.kafka, self.application, self.client = spark, kafka, application, client
-        self.config = JobConfig(application=application, servers=(server,), bootstrap_servers=kafka)
+    def __init__(self, spark: SparkSession, service: Service, application: str, client: AsyncClient) -> None:
+        self.spark, self.kafka, self.application, self.client = spark, service.bootstrap_servers, application, client
+        self.config = service.config(application)
         # It outlives the broker, and would say so.
-        self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 0})
+        self._producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 0, "log_level": 0})
 
     def topic(self, name: str) -> str:
         """Makes one of one partition: its records come in their order."""
@@ -99,15 +93,9 @@ class Feed:
 
 
 @pytest.fixture
-async def feed(spark: SparkSession, kafka: str, application: str) -> AsyncIterator[Feed]:
-    config = StateServerConfig(bootstrap_servers=kafka, id="a", port=0)
-    server = StateServer(config, MemoryEngine(), lambda name: KafkaChangelog(kafka, name), SystemClock(), NoObserver())
-    await server.start()
-    try:
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
-            yield Feed(spark, kafka, application, server.address, client)
-    finally:
-        await server.stop()
+async def feed(spark: SparkSession, service: Service, application: str) -> AsyncIterator[Feed]:
+    async with AsyncClient(service.proxy, timeout=LONG_SECONDS) as client:
+        yield Feed(spark, service, application, client)
 
 
 def row(k: str, n: int | None, m: int = 0, op: str | None = None) -> dict[str, Any]:

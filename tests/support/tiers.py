@@ -26,7 +26,7 @@ from tests.support.sharing import place, unshared
 
 TIERS = ("core", "smoke", "spark", "processes", "fault", "platform")
 
-_OF_FOLDER = {
+OF_FOLDER = {
     **dict.fromkeys(("unit", "property", "contract", "meta", "chart", "rpc"), "core"),
     "smoke": "smoke",
     "spark": "spark",
@@ -65,9 +65,9 @@ def tier_of(item: pytest.Item | pytest.Function) -> str:
     if marked:
         return marked[0]
     folder = item.path.relative_to(_TESTS).parts[0]
-    if folder not in _OF_FOLDER:
+    if folder not in OF_FOLDER:
         raise pytest.UsageError(f"{item.nodeid}: tests/support/tiers.py says no tier for the folder tests/{folder}")
-    return _OF_FOLDER[folder]
+    return OF_FOLDER[folder]
 
 
 def refusal(tier: str, fixtures: Iterable[str]) -> str:

@@ -109,6 +109,23 @@ def test_the_largest_goes_to_disk_first_and_no_more_than_must(attempt: MakeAttem
     assert room.memory_bytes == small.memory_bytes
 
 
+def test_an_epoch_of_thirty_times_the_room_never_has_more_than_the_room_in_memory(
+    attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    """Room is made after each chunk, as the servicer does."""
+    limit = 1 << 20
+    room = StagingRoom(limit, 1 << 30, tmp_path)
+    parts = [attempt(room) for _ in range(4)]
+    of_a_chunk, row_bytes, most = 50, 3000, 0
+    for chunk in range(30 * limit // (of_a_chunk * row_bytes)):
+        keys = [key(f"key-{chunk}-{number}") for number in range(of_a_chunk)]
+        parts[chunk % len(parts)].add(keys, [os.urandom(row_bytes) for _ in keys])
+        room.make_room(parts)
+        assert room.memory_bytes == sum(one.memory_bytes for one in parts) <= limit
+        most = max(most, room.memory_bytes)
+    assert most > limit // 2, "and it is used"
+
+
 def test_rows_of_another_query_in_memory_are_left_to_it(attempt: MakeAttempt, tmp_path: Path) -> None:
     room = StagingRoom(1000, 1 << 20, tmp_path)
     others, mine = attempt(room), attempt(room)
