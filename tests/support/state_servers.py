@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import msgspec
 import pyarrow as pa
 
@@ -16,12 +17,13 @@ from keyhole.coordinator.task_stream import chunks
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.columnar import STORAGE_KEY, VALUE, ipc_stream
 from keyhole.encoding.storage_key import group_of
+from keyhole.errors import NotReady
 from keyhole.model.epoch import Run
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, record
 from keyhole.protocol.failpoints import NoObserver
 from keyhole.protocol.receipts import Target
-from keyhole.rpc import channels, convert
+from keyhole.rpc import channels, convert, status
 from keyhole.rpc.convert_writes import run_to_proto
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.credentials import PLAIN, Credentials
@@ -47,6 +49,21 @@ class AheadClock(SystemClock):
 
     def now_ms(self) -> int:
         return super().now_ms() + int(1000 * self.ahead_seconds)
+
+
+async def _open_run(stub: Any, request: pb.OpenRunRequest) -> None:
+    """Asks again where the server is just forgetting the query, as a coordinator does: it looks every second for what
+    nobody needs, as one whose assignment was refused.
+    """
+    async with asyncio.timeout(LONG_SECONDS):
+        while True:
+            try:
+                await stub.OpenRun(request)
+                return
+            except grpc.aio.AioRpcError as error:
+                if not isinstance(status.from_rpc_error(error), NotReady):
+                    raise
+            await asyncio.sleep(0.01)
 
 
 class Speaker:
@@ -76,13 +93,10 @@ class Speaker:
             incarnation = (await stub.Describe(pb.DescribeRequest())).status.incarnation
             self._target = Target("server", self._address(), incarnation)
             run = run_to_proto(self.run)
-            await stub.OpenRun(
-                pb.OpenRunRequest(
-                    run=run,
-                    incarnation=incarnation,
-                    grant=f"{self._name}-{self.version}",
-                    protocol_version=PROTOCOL_VERSION,
-                )
+            grant = f"{self._name}-{self.version}"
+            await _open_run(
+                stub,
+                pb.OpenRunRequest(run=run, incarnation=incarnation, grant=grant, protocol_version=PROTOCOL_VERSION),
             )
             assignment = pb.StateAssignment(
                 descriptor=convert.descriptor_to_proto(descriptor), key_groups=owned, standby_key_groups=followed
