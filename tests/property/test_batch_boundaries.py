@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from keyhole.clock import SystemClock
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KafkaUnreachable
-from keyhole.feed.feeder import Done
+from keyhole.feed.fed_topics import Done
 from keyhole.protocol.seen import SeenRows
 from keyhole.protocol.updates import PUT, BoundaryRecord, UpdateRecord, decode, encode
 from keyhole.spark.write_path.batch_boundaries import CommittedBatch, ends_of, last_batch, write_boundaries

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyhole.errors import Fenced
-from keyhole.feed.feeder import Done, Feeder
+from keyhole.feed.fed_topics import Done
+from keyhole.feed.feeder import Feeder
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns
 from keyhole.feed.positions import SourceDescription, deleted_unread

@@ -64,7 +64,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_jars(commands)
     completion = commands.add_parser("completion", help="print what a shell needs to complete commands by Tab")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    completion.set_defaults(run=tool_commands.run_completion)
+    completion.set_defaults(run=tool_commands.run_completion, of_all=parser)
     return parser
 
 

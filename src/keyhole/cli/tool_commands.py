@@ -102,9 +102,8 @@ def run_completion(options: argparse.Namespace) -> int:
     """Runs `keyhole completion`; returns the exit code. Raises KeyholeError."""
     require("keyhole completion", "cli", ("shtab",))
     from keyhole.cli import completion
-    from keyhole.cli.arguments import parser_of_all
 
-    print(completion.script(parser_of_all(), options.shell))
+    print(completion.script(options.of_all, options.shell))
     return 0
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from keyhole.clock import Clock
 from keyhole.errors import KafkaUnreachable
+from keyhole.feed.fed_topics import UpdatesTopic
 from keyhole.protocol.updates import Record, encode
-
-if TYPE_CHECKING:
-    from keyhole.feed.feeder import UpdatesTopic
 
 WRITE_SECONDS = 30.0
 _WAIT_SECONDS = 0.1

@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from keyhole.model.state import StateDescriptor
-
-if TYPE_CHECKING:
-    from keyhole.model.read import Answer, Entries, Source
 
 MOST_ENTRIES = 50
 """More are counted, and not shown."""
@@ -20,19 +17,19 @@ MOST_ENTRIES = 50
 _MOST_CHARACTERS = 200
 
 
-def answer_table(answer: Answer) -> str:
-    """The value by field, and who gave it."""
-    fields = _fields(answer.value) if answer.found else {"": "the key is absent"}
-    return _table([], [[name, value] for name, value in fields.items()], _told(answer.source))
+def answer_table(found: bool, value: Any, caption: str) -> str:
+    """The value by field; the caption says who gave it."""
+    fields = _fields(value) if found else {"": "the key is absent"}
+    return _table([], [[name, of] for name, of in fields.items()], caption)
 
 
-def entries_table(entries: Entries) -> str:
-    """A line for each entry, up to MOST_ENTRIES, and who gave them."""
-    shown = [(entry.map_key, _fields(entry.value)) for entry in entries.entries[:MOST_ENTRIES]]
+def entries_table(entries: Sequence[tuple[Any, Any]], caption: str) -> str:
+    """A line for each entry, a map key and a value, up to MOST_ENTRIES; the caption says who gave them."""
+    shown = [(map_key, _fields(value)) for map_key, value in entries[:MOST_ENTRIES]]
     names = list(dict.fromkeys(name for _, fields in shown for name in fields))
     lines = [[map_key, *(fields.get(name, "") for name in names)] for map_key, fields in shown]
-    more = len(entries.entries) - len(shown)
-    return _table(["map key", *names], lines, _told(entries.source) + (f"; {more} more entries" if more else ""))
+    more = len(entries) - len(shown)
+    return _table(["map key", *names], lines, caption + (f"; {more} more entries" if more else ""))
 
 
 def state_table(path: str, descriptor: StateDescriptor | None) -> str:
@@ -55,13 +52,6 @@ def _fields(value: Any) -> Mapping[str, Any]:
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     return {"value": value}
-
-
-def _told(source: Source) -> str:
-    when = "" if source.commit_time is None else f", committed {source.commit_time:%Y-%m-%d %H:%M:%S} UTC"
-    doubt = "; unconfirmed: a newer owner may exist" if source.unconfirmed else ""
-    staged = f", with what is staged of epoch {source.staged_epoch}" if source.staged_epoch else ""
-    return f"epoch {source.epoch}{when}{staged}, by {source.role} {source.server}{doubt}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[Any]], caption: str) -> str:

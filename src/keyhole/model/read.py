@@ -115,6 +115,13 @@ class Source(msgspec.Struct, frozen=True):
     staged_epoch: int = 0
 
 
+def _in_words(source: Source) -> str:
+    when = "" if source.commit_time is None else f", committed {source.commit_time:%Y-%m-%d %H:%M:%S} UTC"
+    doubt = "; unconfirmed: a newer owner may exist" if source.unconfirmed else ""
+    staged = f", with what is staged of epoch {source.staged_epoch}" if source.staged_epoch else ""
+    return f"epoch {source.epoch}{when}{staged}, by {source.role} {source.server}{doubt}"
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The answer to one lookup. True where the key was found, whatever its value is.
 
@@ -137,7 +144,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """For notebooks: the value by field, and its source."""
-        return answer_table(self)
+        return answer_table(self.found, self.value, _in_words(self.source))
 
     @property
     def epoch(self) -> int:
@@ -208,7 +215,7 @@ class Entries(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """For notebooks: the entries, and their source."""
-        return entries_table(self)
+        return entries_table(self.entries, _in_words(self.source))
 
     @property
     def values(self) -> tuple[Any, ...]:

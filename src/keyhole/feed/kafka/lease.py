@@ -28,7 +28,7 @@ _TIMEOUT_MS = 60_000
 
 
 class KafkaFeederLease:
-    """FeederLease (keyhole.feed.feeder). One thread; close it.
+    """FeederLease (keyhole.feed.fed_topics). One thread; close it.
 
     Kafka is asked on a thread of its own, so that feeding goes on meanwhile: `keep` raises what came of the one before.
 

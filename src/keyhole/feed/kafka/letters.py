@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from keyhole.changelog.kafka.clients import Deadline
 from keyhole.changelog.kafka.dead_letter_topics import KafkaLetters
-from keyhole.feed.feeder import Done
+from keyhole.feed.fed_topics import Done
 from keyhole.feed.rows import SourceRecord
 
 _ROOM_SECONDS = 30.0
 
 
 class KafkaDeadLetterTopic(KafkaLetters):
-    """DeadLetterTopic (keyhole.feed.feeder). One thread; close it. See KafkaLetters."""
+    """DeadLetterTopic (keyhole.feed.fed_topics). One thread; close it. See KafkaLetters."""
 
     def send(self, record: SourceRecord, reason: str, done: Done) -> None:
         """On its way, with the reason: see DeadLetterTopic."""

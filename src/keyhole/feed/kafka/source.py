@@ -23,7 +23,7 @@ _MOST_RECORDS = 5_000
 
 
 class KafkaSource:
-    """SourceTopic (keyhole.feed.feeder) on a consumer that belongs to no group. One thread; close it.
+    """SourceTopic (keyhole.feed.fed_topics) on a consumer that belongs to no group. One thread; close it.
 
     Records of transactions are read once they are committed.
     """

@@ -15,7 +15,7 @@ from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.changelog.kafka.reader import CommittedLog
 from keyhole.changelog.kafka.sending import IN_ORDER, Acknowledged, TopicSender
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration
-from keyhole.feed.feeder import Done
+from keyhole.feed.fed_topics import Done
 
 _ASK_SECONDS = 10.0
 _READ_SECONDS = 60.0
@@ -26,7 +26,7 @@ _AROUND_BYTES = 1_024
 
 
 class KafkaUpdates:
-    """UpdatesTopic (keyhole.feed.feeder). One thread; close it.
+    """UpdatesTopic (keyhole.feed.fed_topics). One thread; close it.
 
     Args:
         topic: Its name. It exists: who runs the state's feed makes it.

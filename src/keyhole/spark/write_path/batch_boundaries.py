@@ -16,7 +16,7 @@ import msgspec
 
 from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch
-from keyhole.feed.feeder import UpdatesTopic
+from keyhole.feed.fed_topics import UpdatesTopic
 from keyhole.feed.whole_topic import WholeTopic
 from keyhole.protocol.updates import BoundaryRecord
 
