@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import grpc
-
-from keyhole.rpc.channels import sync_channel
-from keyhole.rpc.status import from_rpc_error
+from keyhole.rpc.one_server import state_server
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import state_server_pb2 as pb
-from keyhole.v1 import state_server_pb2_grpc
 
 
 class Drained(NamedTuple):
@@ -46,10 +42,6 @@ def drain(
         PermissionDenied: The caller has not the verb admin for all states.
         KeyholeError: It can't be reached, or refuses.
     """
-    with sync_channel(address, credentials) as channel:
-        stub = state_server_pb2_grpc.StateServerStub(channel)
-        try:
-            answer = stub.Drain(pb.DrainRequest(undo=undo, look=look), timeout=timeout_seconds)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, address) from error
+    with state_server(address, credentials) as server:
+        answer = server.Drain(pb.DrainRequest(undo=undo, look=look), timeout=timeout_seconds)
     return Drained(answer.draining, answer.owns)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import grpc
-
-from keyhole.rpc.channels import sync_channel
-from keyhole.rpc.status import from_rpc_error
+from keyhole.rpc.one_server import state_server
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import state_server_pb2 as pb
-from keyhole.v1 import state_server_pb2_grpc
 
 
 def move(
@@ -45,10 +41,6 @@ def move(
     request = pb.MoveRequest(
         application=application, query=query, state=state, key_groups=sorted(key_groups), undo=undo
     )
-    with sync_channel(address, credentials) as channel:
-        stub = state_server_pb2_grpc.StateServerStub(channel)
-        try:
-            answer = stub.Move(request, timeout=timeout_seconds)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, address) from error
+    with state_server(address, credentials) as server:
+        answer = server.Move(request, timeout=timeout_seconds)
     return tuple(answer.key_groups)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 
-import grpc
-
 from keyhole.errors import StillRunning
 from keyhole.rpc.channels import sync_channel
-from keyhole.rpc.status import from_rpc_error
+from keyhole.rpc.one_server import errors_of
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
@@ -49,11 +47,11 @@ def retire(
         stub = state_server_pb2_grpc.StateServerStub(channel)
         while True:
             try:
-                answer = stub.RetireQuery(request, timeout=max(_AGAIN_SECONDS, until - time.monotonic()))
-            except grpc.RpcError as error:
-                refusal = from_rpc_error(error, address)
-                if not isinstance(refusal, StillRunning) or time.monotonic() > until:
-                    raise refusal from error
+                with errors_of(address):
+                    answer = stub.RetireQuery(request, timeout=max(_AGAIN_SECONDS, until - time.monotonic()))
+            except StillRunning:
+                if time.monotonic() > until:
+                    raise
                 time.sleep(_AGAIN_SECONDS)
             else:
                 return {of.query: list(of.states) for of in answer.queries}

@@ -6,16 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import grpc
-
 from keyhole.model.epoch import START, Position
 from keyhole.model.read import Role
-from keyhole.rpc.channels import sync_channel
-from keyhole.rpc.status import from_rpc_error
+from keyhole.rpc.one_server import state_server
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.stores.base import Advance, Batch, Store
 from keyhole.stores.index_entries import index_group
-from keyhole.v1 import state_pb2, state_server_pb2_grpc
+from keyhole.v1 import state_pb2
 from keyhole.v1 import state_server_pb2 as pb
 
 
@@ -60,11 +57,8 @@ class RemoteDump:
     def __call__(self, server: Server, key_groups: Collection[int]) -> Iterator[pb.DumpChunk]:
         """Raises KeyholeError: the server's, or ServerLost."""
         request = pb.DumpRequest(application=self._application, state=self._state, key_groups=sorted(key_groups))
-        with sync_channel(server.address, self._credentials) as channel:
-            try:
-                yield from state_server_pb2_grpc.StateServerStub(channel).Dump(request, timeout=self._timeout_seconds)
-            except grpc.RpcError as error:
-                raise from_rpc_error(error, server.address) from error
+        with state_server(server.address, self._credentials) as asked:
+            yield from asked.Dump(request, timeout=self._timeout_seconds)
 
 
 def fetch(server: Server, chunks: Iterable[pb.DumpChunk], store: Store) -> Iterator[CheckedCopy]:
