@@ -16,7 +16,8 @@ import pytest
 from keyhole.cli.main import main
 from keyhole.cli.size.constants import Constants
 from keyhole.cli.size.model import Prices, Workload, in_keyhole, in_redis, least_key_groups
-from keyhole.cli.size.quantities import bytes_said, price, quantity, rate, rate_or_none, share, size
+from keyhole.cli.size.quantities import price, quantity, rate, rate_or_none, share, size
+from keyhole.terminal.byte_counts import bytes_said
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sizing.md"
 LOAD = ["size", "--keys", "1M", "--updates", "10k/s"]

@@ -175,6 +175,7 @@ def test_columns_that_matter_least_go_first_and_control_characters_are_written_o
         ("age_seconds", 400_000, "5 d"),
         ("bytes", 100, "100 B"),
         ("memory_bytes", 3_500_000, "3.3 MiB"),
+        ("disk_bytes", 20 * 2**40, "20 TiB"),
         ("reads_per_second", 0.04, "0.0"),
         ("reads_per_second", 12_345.6, "12,346"),
         ("entries", 1_000_000, "1,000,000"),

@@ -7,14 +7,11 @@ import json
 from collections.abc import Sequence
 
 from keyhole import Client
-from keyhole.cli.patience import patience
+from keyhole.cli.patience import look_until
 from keyhole.client.server_status import ServerStatus
-from keyhole.clock import SystemClock
 from keyhole.errors import NoServer, Unsupported
-from keyhole.rpc.draining import Drained, drain
+from keyhole.rpc.draining import drain
 from keyhole.security.credentials import Credentials
-
-_LOOK_SECONDS = 0.5
 
 
 def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool) -> int:
@@ -29,7 +26,13 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
         address = staying_server(options.server, client.status()).address
     now = drain(address, undo=options.undo, timeout_seconds=options.timeout, credentials=credentials)
     if not options.undo and now.owns and options.wait:
-        now = _waited(options, address, credentials, now)
+        now = look_until(
+            lambda seen: not (seen.draining and seen.owns),
+            lambda: drain(address, look=True, timeout_seconds=options.timeout, credentials=credentials),
+            now,
+            options.wait,
+            f"waiting until others own what {options.server} owns",
+        )
     left = now.draining and now.owns
     if as_json:
         print(json.dumps({"server": options.server, "draining": now.draining, "owns": now.owns}))
@@ -44,16 +47,6 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
     else:
         print(f"{options.server} owns no key group, and gets none until `keyhole drain {options.server} --undo`")
     return 1 if left and options.wait else 0
-
-
-def _waited(options: argparse.Namespace, address: str, credentials: Credentials, now: Drained) -> Drained:
-    clock = SystemClock()
-    until = clock.monotonic() + options.wait
-    with patience(f"waiting until others own what {options.server} owns"):
-        while now.draining and now.owns and clock.monotonic() < until:
-            clock.sleep(_LOOK_SECONDS)
-            now = drain(address, look=True, timeout_seconds=options.timeout, credentials=credentials)
-    return now
 
 
 def staying_server(named: str, servers: Sequence[ServerStatus]) -> ServerStatus:

@@ -11,10 +11,13 @@ from typing import TypeVar
 from rich.console import Console
 
 from keyhole import Client
+from keyhole.clock import Clock, SystemClock
 from keyhole.demo.waiting import ProgressLine
+from keyhole.errors import KeyholeError
 
 _QUIET_SECONDS = 2.0
 _SHOW_SECONDS = 0.5
+_LOOK_SECONDS = 0.5
 
 _T = TypeVar("_T")
 
@@ -42,6 +45,39 @@ def patience(what: str) -> Iterator[None]:
     finally:
         over.set()
         shows.join()
+
+
+def look_until(
+    over: Callable[[_T], bool],
+    look: Callable[[], _T],
+    now: _T,
+    seconds: float,
+    what: str,
+    *,
+    may_fail: bool = False,
+    clock: Clock | None = None,
+) -> _T:
+    """Looks every half second until what it sees is over, or the time is. Returns what it saw last.
+
+    Args:
+        now: What was seen before.
+        what: Is waited for, as `patience` says it.
+        may_fail: A look that fails is made again, while there is time.
+
+    Raises:
+        KeyholeError: As `look`.
+    """
+    clock = clock or SystemClock()
+    until = clock.monotonic() + seconds
+    with patience(what):
+        while not over(now) and clock.monotonic() < until:
+            clock.sleep(_LOOK_SECONDS)
+            try:
+                now = look()
+            except KeyholeError:
+                if not may_fail or clock.monotonic() >= until:
+                    raise
+    return now
 
 
 class PatientClient(Client):

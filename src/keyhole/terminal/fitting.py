@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from keyhole.terminal.byte_counts import bytes_said
 from keyhole.terminal.written_out import written_out
 
 _LEAST = 12
@@ -64,7 +65,7 @@ def shortly(name: str, value: Any) -> str:
     if name.endswith("_seconds"):
         return _duration(float(value))
     if name.endswith("bytes"):
-        return _scaled(float(value), 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+        return bytes_said(float(value))
     if name.endswith("_per_second") or name == "cpu_cores":
         return f"{value:.1f}" if 0 < value < 10 else f"{value:,.0f}"
     return f"{value:,}"
@@ -77,11 +78,3 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size or unit == "min":
             return f"{seconds / size:.0f} {unit}"
     raise AssertionError("a minute or more")
-
-
-def _scaled(value: float, step: int, units: Sequence[str]) -> str:
-    for unit in units[:-1]:
-        if value < step:
-            return f"{value:.0f} {unit}" if unit == units[0] or value >= 10 else f"{value:.1f} {unit}"
-        value /= step
-    return f"{value:.1f} {units[-1]}"

@@ -1,4 +1,4 @@
-"""Numbers as a person writes them, `100M`, `1.2M/s`, `4KiB`, and as one reads them. Pure."""
+"""Numbers as a person writes them: `100M`, `1.2M/s`, `4KiB`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ _BYTES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "M
 _QUANTITY = "write a number, with k, M, G (10^9) or T behind it: 100M"
 _RATE = "write a number and a time: 1.2M/s"
 _SIZE = "write bytes, with kB, MB, KiB or MiB behind them: 4KiB"
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def quantity(text: str) -> float:
@@ -51,15 +50,6 @@ def price(text: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text.strip()):
         raise argparse.ArgumentTypeError(f"{text!r} is no price; write a number without a currency: 0.04")
     return float(text)
-
-
-def bytes_said(of: float) -> str:
-    """As a person says it: 1.2 TiB."""
-    for unit in _UNITS:
-        if of < 1024 or unit == _UNITS[-1]:
-            return f"{of:,.0f} {unit}" if unit == "B" or of >= 10 else f"{of:,.1f} {unit}"
-        of /= 1024
-    raise AssertionError("the last unit takes all")
 
 
 def _per_second(text: str) -> float:

@@ -12,10 +12,10 @@ from rich.console import Console
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.cli.size.constants import BENCHMARK, Constants, constants
 from keyhole.cli.size.model import Prices, SideNeeds, Workload, in_keyhole, in_redis, least_key_groups
-from keyhole.cli.size.quantities import bytes_said
 from keyhole.cli.wrong_usage import WrongUsage, as_usage
 from keyhole.model.state import MAX_KEY_GROUPS
 from keyhole.terminal import tables
+from keyhole.terminal.byte_counts import bytes_said
 
 
 def _cores(need: float) -> str:
