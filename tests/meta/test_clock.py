@@ -45,7 +45,7 @@ _MEASURED_ELSEWHERE = {
         "services/state_server/read/watcher.py",
     ),
     ("asyncio.wait", _A_REQUEST): (
-        "services/client_proxy/console/shared_status.py",
+        "services/client_proxy/console/shared_rounds.py",
         "services/client_proxy/forwarding/scan.py",
         "services/state_server/read/watch_progress.py",
         "services/state_server/read/watch_snapshots.py",

@@ -24,7 +24,8 @@ from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.console.built_pages import HEADERS, BuiltPages
 from services.client_proxy.console.query_epochs import QueryEpochs, epoch_json
-from services.client_proxy.console.shared_status import FRESH_SECONDS, ServerReports, SharedStatus
+from services.client_proxy.console.shared_rounds import FRESH_SECONDS
+from services.client_proxy.console.shared_status import ServerReports, SharedStatus
 from services.client_proxy.console.sql_queries import SqlQueries
 from services.client_proxy.console.state_standing import Described, StateStanding, describe_all
 from services.client_proxy.console.troubles import troubles_of

@@ -10,7 +10,7 @@ from keyhole.model.epoch_times import EpochTimes
 from keyhole.model.read import Role
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.convert_epochs import epoch_times_from_proto
-from services.client_proxy.console.shared_status import FRESH_SECONDS
+from services.client_proxy.console.shared_rounds import SharedRounds
 from services.client_proxy.directory import Directory
 from services.client_proxy.server_connection import ServerConnection
 
@@ -42,43 +42,25 @@ class QueryEpochs:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._last: dict[QueryName, tuple[float, ToldEpochs]] = {}
-        self._rounds: dict[QueryName, asyncio.Task[ToldEpochs]] = {}
+        self._rounds = SharedRounds(directory.clock, self._ask)
 
     async def of(self, name: QueryName) -> ToldEpochs:
         """The epochs, as of FRESH_SECONDS ago at most."""
-        now = self._directory.clock.monotonic()
-        self._last = {of: kept for of, kept in self._last.items() if now - kept[0] < FRESH_SECONDS}
-        if name in self._last:
-            return self._last[name][1]
-        if name not in self._rounds:
-            self._rounds[name] = asyncio.get_running_loop().create_task(self._ask(name))
-        # Shielded: whoever goes away must not end it for the others.
-        return await asyncio.shield(self._rounds[name])
+        return await self._rounds.of(name)
 
     async def close(self) -> None:
         """Ends what is under way."""
-        rounds = list(self._rounds.values())
-        for task in rounds:
-            task.cancel()
-        if rounds:
-            await asyncio.wait(rounds)
+        await self._rounds.close()
 
     async def _ask(self, name: QueryName) -> ToldEpochs:
-        try:
-            answers = await asyncio.gather(
-                *(link.epochs(*name, _SERVER_SECONDS) for link in _owners(self._directory.links, name))
-            )
-            clock = self._directory.clock
-            found = {(of.generation, of.epoch): of for told in answers for of in told or ()}
-            # What a batch took comes later than the rest: some may not have heard of it.
-            found |= {(of.generation, of.epoch): of for told in answers for of in told or () if of.batch_micros}
-            epochs = tuple(epoch_times_from_proto(of) for _, of in sorted(found.items()))
-            made = ToldEpochs(clock.now_ms(), epochs, any(told is not None for told in answers))
-            self._last[name] = clock.monotonic(), made
-            return made
-        finally:
-            del self._rounds[name]
+        answers = await asyncio.gather(
+            *(link.epochs(*name, _SERVER_SECONDS) for link in _owners(self._directory.links, name))
+        )
+        found = {(of.generation, of.epoch): of for told in answers for of in told or ()}
+        # What a batch took comes later than the rest: some may not have heard of it.
+        found |= {(of.generation, of.epoch): of for told in answers for of in told or () if of.batch_micros}
+        epochs = tuple(epoch_times_from_proto(of) for _, of in sorted(found.items()))
+        return ToldEpochs(self._directory.clock.now_ms(), epochs, any(told is not None for told in answers))
 
 
 def epoch_json(times: EpochTimes) -> dict[str, Any]:

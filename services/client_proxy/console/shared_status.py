@@ -7,16 +7,13 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from keyhole.clock import Clock
 from keyhole.protocol.server_view import StateName
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import stats_pb2
+from services.client_proxy.console.shared_rounds import SharedRounds
 from services.client_proxy.directory import Directory
 
-FRESH_SECONDS = 1.0
-"""For so long nobody asks again: servers are asked at most so often."""
 _OLD_SECONDS = 10.0
-_PATIENCE_SECONDS = 0.5
 _SERVER_SECONDS = 2.0
 _SERVER = "keyhole_state_server"
 
@@ -61,56 +58,35 @@ class ServerReports(NamedTuple):
 
 
 class SharedStatus:
-    """One round of questions at a time, whose answers all who ask share. Nobody is asked while nobody asks here.
-
-    A server that keeps silent holds nobody up: after half a second the round before is given, if it is no older than
-    ten. Event loop's thread only.
+    """Asks all servers. One that keeps silent holds nobody up for longer than half a second, where the round before is
+    no older than ten. Event loop's thread only.
     """
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._last: ServerReports | None = None
-        self._last_at = 0.0
-        self._round: asyncio.Task[None] | None = None
+        self._rounds = SharedRounds[None, ServerReports](directory.clock, self._ask, _OLD_SECONDS)
 
     async def now(self) -> ServerReports:
         """The newest answers: not older than FRESH_SECONDS, where all servers answer in time."""
-        clock = self._directory.clock
-        if self._last is not None and clock.monotonic() - self._last_at < FRESH_SECONDS:
-            return self._last
-        if self._round is None:
-            self._round = asyncio.get_running_loop().create_task(self._ask(clock))
-        # Shielded, in both cases: whoever goes away must not end it for the others.
-        if self._last is not None and clock.monotonic() - self._last_at < _OLD_SECONDS:
-            await asyncio.wait((self._round,), timeout=_PATIENCE_SECONDS)
-        else:
-            await asyncio.shield(self._round)
-        assert self._last is not None  # a round that fails has raised
-        return self._last
+        return await self._rounds.of(None)
 
     async def close(self) -> None:
         """Ends the round that is under way."""
-        if self._round is not None:
-            self._round.cancel()
-            await asyncio.wait((self._round,))
+        await self._rounds.close()
 
-    async def _ask(self, clock: Clock) -> None:
-        try:
-            links = self._directory.links
-            told, figures = await asyncio.gather(
-                asyncio.gather(*(link.describe(_SERVER_SECONDS) for link in links)),
-                asyncio.gather(*(link.figures(_SERVER_SECONDS) for link in links)),
-            )
-            servers = {link.address: status for link, status in zip(links, told, strict=True)}
-            counted = [of for of in figures if of is not None]
-            rows = _totals(counted, f"{_SERVER}_committed_rows_total", "state")
-            size = _totals(counted, f"{_SERVER}_committed_bytes_total", "state")
-            writes = {name: Writes(count, size.get(name, 0)) for name, count in rows.items()}
-            replays = _totals(counted, f"{_SERVER}_replayed_epochs_total", "query")
-            self._last = ServerReports(clock.now_ms(), servers, writes, replays, _latencies(counted))
-            self._last_at = clock.monotonic()
-        finally:
-            self._round = None
+    async def _ask(self, _: None) -> ServerReports:
+        links = self._directory.links
+        told, figures = await asyncio.gather(
+            asyncio.gather(*(link.describe(_SERVER_SECONDS) for link in links)),
+            asyncio.gather(*(link.figures(_SERVER_SECONDS) for link in links)),
+        )
+        servers = {link.address: status for link, status in zip(links, told, strict=True)}
+        counted = [of for of in figures if of is not None]
+        rows = _totals(counted, f"{_SERVER}_committed_rows_total", "state")
+        size = _totals(counted, f"{_SERVER}_committed_bytes_total", "state")
+        writes = {name: Writes(count, size.get(name, 0)) for name, count in rows.items()}
+        replays = _totals(counted, f"{_SERVER}_replayed_epochs_total", "query")
+        return ServerReports(self._directory.clock.now_ms(), servers, writes, replays, _latencies(counted))
 
 
 def _totals(figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within: str) -> dict[tuple[str, str], int]:
