@@ -12,12 +12,12 @@ import grpc
 from keyhole.backoff import JITTER
 from keyhole.clock import Clock
 from keyhole.discovery import Discovery
-from keyhole.errors import KeyholeError
 from keyhole.metrics.metric import Component
 from keyhole.rpc import channels, status
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.v1 import stats_pb2 as pb
 from keyhole.v1 import stats_pb2_grpc
+from services.metrics_exporter.followed_discovery import FollowedDiscovery
 
 _log = logging.getLogger(__name__)
 
@@ -113,36 +113,29 @@ class Targets:
         self, component: Component, discovery: Discovery, make: Callable[[Component, str], ScrapeTarget]
     ) -> None:
         self.component = component
-        self._discovery = discovery
+        self._discovery = FollowedDiscovery(discovery, self._settle)
         self._make = make
         self._targets: dict[str, ScrapeTarget] = {}
-        self._task: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[ScrapeTarget]:
         return iter([target for _, target in sorted(self._targets.items())])
 
     def start(self) -> None:
         """Begins to follow the discovery."""
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._discovery.start()
 
     @property
     def following(self) -> asyncio.Task[None]:
         """Ends only with the error of a discovery that is refused its answer; known after `start`."""
-        assert self._task is not None
-        return self._task
+        return self._discovery.task
 
     async def close(self) -> None:
         """Follows the discovery no more, and closes all targets."""
-        if self._task is not None:
-            self._task.cancel()
-            # The error of a discovery is for who runs this, not for who ends it.
-            with contextlib.suppress(asyncio.CancelledError, KeyholeError):
-                await self._task
+        await self._discovery.stop()
         await asyncio.gather(*(target.close() for target in self._targets.values()))
 
-    async def _follow(self) -> None:
-        async for addresses in self._discovery.addresses():
-            gone = [self._targets.pop(address) for address in self._targets.keys() - addresses]
-            for address in addresses - self._targets.keys():
-                self._targets[address] = self._make(self.component, address)
-            await asyncio.gather(*(target.close() for target in gone))
+    async def _settle(self, addresses: frozenset[str]) -> None:
+        gone = [self._targets.pop(address) for address in self._targets.keys() - addresses]
+        for address in addresses - self._targets.keys():
+            self._targets[address] = self._make(self.component, address)
+        await asyncio.gather(*(target.close() for target in gone))
