@@ -74,3 +74,4 @@ def test_no_name_of_a_module_is_used_twice_with_two_meanings() -> None:
                 found[file.stem].append(path)
     twice = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert {name: paths for name, paths in twice.items() if name not in OF_A_FOLDER} == {}
+    assert OF_A_FOLDER - twice.keys() == set(), "these stand only once by now"

@@ -1,4 +1,4 @@
-"""No sentence of a page is so long that it has to be read twice: 35 words at most."""
+"""No sentence of a page is so long that it has to be read twice, 35 words at most; nor a paragraph, nor the README."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _MOST = 35
+_MOST_OF_A_PARAGRAPH, _MOST_LINES_OF_THE_README = 120, 120
 PAGES = sorted(
     page
     for pattern in (
@@ -80,6 +81,20 @@ def test_a_long_sentence_is_found_wherever_it_stands_and_code_is_not() -> None:
     page = f"# {long} more\n\nShort.\n{long}\nmore. Short.\n\n- {long} `a b`.\n- {long}\n\n"
     page += f"| a | {long} [more](x y z) |\n|---|---|\n\n    {long} more\n\n```\n{long} more\n```\n\n{long}.\n"
     assert [line for line, *_ in too_long(page)] == [4, 7, 10]
+
+
+def test_a_paragraph_has_at_most_120_words() -> None:
+    long = {
+        f"{page.relative_to(ROOT)}:{line}": words
+        for page in PAGES
+        for line, block in _blocks(page.read_text())
+        if (words := sum(bool(re.search(r"\w", word)) for word in block.split())) > _MOST_OF_A_PARAGRAPH
+    }
+    assert not long, "make several of it, each of one subject"
+
+
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= _MOST_LINES_OF_THE_README
 
 
 def test_a_page_begins_with_its_purpose_and_its_readers() -> None:

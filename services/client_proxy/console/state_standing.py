@@ -32,9 +32,6 @@ class GroupStatus(enum.StrEnum):
     NOBODY = "nobody"
 
 
-ANSWERED = frozenset({GroupStatus.OWNED, GroupStatus.UNCONFIRMED, GroupStatus.RESTORING, GroupStatus.FOLLOWED})
-
-
 class GroupRun(msgspec.Struct, frozen=True):
     """Key groups in a row that stand alike.
 

@@ -178,10 +178,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
-
-
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float, Decimal) and not is_nan(value)
 
