@@ -30,6 +30,7 @@ from keyhole.errors import (
 from keyhole.protocol.batch_decisions import following, plain, written
 from keyhole.protocol.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
 from keyhole.savepoint import create as creating
+from keyhole.savepoint import laid_checkpoint
 from keyhole.savepoint import restore as restoring
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder, SavedFile, copy_file, part_of
@@ -214,7 +215,7 @@ def test_a_checkpoint_gets_its_metadata_when_all_the_rest_is_there(
         before.append({str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()})
         return copy_file(*arguments)
 
-    monkeypatch.setattr(restoring, "copy_file", copied)
+    monkeypatch.setattr(laid_checkpoint, "copy_file", copied)
     bring_back(saved, MemoryKafka(), options)
     assert (new / "metadata").exists()
     assert [len(there) for there in before] == list(range(len(before)))

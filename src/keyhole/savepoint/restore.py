@@ -27,19 +27,16 @@ from keyhole.errors import (
     KafkaUnreachable,
     KeyholeError,
     OutcomeUnknown,
-    SavepointDamaged,
     SavepointMismatch,
 )
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.batch_decisions import broadcast_folder, subtasks_folder
 from keyhole.protocol.control import record
-from keyhole.savepoint.folder import Folder, check_file, copy_file
+from keyhole.savepoint.folder import Folder, check_file
+from keyhole.savepoint.laid_checkpoint import check_checkpoint_place, lay_checkpoint
 from keyhole.savepoint.listing import load
 from keyhole.savepoint.manifest import SavedQuery, Savepoint
-from keyhole.savepoint.operator_metadata import moving
 from keyhole.savepoint.plan import (
     Plan,
-    PlannedQuery,
     PlannedState,
     RestoreOptions,
     begin_records,
@@ -48,14 +45,12 @@ from keyhole.savepoint.plan import (
     plan_restore,
 )
 from keyhole.savepoint.row_files import SavedRows, read_rows
-from keyhole.savepoint.spark_log import checkpoint_of
 
 _log = logging.getLogger(__name__)
 
 _READER = "savepoint"  # of the control topic; it never opens it, so that it fences nobody
 # Stands for the query where the rest of a restore is recorded; no query can have this name.
 _RESTORING = "*restore"
-_METADATA = "metadata"
 
 # Longer than another's claim takes, most of which is the making of topics: then the next attempt hears of it.
 _ATTEMPTS, _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 4, 1.0, 8.0
@@ -158,7 +153,7 @@ class _Restore:
             self.claimed = True
             markers = self._write_states(log)
             for query in self._plan.queries:
-                self._lay_checkpoint(query)
+                lay_checkpoint(self._source, self._plan.states, query)
             # Whoever was suspended since then may find another application of this name.
             self._still_begun(self._recorded(log))
             now_ms = self._clock.now_ms()
@@ -177,7 +172,8 @@ class _Restore:
         except ConflictError:
             # Behind a transaction that is open, records may be missing.
             begun = self._look(lambda: reader.read_decided(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS))
-        self._check_checkpoints()
+        for query in self._plan.queries:
+            check_checkpoint_place(self._plan.states, query)
         return begun
 
     def _look(self, read: Callable[[], Mapping[str, bytes]]) -> bool:
@@ -255,8 +251,6 @@ class _Restore:
                 state=used[0],
             )
 
-    # --- rows -----------------------------------------------------------------------------------------------------
-
     def _write_states(self, log: ControlLog) -> dict[str, list[int]]:
         """The offset of each key group's last marker, by state.
 
@@ -303,68 +297,6 @@ class _Restore:
                 changes[Partition(new.state, group_of(moved))].append((moved, row))
             yield changes
 
-    # --- Spark's checkpoints --------------------------------------------------------------------------------------
-
-    def _check_checkpoints(self) -> None:
-        for query in self._plan.queries:
-            files = {name for name in Folder(query.checkpoint).files() if _is_of_spark(name)}
-            # What a broken-off attempt has laid down is a part of what this one will.
-            if not files <= self._laid(query).keys():
-                raise SavepointMismatch(
-                    f"{query.checkpoint} holds a checkpoint, or something else, already: give query {query.query!r} an "
-                    "empty folder",
-                    query=query.query,
-                )
-
-    def _names(self, query: PlannedQuery) -> set[str]:
-        checkpoint = query.saved.checkpoint
-        if checkpoint is None:
-            return set(_synthesised(query.saved))
-        return {saved.path.removeprefix(f"{checkpoint.prefix}/") for saved in checkpoint.files}
-
-    def _laid(self, query: PlannedQuery) -> dict[str, str]:
-        """The files of the new checkpoint, and which saved ones they are.
-
-        Each has its old name, and where that has the name of a state the new one as well: the job may go on reading the
-        old application's broadcast state. Of two that would have one name it is that of the state which is called so.
-        """
-        names = self._names(query)
-        laid = {name: name for name in names}
-        for state in self._plan.states:
-            old, new = state.saved.descriptor, state.descriptor
-            for before, after in (
-                (subtasks_folder(old.state), subtasks_folder(new.state)),
-                (broadcast_folder(old.application, old.state), broadcast_folder(new.application, new.state)),
-            ):
-                laid |= {after + name.removeprefix(before): name for name in names if name.startswith(f"{before}/")}
-        return laid
-
-    def _lay_checkpoint(self, query: PlannedQuery) -> None:
-        """`metadata` last: without it, Spark begins a new query in the folder, which Keyhole refuses."""
-        target, checkpoint = Folder(query.checkpoint), query.saved.checkpoint
-        if checkpoint is None:
-            for name, data in _synthesised(query.saved).items():
-                with target.writing(name) as file:
-                    file.write(data)
-            return
-        for laid, saved in sorted(self._laid(query).items(), key=lambda names: names[0] == _METADATA):
-            lay_file(self._source, f"{checkpoint.prefix}/{saved}", target, laid)
-
-
-def lay_file(source: Folder, name: str, target: Folder, laid: str) -> None:
-    """Copies a file of Spark's checkpoint, which says then that it lies where it does."""
-    moved = moving(laid)
-    if moved is None:
-        copy_file(source, name, target, laid)
-        return
-    data = source.read(name)
-    try:
-        data = moved(data, target.path)
-    except (ValueError, AttributeError, TypeError) as error:
-        raise SavepointDamaged(f"file {name} of {source.path} is not one of Spark's: {error}", path=name) from error
-    with target.writing(laid) as file:
-        file.write(data)
-
 
 def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
     """The storage key where there is another number of key groups. What follows the key stays as it is."""
@@ -380,12 +312,3 @@ def _marker(query: SavedQuery, of: StateDescriptor) -> Marker:
         offsets_hash=complete.offsets_hash,
         layout=layout_of(of),
     )
-
-
-def _synthesised(query: SavedQuery) -> dict[str, bytes]:
-    complete = query.complete
-    return checkpoint_of(query.record.spark_query_id, query.batch, complete.offsets, complete.watermark_ms)
-
-
-def _is_of_spark(name: str) -> bool:
-    return not name.rpartition("/")[2].startswith(".")

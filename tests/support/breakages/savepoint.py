@@ -60,7 +60,7 @@ SAVEPOINT = (
     Breakage(
         "Spark's metadata is laid before the rest of a checkpoint",
         "savepoint",
-        _RESTORE,
+        "src/keyhole/savepoint/laid_checkpoint.py",
         "key=lambda names: names[0] == _METADATA):\n",
         "key=lambda names: names[0] != _METADATA):\n",
         ("test_savepoints.py::test_a_checkpoint_gets_its_metadata_when_all_the_rest_is_there",),
