@@ -14,6 +14,7 @@ from rich.console import Console
 
 from keyhole import logs
 from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.cli.patience import beside
 from keyhole.cli.wrong_usage import as_usage
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import CallerSettings, JobConfig, load
@@ -254,19 +255,14 @@ def _process(
 @contextmanager
 def _told(line: ProgressLine, what: str, clock: Clock) -> Iterator[None]:
     """The line grows older while the block runs, in a thread of its own: the block may wait for minutes."""
-    done, began = threading.Event(), clock.monotonic()
+    began = clock.monotonic()
 
-    def tell() -> None:
-        while not clock.wait(done, _SHOW_SECONDS):
+    def tell(over: threading.Event) -> None:
+        while not clock.wait(over, _SHOW_SECONDS):
             line.show(what, clock.monotonic() - began)
 
-    thread = threading.Thread(target=tell, name="keyhole-progress", daemon=True)
-    thread.start()
-    try:
+    with beside(tell):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 class _Shown:

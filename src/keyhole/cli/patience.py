@@ -23,28 +23,35 @@ _T = TypeVar("_T")
 
 
 @contextmanager
-def patience(what: str) -> Iterator[None]:
-    """While it is entered, for longer than 2 s, a line says for what and how long. Nothing else may be printed then.
-
-    In a terminal the line goes away at the end; elsewhere there is one every 15 s.
-    """
+def beside(show: Callable[[threading.Event], None]) -> Iterator[None]:
+    """While it is entered `show` runs in a thread of its own, and returns once the event that it is given is set."""
     over = threading.Event()
-    began = time.monotonic()
-
-    def show() -> None:
-        if over.wait(_QUIET_SECONDS):
-            return
-        with ProgressLine(Console(stderr=True, highlight=False)) as line:
-            while not over.wait(_SHOW_SECONDS):
-                line.show(what, time.monotonic() - began)
-
-    shows = threading.Thread(target=show, name="keyhole-patience", daemon=True)
+    shows = threading.Thread(target=show, args=(over,), name="keyhole-progress", daemon=True)
     shows.start()
     try:
         yield
     finally:
         over.set()
         shows.join()
+
+
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """While it is entered, for longer than 2 s, a line says for what and how long. Nothing else may be printed then.
+
+    In a terminal the line goes away at the end; elsewhere there is one every 15 s.
+    """
+    began = time.monotonic()
+
+    def show(over: threading.Event) -> None:
+        if over.wait(_QUIET_SECONDS):
+            return
+        with ProgressLine(Console(stderr=True, highlight=False)) as line:
+            while not over.wait(_SHOW_SECONDS):
+                line.show(what, time.monotonic() - began)
+
+    with beside(show):
+        yield
 
 
 def look_until(
