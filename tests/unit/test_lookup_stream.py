@@ -1,4 +1,4 @@
-"""A stream of lookups whose other side takes nothing."""
+"""What a stream of lookups sends, and how it waits for another side that takes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.client.wire.segments import Answers, Segment
-from keyhole.errors import KeyholeError, ServerLost
+from keyhole.errors import DeadlineExceeded, KeyholeError, ServerLost
+from keyhole.v1 import query_pb2
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LANE = Lane("weather", "readings", "topic-1")
@@ -55,10 +56,45 @@ class _Renewed(_Full):
         return self.number
 
 
+class _Taking(_Full):
+    """One that takes all requests, and keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__(PATIENCE_LOOKUPS)
+        self.taken: list[query_pb2.LookupRequest] = []
+
+    async def write(self, request: bytes) -> None:
+        self.taken.append(query_pb2.LookupRequest.FromString(request))
+
+
+class _Failures:
+    """Keeps why its keys have no answer."""
+
+    def __init__(self) -> None:
+        self.errors: list[KeyholeError] = []
+
+    def answered(self, start: int, answers: Answers) -> None:
+        raise AssertionError("nobody answers here")
+
+    def failed(self, start: int, count: int, error: KeyholeError) -> None:
+        self.errors.append(error)
+
+
 class _Nobody:
     def answered(self, start: int, answers: Answers) -> None: ...
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None: ...
+
+
+async def test_what_has_expired_by_its_turn_is_not_sent_although_the_timer_has_not_looked_yet() -> None:
+    channel: Any = _Taking()
+    stream, loop, late = LookupStream(channel, "server:1"), asyncio.get_running_loop(), _Failures()
+    stream.submit(LANE, Segment([b"late"], late, loop.time() - 1.0))
+    stream.submit(LANE, Segment([b"in time"], _Nobody(), loop.time() + PATIENCE_SECONDS))
+    await eventually(lambda: channel.taken)
+    assert [list(request.storage_keys) for request in channel.taken] == [[b"in time"]]
+    assert [type(error) for error in late.errors] == [DeadlineExceeded]
+    await stream.close(ServerLost("it is over"))
 
 
 @pytest.mark.parametrize("made", ["takes nothing more", "ends"])

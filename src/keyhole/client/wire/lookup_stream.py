@@ -147,6 +147,8 @@ class LookupStream:
                 await call.done_writing()
                 return
             now = self._loop.time()
+            # Before the timer, which may be late on a busy loop: what has expired is not sent.
+            self._coalescer.expire(now)
             frame = self._coalescer.next_frame(now)
             # Also before a write: it waits for as long as the server takes nothing.
             self._arm_timer()
