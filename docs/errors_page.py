@@ -95,7 +95,7 @@ TO_DO: dict[type[KeyholeError], str] = {
     errors.NoServer: "Start a state server; the message has each address that was tried and why it failed.",
     errors.ServerLost: "Check the address and the port, and that the process runs: gRPC is at 7400, HTTP at 7402.",
     errors.Draining: "Nothing: clients go on with another process, or with the next one at this address.",
-    errors.Overloaded: "Send less at once, or add processes ([operations](operations.md)).",
+    errors.Overloaded: "Send less at once, add processes, or raise [the limit](reads.md#limits-of-lookups).",
     errors.TooSlow: "Go on behind the last token. Take changes faster, watch fewer keys, or ask for the latest alone.",
     errors.KafkaUnreachable: "Check the address and [how Kafka is spoken to](configuration.md#how-kafka-is-spoken-to). "
     "Reads go on without it.",

@@ -73,7 +73,23 @@ _PROXIES = Row(
             Query(_IN.now("keyhole_client_proxy_open_keys", "proxy"), "{{proxy}} keys"),
             Query(_IN.now("keyhole_client_proxy_open_scans", "proxy"), "{{proxy}} scans"),
             Query(_IN.now("keyhole_client_proxy_open_streams", "proxy"), "{{proxy}} streams"),
+            Query(_IN.now("keyhole_client_proxy_open_lookup_calls", "proxy"), "{{proxy}} calls"),
+            Query(_IN.now("keyhole_state_server_open_lookup_calls", "server"), "{{server}} calls"),
             unit="none",
+        ),
+        graph(
+            "Lookups beyond a limit",
+            "Keys, or calls, that were refused, by the limit: of one caller, or of all together.",
+            Query(_IN.rate("keyhole_client_proxy_limited_reads_total", "limit"), "proxies: {{limit}}"),
+            Query(_IN.rate("keyhole_state_server_limited_reads_total", "limit"), "servers: {{limit}}"),
+            unit="ops",
+        ),
+        graph(
+            "Lookups dropped unread",
+            "Keys whose deadline had passed before their turn came: there is too little processor time.",
+            Query(_IN.rate("keyhole_client_proxy_expired_reads_total", "proxy"), "{{proxy}}"),
+            Query(_IN.rate("keyhole_state_server_expired_reads_total", "server"), "{{server}}"),
+            unit="ops",
         ),
         graph(
             "Calls refused",

@@ -13,6 +13,7 @@ from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
 from keyhole.errors import InvalidConfiguration
 from keyhole.metrics.serving import SERVICE, StatsServicer
+from keyhole.rpc.read_admission import ReadAdmission, ReadLimits
 from keyhole.rpc.scan_caps import ScanCaps
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
@@ -52,6 +53,7 @@ class ClientProxy:
                 config.max_scan_seconds,
                 config.PREFIX,
             ),
+            admission=ReadAdmission(_limits(config), clock, "this proxy"),
         )
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
@@ -164,6 +166,18 @@ class ClientProxy:
     async def _serve_once_reached(self) -> None:
         await self._directory.reached.wait()
         await self._rpc.set_serving(True)
+
+
+def _limits(config: ClientProxyConfig) -> ReadLimits:
+    return ReadLimits(
+        caller_calls=config.max_caller_lookup_calls,
+        calls=config.max_lookup_calls,
+        caller_keys=config.max_caller_lookup_keys,
+        keys=config.max_lookup_keys,
+        caller_rate=config.max_caller_lookup_keys_per_second,
+        rate=config.max_lookup_keys_per_second,
+        settings=config.PREFIX,
+    )
 
 
 async def serve(config: ClientProxyConfig, stopping: asyncio.Event) -> None:

@@ -49,6 +49,7 @@ class ProxyStats:
 
     def _now(self, figures: Figures, name: str) -> None:
         keys, scans, streams = self._queries.under_way
+        figures.admission(Component.CLIENT_PROXY, (name,), self._queries.admission)
         figures.add(f"{_P}_open_keys", (name,), keys)
         figures.add(f"{_P}_open_scans", (name,), scans)
         figures.add(f"{_P}_open_streams", (name,), streams)

@@ -19,6 +19,7 @@ from keyhole.config import StateServerConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.protocol.failpoints import NoObserver, StepObserver
+from keyhole.rpc.read_admission import ReadAdmission, ReadLimits
 from keyhole.rpc.scan_caps import ScanCaps
 from keyhole.rpc.server import RpcServer
 from keyhole.stores.base import StoreEngine, StoreLimits
@@ -119,7 +120,7 @@ class StateServer:
             self._config.PREFIX,
         )
         limits = ScanLimits(most=self._config.max_scans)
-        queries = QueryServicer(registry, self._clock, self._changelog, limits, caps)
+        queries = QueryServicer(registry, self._clock, self._changelog, limits, caps, self._admission())
         stats = ServerStats(
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
         )
@@ -143,6 +144,17 @@ class StateServer:
             registry.on_retire(self._leave)
         else:
             self._idle_look = asyncio.ensure_future(self._forget_idle(registry))
+
+    def _admission(self) -> ReadAdmission:
+        of = self._config
+        limits = ReadLimits(
+            caller_calls=of.max_caller_lookup_calls,
+            calls=of.max_lookup_calls,
+            caller_rate=of.max_caller_lookup_keys_per_second,
+            rate=of.max_lookup_keys_per_second,
+            settings=of.PREFIX,
+        )
+        return ReadAdmission(limits, self._clock, "this server")
 
     def _replicate(self, registry: Registry, settings: HostSettings) -> None:
         for application in self._config.applications:

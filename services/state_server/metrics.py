@@ -140,6 +140,7 @@ class ServerStats:
         figures.add(f"{_P}_draining", labels, registry.draining)
         figures.add(f"{_P}_held_states", labels, len(registry.tables))
         figures.add(f"{_P}_open_scans", labels, self._queries.open_scans)
+        figures.admission(Component.STATE_SERVER, labels, self._queries.admission)
         figures.add(f"{_P}_open_watches", labels, self._queries.watches.under_way)
         figures.add(f"{_P}_staging_bytes", (*labels, "memory"), self._room.memory_bytes)
         figures.add(f"{_P}_staging_bytes", (*labels, "disk"), self._room.disk_bytes)

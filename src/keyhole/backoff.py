@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
+
+from keyhole.errors import KeyholeError
 
 JITTER = random.SystemRandom()
 """By which waiters part. The `random` module has a state that programs seed, as a test does, or each of a thousand
@@ -29,3 +32,13 @@ class Backoff:
     def reset(self) -> None:
         """Begins with the shortest pause again. Call it after a success."""
         self._next = self._first
+
+
+def retry_after_seconds(error: KeyholeError) -> float | None:
+    """When to try again, in seconds, as whoever refused has said; None: it has not, and trying again makes it worse."""
+    try:
+        seconds = float(error.facts["retry_after_seconds"])
+    except (KeyError, ValueError):
+        return None
+    # The fact came over the wire.
+    return seconds if 0 <= seconds < math.inf else None

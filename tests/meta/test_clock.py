@@ -27,9 +27,10 @@ _MEASURED_ELSEWHERE = {
         "services/client_proxy/forwarding/client_reads.py",
         "services/client_proxy/forwarding/explained_reads.py",
         "services/client_proxy/forwarding/scan.py",
+        "services/client_proxy/forwarding/storage_reads.py",
         "services/client_proxy/forwarding/watch.py",
         "services/client_proxy/grpc/query_servicer.py",
-        "services/client_proxy/http/app.py",
+        "services/client_proxy/http/http_call.py",
     ),
     ("loop.call_later", _A_REQUEST): (
         "services/client_proxy/forwarding/watch.py",

@@ -69,6 +69,14 @@ def test_a_number_of_things_is_at_least_one() -> None:
         load(ReadingsConfig, environ)
 
 
+def test_a_limit_of_lookups_is_none_where_0_says_so_and_has_a_default_otherwise() -> None:
+    variable, servers = "KEYHOLE_CLIENT_PROXY_MAX_LOOKUP_KEYS", {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1"}
+    assert load(ClientProxyConfig, servers).max_lookup_keys == 262_144
+    assert load(ClientProxyConfig, {**servers, variable: "0"}).max_lookup_keys == 0
+    with pytest.raises(InvalidConfiguration, match=f"{variable} is '-1'; it must be 0 or more"):
+        load(ClientProxyConfig, {**servers, variable: "-1"})
+
+
 @pytest.mark.parametrize("cap", ["MAX_CALLER_SCANS", "MAX_SCAN_ROWS", "MAX_SCAN_BYTES", "MAX_SCAN_SECONDS"])
 def test_a_cap_that_is_none_by_default_is_none_where_0_says_so(cap: str) -> None:
     variable, servers = f"KEYHOLE_CLIENT_PROXY_{cap}", {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,7 @@ from tests.support import figures
 from tests.support.states import KEY_GROUPS, descriptor
 
 ALL_GROUPS = frozenset(range(KEY_GROUPS))
+CONTEXT: Any = SimpleNamespace(peer=lambda: "", time_remaining=lambda: None)
 
 
 class Server:
@@ -63,7 +66,11 @@ class Server:
     async def get(self, state: str, *keys: str) -> None:
         ref = reference(state)
         request = query_pb2.GetManyRequest(state=ref, keys=[key_to_proto(self.key, key) for key in keys])
-        await self.queries.GetMany(request, None)  # type: ignore[arg-type]  # it needs no context
+        await self.queries.GetMany(request, CONTEXT)
+
+    def frame(self, request: query_pb2.LookupRequest) -> None:
+        with self.queries.admission.call(CONTEXT) as call:
+            self.queries._frame(request, call)
 
 
 def reference(state: str) -> query_pb2.StateRef:
@@ -116,7 +123,7 @@ async def test_reads_of_made_up_names_are_counted_together(tmp_path: Path) -> No
     server = Server(1, tmp_path)
     for number in range(50):
         frame = query_pb2.LookupRequest(state=reference(f"made-up-{number}"), keys=[key_to_proto(server.key, "one")])
-        server.queries._frame(frame)
+        server.frame(frame)
     stats = await server.stats.read()
     failed = figures.value(
         stats, "keyhole_state_server_failed_reads_total", application=OTHER, state=OTHER, reason="UNKNOWN_STATE"
@@ -130,7 +137,7 @@ async def test_frames_and_their_keys_are_counted(tmp_path: Path) -> None:
     server = Server(1, tmp_path)
     codec = StateCodec(descriptor(state="state-0"))
     keys = [codec.storage_key(f"key-{number}") for number in range(40)]
-    server.queries._frame(query_pb2.LookupRequest(state=reference("state-0"), topic_id="topic", storage_keys=keys))
+    server.frame(query_pb2.LookupRequest(state=reference("state-0"), topic_id="topic", storage_keys=keys))
     stats = await server.stats.read()
     assert figures.value(stats, "keyhole_state_server_lookup_keys_total", state="state-0") == 40
     assert figures.value(stats, "keyhole_state_server_lookup_frames_total", state="state-0") == 1

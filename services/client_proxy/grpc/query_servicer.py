@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any, TypeAlias
 
 import grpc
@@ -16,6 +17,7 @@ from keyhole.metrics.families import version
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
+from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall, is_of_one_caller
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.version import PROTOCOL_VERSION
@@ -47,19 +49,22 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
     Args:
         default_timeout_seconds: For requests that bring no deadline.
-        max_keys: Beyond so many keys under way, requests are refused as overloaded.
-        max_scans: The same for scans, and `max_watches` for watches.
+        max_scans: Beyond so many scans under way, requests are refused as overloaded; `max_watches` for watches.
         caps: What one caller may take by scans.
+        admission: What callers may take by lookups; None: all that they want.
+
+    Attributes:
+        admission: The same.
     """
 
     def __init__(
         self,
         directory: Directory,
         default_timeout_seconds: float,
-        max_keys: int = 262_144,
         max_scans: int = 256,
         max_watches: int = 20_000,
         caps: ScanCaps = NO_CAPS,
+        admission: ReadAdmission | None = None,
     ) -> None:
         self._directory = directory
         self._default_timeout = default_timeout_seconds
@@ -68,7 +73,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self._scans = 0
         self._caller_scans = CallerScans(caps, directory.clock, "this proxy")
         self.counts = ProxyCounts(directory.clock)
-        self._storage_reads = StorageReads(directory, self.counts, max_keys)
+        self.admission = admission or ReadAdmission(NO_LIMITS, directory.clock, "this proxy")
+        self._storage_reads = StorageReads(directory, self.counts, self.admission)
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
         self._explained_reads = ExplainedReads(directory, self._storage_reads)
         self._sessions: set[LookupSession] = set()
@@ -82,7 +88,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     @property
     def under_way(self) -> tuple[int, int, int]:
         """How many keys, scans and Lookup streams are under way."""
-        return self._storage_reads.keys, self._scans, len(self._sessions)
+        return self.admission.keys, self._scans, len(self._sessions)
 
     def drain(self) -> None:
         """Ends what clients keep open for ever: Lookup streams, after the frames that are under way, and watches, also
@@ -97,7 +103,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
     async def ListStates(self, request: pb.ListStatesRequest, context: _Context) -> pb.ListStatesResponse:  # noqa: N802
         """Lists the states of all servers."""
-        await self._directory.tried(self._deadline(context))
+        with self.admission.call(context):
+            await self._directory.tried(self._deadline(context))
         if not self._directory.tables:
             self._directory.check_reachable()
         return pb.ListStatesResponse(
@@ -111,7 +118,8 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     async def DescribeState(self, request: pb.DescribeStateRequest, context: _Context) -> pb.DescribeStateResponse:  # noqa: N802
         """Describes a state, with what each server that can be reached said of it last."""
         name = _name(request.state)
-        await self._directory.known(name, self._deadline(context))
+        with self.admission.call(context):
+            await self._directory.known(name, self._deadline(context))
         descriptor = self._directory.table(name).descriptor
         holdings = [
             holding
@@ -136,13 +144,14 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context
     ) -> AsyncIterator[pb.LookupResponse]:
         """Answers frames. One that can't be answered fails alone; the stream goes on."""
-        session = LookupSession(self._handle)
-        self._sessions.add(session)
-        try:
-            async for message in session.run(requests):
-                yield message
-        finally:
-            self._sessions.discard(session)
+        with self.admission.call(context) as call:
+            session = LookupSession(functools.partial(self._handle, call))
+            self._sessions.add(session)
+            try:
+                async for message in session.run(requests):
+                    yield message
+            finally:
+                self._sessions.discard(session)
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802
         """Yields the entries of one key, from one copy of it."""
@@ -227,30 +236,54 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             async for one in routes:
                 yield one
 
-    def _handle(self, request: pb.LookupRequest, respond: Respond) -> None:
+    def _handle(self, call: ReadCall, request: pb.LookupRequest, respond: Respond) -> None:
+        keys, taken = key_count(request) or 1, False
+
+        def ended(response: pb.LookupResponse, value_bytes: int = 0, /) -> None:
+            if taken:
+                call.end(keys)
+            respond(response, value_bytes)
+
         def failed(error: Exception) -> None:
-            told, name = _told(error), _name(request.state)
-            self.counts.of(name, self._directory.tables).failed[told.reason] += key_count(request)
-            respond(refusal(request, told))
+            told = _told(error)
+            self._refused(request.state, told, key_count(request))
+            ended(refusal(request, told))
 
         deadline = self._before_deadline(request.timeout_ms / 1000 if request.timeout_ms else self._default_timeout)
         try:
             current().check(Verb.READ, request.state.application, request.state.state)
+            call.begin(keys)
+            taken = True
             lookup = lookup_of_frame(request)
-            self._reads.frame(lookup, deadline, answering(request.frame, respond), failed)
+            self._reads.frame(lookup, deadline, answering(request.frame, ended), failed)
         except Exception as error:  # noqa: BLE001 - the top of every frame: the stream must go on
             failed(error)
 
     async def read_many(
         self, request: pb.GetManyRequest, context: _Context, most_bytes: int = MAX_VALUE_BYTES
     ) -> list[pb.Answer]:
-        """Answers a GetMany in the call's deadline, in the order of its keys. Raises as ClientReads.many."""
-        return await self._reads.many(request, self._deadline(context), most_bytes)
+        """Answers a GetMany in the call's deadline, in the order of its keys. Raises as ClientReads.many, and what
+        ReadAdmission raises.
+        """
+        keys = len(request.keys)
+        with ExitStack() as admitted:
+            try:
+                call = admitted.enter_context(self.admission.call(context))
+                admitted.enter_context(call.lookup(keys or 1))
+            except KeyholeError as error:
+                self._refused(request.state, error, keys)
+                raise
+            return await self._reads.many(request, self._deadline(context), most_bytes)
 
     async def codec(self, name: StateName, context: _Context) -> StateCodec:
         """Returns a state's codec, once it is known in the caller's time. Raises UnknownApplication, UnknownState."""
         await self._directory.known(name, self._deadline(context))
         return self._directory.codec(name)
+
+    def _refused(self, state: pb.StateRef, error: KeyholeError, keys: int) -> None:
+        # Who floods a proxy must not make it look as if reads failed: `admission` counts those.
+        if not is_of_one_caller(error):
+            self.counts.of(_name(state), self._directory.tables).failed[error.reason] += keys
 
     def _deadline(self, context: _Context) -> float:
         remaining: float | None = context.time_remaining()

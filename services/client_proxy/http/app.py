@@ -16,9 +16,9 @@ docs/reads.md has it for readers.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from typing import Any
 
 from aiohttp import web
 
+from keyhole.backoff import retry_after_seconds
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError, MalformedRequest, StaleDescriptor, Unauthenticated
 from keyhole.rpc import convert
@@ -47,6 +48,7 @@ from services.client_proxy.http.cors import allowing
 from services.client_proxy.http.figures import computed
 from services.client_proxy.http.host_names import VARIABLE as HOSTS_VARIABLE
 from services.client_proxy.http.host_names import answering_to
+from services.client_proxy.http.http_call import HttpCall
 from services.client_proxy.http.json_response import NO_STORE, json_response
 from services.client_proxy.http.openapi_page import add_openapi
 from services.client_proxy.http.request_body import body_of
@@ -59,16 +61,6 @@ _RETRY_SECONDS = 0.02
 # An answer is made in memory.
 _MOST_ANSWER_BYTES = 16 << 20
 _MOST_BATCH_BYTES = 32 << 20
-
-
-class _Deadline:
-    """What reads want of a gRPC call: how much time is left."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = asyncio.get_running_loop().time() + seconds
-
-    def time_remaining(self) -> float:
-        return max(0.0, self._until - asyncio.get_running_loop().time())
 
 
 class HttpReads:
@@ -131,7 +123,9 @@ class HttpReads:
         caller = self.caller_of(request)
         asked = http_requests.parameters(request.query.items())
         application = request.match_info.get("application", "")
-        listed = await self._servicer.ListStates(pb.ListStatesRequest(application=application), self._deadline(asked))
+        listed = await self._servicer.ListStates(
+            pb.ListStatesRequest(application=application), self._deadline(request, asked)
+        )
         states = [
             http_answers.descriptor_json(convert.descriptor_from_proto(state))
             for state in listed.states
@@ -143,7 +137,7 @@ class HttpReads:
         caller, name = self.caller_of(request), _name(request)
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items())
-        codec = await self._servicer.codec(name, self._deadline(asked))
+        codec = await self._servicer.codec(name, self._deadline(request, asked))
         return json_response(http_answers.descriptor_json(codec.descriptor))
 
     async def _key(self, request: web.Request) -> web.Response:
@@ -157,7 +151,7 @@ class HttpReads:
         # Nothing is looked up before; which of the two verbs is needed only the state's kind says.
         _check_sees(caller, name)
         asked = http_requests.parameters(request.query.items(), one_key=key is not None, all_keys=key is None)
-        deadline = self._deadline(asked)
+        deadline = self._deadline(request, asked)
         codec = await self._servicer.codec(name, deadline)
         if key is None and codec.descriptor.scan_key:
             caller.check(Verb.SCAN, *name)
@@ -200,7 +194,7 @@ class HttpReads:
                 raise Unauthenticated(NOT_KNOWN)
             caller.check(Verb.WATCH, *name)
 
-        deadline = self._deadline(http_requests.parameters(()))
+        deadline = self._deadline(request, http_requests.parameters(()))
         codec = await self._servicer.codec(name, deadline)
         last = request.headers.get("Last-Event-ID", "")
         asked, as_text = event_stream.watch_request(codec, request.query.items(), last)
@@ -213,7 +207,7 @@ class HttpReads:
         caller, name = self.caller_of(request), _name(request)
         caller.check(Verb.SCAN, *name)
         asked = http_requests.parameters(request.query.items(), figures=True)
-        deadline = self._deadline(asked)
+        deadline = self._deadline(request, asked)
         codec = await self._servicer.codec(name, deadline)
         select, wanted = http_requests.selected(codec, asked), http_requests.aggregates(codec, asked)
         options = http_requests.packed(asked.options)
@@ -233,7 +227,7 @@ class HttpReads:
         caller.check(Verb.READ, *name)
         asked = http_requests.parameters(request.query.items(), many=True)
         given = http_requests.batch_keys(await body_of(request, self._limits.body_seconds))
-        deadline = self._deadline(asked)
+        deadline = self._deadline(request, asked)
         codec = await self._servicer.codec(name, deadline)
         keys = [http_requests.batch_key(codec, key) for key in given]
         found, now = await self._found(name, keys, asked, deadline), self._now()
@@ -318,8 +312,9 @@ class HttpReads:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._directory.clock.now_ms() / 1000, UTC)
 
-    def _deadline(self, asked: Parameters) -> Any:
-        return _Deadline(self._default_timeout if asked.timeout_seconds is None else asked.timeout_seconds)
+    def _deadline(self, request: web.Request, asked: Parameters) -> Any:
+        seconds = self._default_timeout if asked.timeout_seconds is None else asked.timeout_seconds
+        return HttpCall(seconds, request.remote)
 
 
 def _following(entries: list[tuple[bytes, bytes]], kept: int, *, descending: bool) -> bytes | None:
@@ -344,7 +339,8 @@ def _ref(name: tuple[str, str]) -> pb.StateRef:
 
 
 def _problem(error: KeyholeError) -> web.Response:
-    headers = {**NO_STORE, **({"Retry-After": "1"} if error.retryable else {})}
+    again = retry_after_seconds(error)
+    headers = {**NO_STORE, **({"Retry-After": str(max(1, math.ceil(again or 1)))} if error.retryable else {})}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return web.Response(

@@ -17,6 +17,7 @@ from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.known_selections import KnownSelections
+from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall
 from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
 from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
@@ -45,6 +46,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         changelog: Makes the changelog of an application, from which watches read back.
         scans: What all scans together may take, and one call of them.
         caps: What one caller may take by scans.
+        admission: What callers may take by lookups; None: all that they want.
+
+    Attributes:
+        admission: The same.
     """
 
     def __init__(
@@ -54,12 +59,14 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         changelog: Callable[[str], Changelog],
         scans: ScanLimits | None = None,
         caps: ScanCaps = NO_CAPS,
+        admission: ReadAdmission | None = None,
     ) -> None:
         self._registry = registry
         self._clock = clock
         self._scans = Scans(scans or ScanLimits())
         self._selections = KnownSelections()
         self._caller_scans = CallerScans(caps, clock, "this server")
+        self.admission = admission or ReadAdmission(NO_LIMITS, clock, "this server")
         self.watches = Watches(registry, clock, changelog)
         self._counts = registry.counts
 
@@ -88,18 +95,19 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     async def Get(self, request: pb.GetRequest, context: _Context) -> pb.GetResponse:  # noqa: N802 - gRPC
         """Looks one key up, among the key groups that this server holds."""
         many = pb.GetManyRequest(state=request.state, keys=[request.key], options=request.options)
-        return pb.GetResponse(answer=self._many(many)[0])
+        return pb.GetResponse(answer=self._many(many, context)[0])
 
     async def GetMany(self, request: pb.GetManyRequest, context: _Context) -> pb.GetManyResponse:  # noqa: N802 - gRPC
         """Several keys, all of them this server's, as of one epoch."""
-        return pb.GetManyResponse(answers=self._many(request))
+        return pb.GetManyResponse(answers=self._many(request, context))
 
     async def Lookup(  # noqa: N802 - gRPC
         self, requests: AsyncIterator[pb.LookupRequest], context: _Context
     ) -> AsyncIterator[pb.LookupResponse]:
         """Frames. A frame that can't be answered fails alone; the stream goes on."""
-        async for request in requests:
-            yield self._frame(request)
+        with self.admission.call(context) as call:
+            async for request in requests:
+                yield self._frame(request, call)
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802 - gRPC
         """The entries of one key, as of one epoch however long it takes to read them."""
@@ -199,25 +207,30 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         # Names that somebody made up must not become labels.
         return self._counts.elsewhere if table is None else table.reads
 
-    def _many(self, request: pb.GetManyRequest) -> list[pb.Answer]:
+    def _many(self, request: pb.GetManyRequest, context: _Context) -> list[pb.Answer]:
         began = self._clock.monotonic()
         count, reads = len(request.keys), self._reads(request.state)
         try:
-            lookup = lookup_of_keys(request)
-            return many_answers(self._registry.table(*lookup.state), lookup)
+            with self.admission.call(context) as call, call.lookup(count):
+                lookup = lookup_of_keys(request)
+                return many_answers(self._registry.table(*lookup.state), lookup)
         except KeyholeError as error:
             reads.failed[error.reason] += count
             raise
         finally:
             self._counts.looked_up(reads, count, self._clock.monotonic() - began)
 
-    def _frame(self, request: pb.LookupRequest) -> pb.LookupResponse:
+    def _frame(self, request: pb.LookupRequest, call: ReadCall) -> pb.LookupResponse:
         began = self._clock.monotonic()
         count, reads = key_count(request), self._reads(request.state)
         try:
             current().check(Verb.READ, request.state.application, request.state.state)
-            lookup = lookup_of_frame(request)
-            response = frame_response(self._registry.table(*lookup.state), lookup, request.frame)
+            call.begin(count or 1)
+            try:
+                lookup = lookup_of_frame(request)
+                response = frame_response(self._registry.table(*lookup.state), lookup, request.frame)
+            finally:
+                call.end(count or 1)
             if request.timed:
                 response.server_micros = max(1, micros(self._clock.monotonic() - began))
             return response

@@ -14,6 +14,8 @@ DEFAULT_PROXY_PORT = 7400
 DEFAULT_HTTP_PORT = 7402
 DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
+LEAST = "least"
+"""In a field's metadata: what it must be at least, where that is not 1 although 0 is not the default."""
 PROXY_VARIABLE = "KEYHOLE_PROXY"
 """Which client proxies the command line asks, where `--proxy` is not given."""
 
@@ -53,6 +55,12 @@ class StateServerConfig(SecuritySettings):
         max_scan_rows: That one scan may give; beyond it, it is refused as too large. 0: any number.
         max_scan_bytes: The same of the bytes of keys and values.
         max_scan_seconds: The same of its time, from its first call on.
+        max_lookup_calls: Lookup streams and calls of Get and GetMany under way, of all callers; one more is refused as
+            overloaded. 0: any number, here and in what follows.
+        max_caller_lookup_calls: The same of one caller.
+        max_lookup_keys_per_second: Keys that are looked up, of all callers; beyond it, lookups are refused as
+            overloaded.
+        max_caller_lookup_keys_per_second: The same of one caller.
         metrics: host:port of its own /metrics; empty: none.
     """
 
@@ -82,6 +90,10 @@ class StateServerConfig(SecuritySettings):
     max_scan_rows: int = 0
     max_scan_bytes: int = 0
     max_scan_seconds: float = 0.0
+    max_lookup_calls: int = field(default=16_384, metadata={LEAST: 0})
+    max_caller_lookup_calls: int = field(default=4_096, metadata={LEAST: 0})
+    max_lookup_keys_per_second: int = 0
+    max_caller_lookup_keys_per_second: int = 0
     metrics: str = ""
     log_level: str = "INFO"
 
@@ -102,6 +114,14 @@ class ClientProxyConfig(SecuritySettings):
         max_scan_rows: That one scan may give; beyond it, it is refused as too large. 0: any number.
         max_scan_bytes: The same of the bytes of keys and values.
         max_scan_seconds: The same of its time, from its first call on.
+        max_lookup_calls: Lookup streams, other calls that look keys up, and reads over HTTP under way, of all callers;
+            one more is refused as overloaded. 0: any number, here and in what follows.
+        max_caller_lookup_calls: The same of one caller.
+        max_lookup_keys: Keys that are being looked up, of all callers; beyond it, lookups are refused as overloaded.
+        max_caller_lookup_keys: The same of one caller: half of what may wait for one server.
+        max_lookup_keys_per_second: Keys that are looked up, of all callers; beyond it, lookups are refused as
+            overloaded.
+        max_caller_lookup_keys_per_second: The same of one caller.
         metrics: host:port of its own /metrics; empty: none.
         http: host:port of reads over HTTP and JSON; empty: none.
         http_origins: The origins (https://app.example.com) whose web pages may read these; empty: none of another one.
@@ -123,6 +143,12 @@ class ClientProxyConfig(SecuritySettings):
     max_scan_rows: int = 0
     max_scan_bytes: int = 0
     max_scan_seconds: float = 0.0
+    max_lookup_calls: int = field(default=16_384, metadata={LEAST: 0})
+    max_caller_lookup_calls: int = field(default=4_096, metadata={LEAST: 0})
+    max_lookup_keys: int = field(default=262_144, metadata={LEAST: 0})
+    max_caller_lookup_keys: int = field(default=32_768, metadata={LEAST: 0})
+    max_lookup_keys_per_second: int = 0
+    max_caller_lookup_keys_per_second: int = 0
     metrics: str = ""
     http: str = ""
     http_origins: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keyhole.config.deployables import (
+    LEAST,
     CliConfig,
     ClientProxyConfig,
     JobConfig,
@@ -70,7 +71,8 @@ def load(kind: type[_Config], environ: Mapping[str, str], beside: Iterable[_Kind
         elif variable in environ:
             values[item.name] = _parse(variable, environ[variable], hints[item.name])
             # 0 is what a number that is no cap by default says itself.
-            least, most = int(item.default != 0), item.metadata.get(MOST, math.inf)
+            least = item.metadata.get(LEAST, int(item.default != 0))
+            most = item.metadata.get(MOST, math.inf)
             _refuse_impossible(variable, environ[variable], values[item.name], least, most)
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             missing.append(variable)

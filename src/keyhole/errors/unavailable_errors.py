@@ -73,7 +73,7 @@ class Draining(UnavailableError):
 
 
 class Overloaded(UnavailableError):
-    """A bounded queue is full."""
+    """A queue is full, or a limit is reached; the fact `retry_after_seconds`, if any, says when to try again."""
 
     reason, code = "OVERLOADED", "RESOURCE_EXHAUSTED"
 

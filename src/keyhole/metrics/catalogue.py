@@ -39,6 +39,18 @@ def _refused(component: Component, label: str) -> Metric:
     return counter(component, "refused", "calls", f"{label} refusal", what)
 
 
+def _admission(component: Component, label: str) -> tuple[Metric, ...]:
+    """What became of lookups at the entrance."""
+    limited = "Keys, or calls, that were refused because more would be beyond a limit, by that."
+    expired = "Keys that were dropped unread: their deadline had passed before their lookup was begun."
+    calls = "Lookup streams, and other calls that look keys up, under way."
+    return (
+        counter(component, "limited", "reads", f"{label} limit", limited),
+        counter(component, "expired", "reads", label, expired),
+        gauge(component, "open_lookup", "calls", label, calls),
+    )
+
+
 _STATE = "server application state"
 _COPY = "server application state role"
 _HOST = "server application query"
@@ -119,6 +131,7 @@ _STATE_SERVER = (
     counter(_SERVER, "lookup", "keys", _STATE, "Keys that were looked up."),
     counter(_SERVER, "lookup", "frames", _STATE, "Requests that the looked-up keys came in."),
     counter(_SERVER, "failed", "reads", f"{_STATE} reason", "Keys, or scans, that were refused."),
+    *_admission(_SERVER, "server"),
     histogram(_SERVER, "lookup", "seconds", "server", "What a frame of lookups takes here.", _CALL_SECONDS),
     histogram(_SERVER, "frame", "keys", "server", "Keys per frame of lookups.", _FRAME_KEYS),
     counter(_SERVER, "finished", "scans", _STATE, "Scans that have ended, however."),
@@ -150,7 +163,14 @@ _CLIENT_PROXY = (
     _refused(_PROXY, "proxy"),
     counter(_PROXY, "lookup", "keys", _PROXY_STATE, "Keys that were looked up."),
     counter(_PROXY, "lookup", "frames", _PROXY_STATE, "Requests that the looked-up keys came in."),
-    counter(_PROXY, "failed", "reads", f"{_PROXY_STATE} reason", "Keys, or scans, that got no answer."),
+    counter(
+        _PROXY,
+        "failed",
+        "reads",
+        f"{_PROXY_STATE} reason",
+        "Keys, or scans, that got no answer, but for those beyond a limit of one caller.",
+    ),
+    *_admission(_PROXY, "proxy"),
     counter(_PROXY, "route_hit", "keys", _PROXY_STATE, "Keys that the first copy they were sent to has answered."),
     counter(_PROXY, "route_missed", "keys", _PROXY_STATE, "Keys that had to be sent to another copy, or again."),
     histogram(_PROXY, "lookup", "seconds", "proxy", "From a frame's arrival to its answer.", _CALL_SECONDS),

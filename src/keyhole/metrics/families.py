@@ -15,6 +15,7 @@ from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, Refusals
 from keyhole.metrics.labels import REFUSALS
 from keyhole.metrics.metric import Component, Metric, Together
+from keyhole.rpc.read_admission import ReadAdmission
 from keyhole.v1 import stats_pb2 as pb
 
 _STATM = Path("/proc/self/statm")
@@ -63,6 +64,13 @@ class Figures:
         """What a port has refused; also what it has not: the first one is seen only where there was a 0 before."""
         for refusal, count in {**dict.fromkeys(REFUSALS, 0), **refusals.by_refusal}.items():
             self.add(f"keyhole_{component}_refused_calls_total", (*labels, refusal), count)
+
+    def admission(self, component: Component, labels: tuple[str, ...], admission: ReadAdmission) -> None:
+        """What became of lookups at the entrance, and how many calls of them are under way."""
+        for limit, count in admission.refused.items():
+            self.add(f"keyhole_{component}_limited_reads_total", (*labels, limit), count)
+        self.add(f"keyhole_{component}_expired_reads_total", labels, admission.expired)
+        self.add(f"keyhole_{component}_open_lookup_calls", labels, admission.calls)
 
     def families(self) -> list[pb.MetricFamily]:
         """All of them, in the order of the catalogue."""

@@ -40,6 +40,10 @@ REFUSALS = ("unauthenticated", "denied", "limit")
 """Why a caller was turned away before its request was looked at."""
 
 
+READ_LIMITS = ("caller_calls", "calls", "caller_keys", "keys", "caller_rate", "rate")
+"""Which limit a read was refused by, as rpc/read_admission.py names them: of one caller, and of all together."""
+
+
 CONTAINERS = ("spark-executor", "state-server", "driver", "client-proxy", "metrics-exporter", "feed", "source", "kafka")
 """Of the chart's pods, by name; any other one is OTHER."""
 
@@ -74,6 +78,9 @@ LABELS: Mapping[str, Label] = MappingProxyType(
         "role": Label("`owner` or `standby`", 2, "2"),
         "reason": Label("as in the proto's enum `Reason`", len(REASONS), str(len(REASONS))),
         "refusal": Label(f"one of {', '.join(f'`{one}`' for one in REFUSALS)}", len(REFUSALS), str(len(REFUSALS))),
+        "limit": Label(
+            f"one of {', '.join(f'`{one}`' for one in READ_LIMITS)}", len(READ_LIMITS), str(len(READ_LIMITS))
+        ),
         "phase": Label("of an epoch or a batch", len(SPARK_PHASES) + 1, str(len(SPARK_PHASES) + 1)),
         "status": Label("`reached`, `silent` or `lost`", 3, "3"),
         "where": Label("`memory` or `disk`", 2, "2"),
