@@ -228,6 +228,9 @@ async def test_a_lookup_stream_too_many_is_refused_and_its_place_is_given_back()
                     await second.read()
             error = status.from_rpc_error(no.value)
             assert _refusal(error, "KEYHOLE_STATE_SERVER_MAX_CALLER_LOOKUP_CALLS", 1) == 1.0
+        # A client of ours comes again when it was told to.
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
+            assert (await client.get(APPLICATION, STATE, "sensor-1")).found
 
 
 async def test_a_frame_behind_its_calls_deadline_is_dropped_unread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,9 @@ def _sink(
     on_newer: Callable[[LookupBatch, StaleDescriptor], None] = _never,
     on_pending: Callable[[LookupBatch], None] = _never,
     on_cut_off: Callable[[LookupBatch, KeyholeError], None] = _never,
+    on_later: Callable[[LookupBatch, KeyholeError, float], None] = _never,
 ) -> BatchSink:
-    return BatchSink(batch, CODEC, on_stale, on_newer, on_pending, on_cut_off)
+    return BatchSink(batch, CODEC, on_stale, on_newer, on_pending, on_cut_off, on_later)
 
 
 async def test_every_future_gets_its_own_answer_and_absent_keys_are_not_errors() -> None:

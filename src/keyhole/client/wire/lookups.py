@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self
 
+from keyhole.backoff import retry_after_seconds
 from keyhole.client.wire.cut_off import is_cut_off, told
 from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
@@ -172,11 +173,12 @@ class BatchSink:
             and with what the codec says.
         on_pending: Called with those that the proxy has no answer for yet, while it has for others of their frame.
         on_cut_off: Called with those that may be sent again, and with what cut them off.
+        on_later: Called with those that were refused together for a while, why, and for how many seconds.
         least: The epoch that each must have, where it differs by key group; else empty. A proxy, or a server, of an
             older version does not know these bounds.
     """
 
-    __slots__ = ("_batch", "_codec", "_least", "_on_cut_off", "_on_newer", "_on_pending", "_on_stale")
+    __slots__ = ("_batch", "_codec", "_least", "_on_cut_off", "_on_later", "_on_newer", "_on_pending", "_on_stale")
 
     def __init__(
         self,
@@ -186,6 +188,7 @@ class BatchSink:
         on_newer: Callable[[LookupBatch, StaleDescriptor], None],
         on_pending: Callable[[LookupBatch], None],
         on_cut_off: Callable[[LookupBatch, KeyholeError], None],
+        on_later: Callable[[LookupBatch, KeyholeError, float], None],
         least: Sequence[int] = (),
     ) -> None:
         self._batch = batch
@@ -195,6 +198,7 @@ class BatchSink:
         self._on_newer = on_newer
         self._on_pending = on_pending
         self._on_cut_off = on_cut_off
+        self._on_later = on_later
 
     def answered(self, start: int, answers: Answers) -> None:
         waiters = self._batch.waiters[start : start + len(answers.values)]
@@ -231,6 +235,8 @@ class BatchSink:
         sources = [convert.source_from_proto(source) for source in answers.sources or (state_pb2.Source(),)]
         pending = self._batch.part(0, 0)
         pending.patient = True
+        # Those that one server has refused together come again together.
+        later: dict[int, tuple[KeyholeError, LookupBatch]] = {}
         for index, (waiter, row) in enumerate(zip(waiters, rows, strict=True)):
             if waiter.done():
                 continue
@@ -239,7 +245,11 @@ class BatchSink:
                 pending.keys.append(self._batch.keys[start + index])
                 pending.waiters.append(waiter)
                 continue
-            if failure is not None:
+            if failure is not None and retry_after_seconds(failure) is not None:
+                _, refused = later.setdefault(id(failure), (failure, self._batch.part(0, 0)))
+                refused.keys.append(self._batch.keys[start + index])
+                refused.waiters.append(waiter)
+            elif failure is not None:
                 self.failed(start + index, 1, failure)
             elif isinstance(row, KeyholeError):
                 waiter.set_exception(row)
@@ -251,11 +261,16 @@ class BatchSink:
                     waiter.set_result(Answer(row is not None, row, source))
         if pending.keys:
             self._on_pending(pending)
+        for error, refused in later.values():
+            self._on_later(refused, error, retry_after_seconds(error) or 0.0)
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None:
         batch = self._batch
         if is_cut_off(error):
             self._on_cut_off(batch.part(start, count), error)
+            return
+        if (seconds := retry_after_seconds(error)) is not None:
+            self._on_later(batch.part(start, count), error, seconds)
             return
         if batch.again or not isinstance(error, StaleDescriptor):
             batch.fail_part(start, count, told(error, batch.attempts, batch.cut_off))

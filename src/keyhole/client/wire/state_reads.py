@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from keyhole.backoff import JITTER
 from keyhole.client.routing.direct_reads import DirectReads
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.cut_off import is_cut_off, told
@@ -20,6 +21,8 @@ from keyhole.model.state import StateDescriptor
 from keyhole.rpc import status
 
 _AGAIN_SECONDS = 0.05
+# So many keys of a state may wait for the moment that whoever refused them has named; those beyond fail at once.
+_MOST_REFUSED_KEYS = 65_536
 
 Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
 
@@ -65,8 +68,9 @@ class StateReads:
         self._topic_id = ""
         # With what ends their waiting, which would keep all of this alive.
         self._parked: dict[LookupBatch, asyncio.TimerHandle] = {}
-        # Those that were cut off, with what sends them again.
+        # Those that were cut off, or refused for a while, with what sends them again.
         self._waiting: dict[LookupBatch, asyncio.TimerHandle] = {}
+        self._refused_keys = 0
         self._closed: KeyholeError | None = None
         self._describing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -139,6 +143,7 @@ class StateReads:
             lambda newer, error: self._submit_newer(newer, error, codec),
             on_pending or self.submit,
             on_cut_off,
+            self._submit_later,
             least,
         )
 
@@ -188,6 +193,23 @@ class StateReads:
         batch.cut_off, batch.by_proxy = error, False
         # One that lives has named somebody else, and may name the same in a moment.
         self._wait(batch, 0.0 if link.cause is not None else self._loop.time() + pause_seconds(), error)
+
+    def _submit_later(self, batch: LookupBatch, error: KeyholeError, seconds: float) -> None:
+        """What is beyond a limit is sent again when whoever refused it has said: not sooner, and not all at once."""
+        keys = len(batch.keys)
+        until = self._loop.time() + seconds * JITTER.uniform(1.0, 1.5)
+        if self._closed is not None:
+            batch.fail(self._closed)
+        elif self._refused_keys + keys > _MOST_REFUSED_KEYS or until >= batch.deadline:
+            batch.fail(error)
+        else:
+            batch.cut_off, batch.by_proxy = error, False
+            self._refused_keys += keys
+            self._waiting[batch] = self._loop.call_at(until, self._resume_refused, batch)
+
+    def _resume_refused(self, batch: LookupBatch) -> None:
+        self._refused_keys -= len(batch.keys)
+        self._resume(batch)
 
     def _wait(self, batch: LookupBatch, until: float, why: KeyholeError | None) -> None:
         if self._closed is not None:
