@@ -15,7 +15,7 @@ import pytest
 from keyhole import AsyncClient, Credentials
 from keyhole.backoff import retry_after_seconds
 from keyhole.errors import DeadlineExceeded, KeyholeError, Overloaded
-from keyhole.rpc import status
+from keyhole.rpc import frame_ages, status
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.convert import key_to_proto
 from keyhole.rpc.read_admission import Limit
@@ -27,7 +27,7 @@ from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, rows
 from tests.support.state_servers import state_server
 from tests.support.tokens import make_tokens
-from tests.support.waiting import LONG_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 SENSORS = [f"sensor-{number}" for number in range(100)]
@@ -106,7 +106,8 @@ async def test_one_caller_floods_a_proxy_and_another_one_is_answered(tmp_path: P
         call = stub.Lookup(metadata=(("authorization", f"Bearer {token}"),))
         for number in range(50):
             await call.write(_frame(number, [slow[number % len(slow)]]))
-        refused = [await call.read() for _ in range(42)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            refused = [await call.read() for _ in range(42)]
         assert {of.frame for of in refused} == set(range(8, 50))
         for response in refused:
             assert _refusal(_error(response), "KEYHOLE_CLIENT_PROXY_MAX_CALLER_LOOKUP_KEYS", 8) == 0.1
@@ -251,6 +252,51 @@ async def test_a_frame_behind_its_calls_deadline_is_dropped_unread(monkeypatch: 
         assert isinstance(_error(await stream.read()), DeadlineExceeded)
         stats = await figures.read_stats(server.address)
     assert figures.value(stats, "keyhole_state_server_expired_reads_total") == 5
+
+
+async def test_a_frame_that_has_waited_for_longer_than_its_timeout_is_dropped_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_ages, "_WINDOW_SECONDS", LONG_SECONDS)
+    async with state_server("server-a") as server, _stream(server.address) as stream:
+        await server.own(descriptor())
+        await server.commit(rows(100))
+
+        async def asked(sent_ms: int, timeout_ms: int = 50_000) -> pb.LookupResponse:
+            frame = _frame(1, SENSORS[:5])
+            frame.sent_ms, frame.timeout_ms = sent_ms, timeout_ms
+            await stream.write(frame)
+            response: pb.LookupResponse = await stream.read()
+            return response
+
+        assert not (await asked(1_000)).failures
+        # As if the server had been busy with others for so long.
+        server.clock.ahead_seconds += 100.0
+        late = _error(await asked(1_001))
+        assert isinstance(late, DeadlineExceeded)
+        assert int(late.facts["late_ms"]) >= 99_000
+        # Who waits for longer, and who does not say when, gets an answer.
+        assert not (await asked(1_002, timeout_ms=1_000_000)).failures
+        assert not (await asked(0)).failures
+        assert not (await asked(1_003)).failures
+        stats = await figures.read_stats(server.address)
+    assert figures.value(stats, "keyhole_state_server_expired_reads_total") == 5
+
+
+async def test_a_client_whose_clock_stood_still_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_ages, "_WINDOW_SECONDS", LONG_SECONDS)
+    async with (
+        state_server("server-a") as server,
+        AsyncClient(server.address, timeout=2 * PATIENCE_SECONDS) as client,
+    ):
+        await server.own(descriptor())
+        await server.commit(rows(100))
+        assert (await client.get(APPLICATION, STATE, "sensor-1")).found
+        server.clock.ahead_seconds += 100.0
+        answers = await asyncio.gather(*(client.get(APPLICATION, STATE, name) for name in SENSORS[:5]))
+        assert [answer.value.celsius for answer in answers] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        stats = await figures.read_stats(server.address)
+    assert figures.value(stats, "keyhole_state_server_expired_reads_total") > 0
 
 
 async def test_a_proxy_asks_no_server_for_what_nobody_waits_for_any_more() -> None:

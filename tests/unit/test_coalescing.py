@@ -179,6 +179,25 @@ def test_a_refused_frame_fails_all_that_is_in_it_and_nothing_else() -> None:
     assert len(outside.values) == 2
 
 
+def test_a_frame_that_came_too_late_waits_again_before_others_but_for_what_has_expired() -> None:
+    coalescer = Coalescer("a")
+    soon = _add(coalescer, _keys(2, "soon"), deadline=5.0)
+    later = _add(coalescer, _keys(2, "later"))
+    frame = _next(coalescer)
+    behind = _add(coalescer, _keys(1, "behind"))
+    coalescer.expire(5.0)
+    coalescer.wait_again(frame.number)
+    assert coalescer.keys == 3
+    again = _next(coalescer)
+    assert again.keys == [b"later0", b"later1", b"behind0"]
+    _answer(coalescer, again)
+    assert [type(error) for error in soon.errors.values()] == [DeadlineExceeded] * 2
+    assert (len(later.values), len(behind.values), coalescer.keys) == (2, 1, 0)
+    # Of one that nobody waits for any more there is nothing to send.
+    coalescer.wait_again(frame.number)
+    assert coalescer.next_frame(6.0) is None
+
+
 def test_a_lost_connection_fails_what_was_in_flight_and_keeps_what_waits() -> None:
     coalescer = Coalescer("a", frames_in_flight=1)
     sent = _add(coalescer, [b"1"])

@@ -11,6 +11,7 @@ from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import DeadlineExceeded, KeyholeError, ServerLost
+from keyhole.rpc.frames import failures_to_proto
 from keyhole.v1 import query_pb2
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -94,6 +95,23 @@ async def test_what_has_expired_by_its_turn_is_not_sent_although_the_timer_has_n
     await eventually(lambda: channel.taken)
     assert [list(request.storage_keys) for request in channel.taken] == [[b"in time"]]
     assert [type(error) for error in late.errors] == [DeadlineExceeded]
+    await stream.close(ServerLost("it is over"))
+
+
+async def test_a_frame_that_seemed_late_is_sent_again_without_its_time_and_the_next_one_with_it() -> None:
+    channel: Any = _Taking()
+    stream, loop = LookupStream(channel, "server:1"), asyncio.get_running_loop()
+    stream.submit(LANE, Segment([b"first"], _Nobody(), loop.time() + PATIENCE_SECONDS))
+    await eventually(lambda: len(channel.taken) == 1)
+    late = failures_to_proto({0: DeadlineExceeded("it came too late", late_ms=5_000)})
+    late[0].ClearField("indexes")
+    stream._deliver(query_pb2.LookupResponse(frame=channel.taken[0].frame, values=[b""], failures=late))
+    stream._ready.set()  # as at each response
+    await eventually(lambda: len(channel.taken) == 2)
+    stream.submit(LANE, Segment([b"next"], _Nobody(), loop.time() + PATIENCE_SECONDS))
+    await eventually(lambda: len(channel.taken) == 3)
+    assert [list(request.storage_keys) for request in channel.taken] == [[b"first"], [b"first"], [b"next"]]
+    assert [request.sent_ms > 0 for request in channel.taken] == [True, False, True]
     await stream.close(ServerLost("it is over"))
 
 

@@ -252,7 +252,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         deadline = self._before_deadline(request.timeout_ms / 1000 if request.timeout_ms else self._default_timeout)
         try:
             current().check(Verb.READ, request.state.application, request.state.state)
-            call.begin(keys)
+            call.begin(keys, request.sent_ms, request.timeout_ms)
             taken = True
             lookup = lookup_of_frame(request)
             self._reads.frame(lookup, deadline, answering(request.frame, ended), failed)

@@ -225,7 +225,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         count, reads = key_count(request), self._reads(request.state)
         try:
             current().check(Verb.READ, request.state.application, request.state.state)
-            call.begin(count or 1)
+            call.begin(count or 1, request.sent_ms, request.timeout_ms)
             try:
                 lookup = lookup_of_frame(request)
                 response = frame_response(self._registry.table(*lookup.state), lookup, request.frame)

@@ -2,7 +2,7 @@
 
 Asked at the entrance of each read, before anything is made for it, so that nothing behind it can grow: what is beyond a
 limit is refused at once, and told when to come again. The limits count keys, whatever they come in: a frame of a Lookup
-stream, a Get or GetMany, a request over HTTP. Frames that come after their call's deadline are dropped here, unread.
+stream, a Get or GetMany, a request over HTTP. What comes after its deadline, or its call's, is dropped here, unread.
 
                    call()                     begin(keys)               end(keys)
     who calls ───────────────► ReadCall ───────────────────► under way ───────────► answered
@@ -22,6 +22,7 @@ from typing import Protocol
 
 from keyhole.clock import Clock
 from keyhole.errors import DeadlineExceeded, KeyholeError, Overloaded
+from keyhole.rpc.frame_ages import LATE, FrameAges
 from keyhole.rpc.token_bucket import TokenBucket
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -172,18 +173,23 @@ class ReadAdmission:
             everybody.calls -= 1
             self._rest(names, taken)
 
-    def begin(self, call: ReadCall, keys: int) -> None:
+    def begin(self, call: ReadCall, keys: int, sent_ms: int, timeout_ms: int) -> None:
         """Takes room for keys, or raises; see ReadCall.begin."""
-        everybody, taken = self._all, call.taken
-        if call.until is not None and self._clock.monotonic() >= call.until:
+        everybody, taken, now = self._all, call.taken, self._clock.monotonic()
+        if call.until is not None and now >= call.until:
             raise self.dropped(keys)
+        if sent_ms or call.ages is not None:
+            call.ages = ages = call.ages or FrameAges()
+            late_ms = ages.late_ms(sent_ms, now)
+            if timeout_ms and late_ms >= timeout_ms:
+                raise self.dropped(keys, **{LATE: late_ms})
         # A request that is larger than a limit is let in alone, or it could never be answered.
         if taken.keys and taken.keys + keys > taken.most_keys:
             raise self._too_many_keys(Limit.CALLER_KEYS, call.names[0], taken, keys)
         if everybody.keys and everybody.keys + keys > everybody.most_keys:
             raise self._too_many_keys(Limit.KEYS, "", everybody, keys)
         if taken.bucket is not None or everybody.bucket is not None:
-            self._take(call, keys)
+            self._take(call, keys, now)
         taken.keys += keys
         everybody.keys += keys
 
@@ -195,16 +201,17 @@ class ReadAdmission:
         if not taken.calls:  # its call has ended before it
             self._rest(call.names, taken)
 
-    def dropped(self, keys: int) -> DeadlineExceeded:
+    def dropped(self, keys: int, **facts: object) -> DeadlineExceeded:
         """Counts these keys as dropped. Returns what to refuse them with."""
         self.expired += keys
         return DeadlineExceeded(
             f"the deadline had passed before {self._where} came to this request, so nothing was looked up; give it "
-            "more time, or look at the load of proxies and servers"
+            "more time, or look at the load of proxies and servers",
+            **facts,
         )
 
-    def _take(self, call: ReadCall, keys: int) -> None:
-        own, common, now = call.taken.bucket, self._all.bucket, self._clock.monotonic()
+    def _take(self, call: ReadCall, keys: int, now: float) -> None:
+        own, common = call.taken.bucket, self._all.bucket
         if own is not None and (seconds := own.take(keys, now)):
             raise self._too_many_a_second(Limit.CALLER_RATE, call.names[0], keys, seconds)
         if common is not None and (seconds := common.take(keys, now)):
@@ -271,23 +278,27 @@ class ReadAdmission:
 class ReadCall:
     """One call of a caller. Each `begin` that does not raise is followed by one `end`, also behind the call's own."""
 
-    __slots__ = ("_admission", "names", "taken", "until")
+    __slots__ = ("_admission", "ages", "names", "taken", "until")
 
     def __init__(self, admission: ReadAdmission, names: tuple[str, ...], taken: _Taken, until: float | None) -> None:
         self._admission = admission
         self.names = names
         self.taken = taken
         self.until = until
+        self.ages: FrameAges | None = None
 
-    def begin(self, keys: int) -> None:
-        """So many keys are to be looked up. Quick: asked for every frame, in about half a microsecond.
+    def begin(self, keys: int, sent_ms: int = 0, timeout_ms: int = 0) -> None:
+        """So many keys are to be looked up. Quick: asked for every frame, in about a microsecond.
+
+        Args:
+            sent_ms, timeout_ms: As in a LookupRequest.
 
         Raises:
-            DeadlineExceeded: The call's deadline has passed: they are dropped.
+            DeadlineExceeded: The call's deadline, or the frame's, has passed: they are dropped.
             Overloaded: They would be beyond a limit, which the message names. The fact `retry_after_seconds` says when
                 to try again, `cap` the setting, `limit` its value.
         """
-        self._admission.begin(self, keys)
+        self._admission.begin(self, keys, sent_ms, timeout_ms)
 
     def end(self, keys: int) -> None:
         """They are answered, or given up."""

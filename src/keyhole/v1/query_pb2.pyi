@@ -796,6 +796,7 @@ class LookupRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TIMED_FIELD_NUMBER: _builtins.int
+    SENT_MS_FIELD_NUMBER: _builtins.int
     frame: _builtins.int
     """Chosen by the caller; the response to this frame carries it."""
     topic_id: _builtins.str
@@ -803,6 +804,12 @@ class LookupRequest(_message.Message):
     """How long the caller will wait for this frame."""
     timed: _builtins.bool
     """The response is to say how long the server has taken."""
+    sent_ms: _builtins.int
+    """When it was sent: milliseconds on a clock of the sender's own, modulo 2^32, of any beginning. 0: it does not say.
+    A frame that comes later than others of its stream, by more than its timeout, is dropped: it fails with
+    DEADLINE_EXCEEDED and the fact `late_ms`. A frame that does not say when it was sent is never late, and the next
+    ones are measured anew.
+    """
     @_builtins.property
     def state(self) -> Global___StateRef: ...
     @_builtins.property
@@ -826,10 +833,11 @@ class LookupRequest(_message.Message):
         options: Global___ReadOptions | None = ...,
         timeout_ms: _builtins.int = ...,
         timed: _builtins.bool = ...,
+        sent_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "keys", b"keys", "options", b"options", "state", b"state", "storage_keys", b"storage_keys", "timed", b"timed", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "keys", b"keys", "options", b"options", "sent_ms", b"sent_ms", "state", b"state", "storage_keys", b"storage_keys", "timed", b"timed", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -152,4 +152,20 @@ SECURITY = (
         "        if self._open < 0:\n",
         ("test_scans.py::test_beyond_so_many_scans_another_one_is_refused_until_one_has_ended",),
     ),
+    Breakage(
+        "one caller may have all the keys under way that there may be",
+        "security",
+        "src/keyhole/rpc/read_admission.py",
+        "        if taken.keys and taken.keys + keys > taken.most_keys:\n",
+        "        if taken.keys and taken.keys + keys > self._all.most_keys:\n",
+        ("test_limited_lookups.py::test_one_caller_floods_a_proxy_and_another_one_is_answered",),
+    ),
+    Breakage(
+        "frames whose callers have given up are looked up all the same",
+        "security",
+        "src/keyhole/rpc/read_admission.py",
+        "            if timeout_ms and late_ms >= timeout_ms:\n",
+        "            if timeout_ms and late_ms < 0:\n",
+        ("test_limited_lookups.py::test_a_frame_that_has_waited_for_longer_than_its_timeout_is_dropped_unread",),
+    ),
 )

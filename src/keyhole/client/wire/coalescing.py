@@ -188,6 +188,14 @@ class Coalescer:
         if frame is not None:
             self._fail(frame.parts, error)
 
+    def wait_again(self, number: int) -> None:
+        """A frame has come back as one that came too late. What is in time waits for another one, before others."""
+        frame = self._in_flight.pop(number, None)
+        if frame is not None:
+            # Those that are GONE have their errors; the frame has others, or `expire` had given it up.
+            parts = [part for part in frame.parts if part.segment is not GONE]
+            self._waiting.setdefault(frame.lane, deque()).extendleft(reversed(parts))
+
     def lost(self, error: KeyholeError, *, waiting_too: bool) -> None:
         """The connection broke: fails what was in flight.
 

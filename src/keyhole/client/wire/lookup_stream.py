@@ -15,6 +15,7 @@ from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import InternalError, KeyholeError, ServerLost
 from keyhole.rpc import convert, status
+from keyhole.rpc.frame_ages import LATE, stamp_of
 from keyhole.rpc.frames import Failure, failure_from_proto
 from keyhole.v1 import query_pb2
 
@@ -69,6 +70,8 @@ class LookupStream:
         self._ending = False
         self._writing = False
         self._leaving = False
+        # Whether the next frame says when it was sent.
+        self._stamps = True
         self._timer_at = math.inf
 
     @property
@@ -190,7 +193,7 @@ class LookupStream:
         failures: dict[int, Failure] = {}
         for failure in response.failures:
             if not failure.indexes:
-                self._coalescer.frame_failed(response.frame, status.from_proto(failure.error))
+                self._refused(response.frame, status.from_proto(failure.error))
                 return
             failures.update(dict.fromkeys(failure.indexes, failure_from_proto(failure.error)))
         answers = Answers(
@@ -203,6 +206,15 @@ class LookupStream:
         )
         self._coalescer.receive(response.frame, answers)
 
+    def _refused(self, number: int, error: KeyholeError) -> None:
+        if LATE in error.facts:
+            # If it has not expired here, one of the clocks stood still: the other side is to measure anew.
+            self._stamps = False
+            self._coalescer.wait_again(number)
+            self._coalescer.expire(self._loop.time())
+        else:
+            self._coalescer.frame_failed(number, error)
+
     def _request(self, frame: Frame, now: float) -> bytes:
         """Bytes of one message may stand behind those of another: together they are one with the fields of both."""
         lane, encoded = self._lane_bytes
@@ -210,7 +222,10 @@ class LookupStream:
             encoded = _encoded(frame.lane)
             self._lane_bytes = frame.lane, encoded
         timeout_ms = max(1, int((frame.deadline - now) * 1000))
-        own = query_pb2.LookupRequest(frame=frame.number, storage_keys=frame.keys, timeout_ms=timeout_ms)
+        sent_ms, self._stamps = stamp_of(now) if self._stamps else 0, True
+        own = query_pb2.LookupRequest(
+            frame=frame.number, storage_keys=frame.keys, timeout_ms=timeout_ms, sent_ms=sent_ms
+        )
         return own.SerializeToString() + encoded
 
     def _arm_timer(self) -> None:

@@ -1594,7 +1594,12 @@ type LookupRequest struct {
 	// How long the caller will wait for this frame.
 	TimeoutMs uint32 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// The response is to say how long the server has taken.
-	Timed         bool `protobuf:"varint,8,opt,name=timed,proto3" json:"timed,omitempty"`
+	Timed bool `protobuf:"varint,8,opt,name=timed,proto3" json:"timed,omitempty"`
+	// When it was sent: milliseconds on a clock of the sender's own, modulo 2^32, of any beginning. 0: it does not say.
+	// A frame that comes later than others of its stream, by more than its timeout, is dropped: it fails with
+	// DEADLINE_EXCEEDED and the fact `late_ms`. A frame that does not say when it was sent is never late, and the next
+	// ones are measured anew.
+	SentMs        uint32 `protobuf:"varint,9,opt,name=sent_ms,json=sentMs,proto3" json:"sent_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1683,6 +1688,13 @@ func (x *LookupRequest) GetTimed() bool {
 		return x.Timed
 	}
 	return false
+}
+
+func (x *LookupRequest) GetSentMs() uint32 {
+	if x != nil {
+		return x.SentMs
+	}
+	return 0
 }
 
 // Columns, not rows: a message per key would cost more than the lookup. At most 2 MiB of values, or one larger value: keys
@@ -3267,7 +3279,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\n" +
 	"expires_ms\x18\n" +
 	" \x03(\x04R\texpiresMs\x12!\n" +
-	"\fwatermark_ms\x18\v \x01(\x03R\vwatermarkMs\"\x9c\x02\n" +
+	"\fwatermark_ms\x18\v \x01(\x03R\vwatermarkMs\"\xb5\x02\n" +
 	"\rLookupRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12*\n" +
 	"\x05state\x18\x02 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
@@ -3277,7 +3289,8 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\aoptions\x18\x06 \x01(\v2\x17.keyhole.v1.ReadOptionsR\aoptions\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\a \x01(\rR\ttimeoutMs\x12\x14\n" +
-	"\x05timed\x18\b \x01(\bR\x05timed\"\xe5\x01\n" +
+	"\x05timed\x18\b \x01(\bR\x05timed\x12\x17\n" +
+	"\asent_ms\x18\t \x01(\rR\x06sentMs\"\xe5\x01\n" +
 	"\x0eLookupResponse\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\x04R\x05frame\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\fR\x06values\x12,\n" +
