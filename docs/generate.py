@@ -36,6 +36,9 @@ Counters begin at 0 with the process. The exporter's of a job go on with what it
 none has answered for 5 minutes. A metric of which nothing is known yet is left out. The labels `application` and
 `state` are `other` beyond the bound; there, times are the oldest and counts are sums.
 
+Of which release of the chart a series is, Prometheus says: `namespace` and `keyhole_release` are
+[set where it scrapes](operations.md#several-releases-in-one-prometheus).
+
 """
 
 

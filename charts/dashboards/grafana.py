@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from charts.dashboards.model import Dashboard, Kind, Panel, Query, Row, Variable
+from charts.dashboards.queries import RELEASE, within
 
 _SCHEMA_VERSION = 41
 _COLUMNS = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _TAG = "keyhole"
+_RELEASE = dict(zip(RELEASE, ("Namespace", "Release"), strict=True))
+_OF_EACH_RELEASE = "keyhole_exporter_view_age_seconds"
+# Nothing, where the labels aren't there; and a panel of one number has its name only beside others.
+_IN_LEGEND = " ".join(f"{{{{{label}}}}}" for label in RELEASE)
 
 _Json = dict[str, Any]
 
@@ -49,7 +54,7 @@ def document(dashboard: Dashboard) -> _Json:
                 "url": "",
             }
         ],
-        "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
+        "templating": {"list": [_datasource(), *_release(), *map(_variable, dashboard.variables)]},
         "panels": list(_panels(dashboard.rows)),
     }
 
@@ -71,8 +76,18 @@ def _datasource() -> _Json:
     }
 
 
+def _release() -> Iterator[_Json]:
+    """Each of its labels, among what the ones before it leave. Where nothing has them there is only "all"."""
+    for at, (label, title) in enumerate(_RELEASE.items()):
+        yield _query_variable(Variable(label, title, _OF_EACH_RELEASE), RELEASE[:at])
+
+
 def _variable(variable: Variable) -> _Json:
-    query = f"label_values({variable.metric}, {variable.label})"
+    return _query_variable(variable, (*RELEASE, *variable.within))
+
+
+def _query_variable(variable: Variable, chosen: tuple[str, ...]) -> _Json:
+    query = f"label_values({variable.metric}{within(chosen)}, {variable.label})"
     several = not variable.single
     return {
         "name": variable.label,
@@ -187,7 +202,7 @@ def _target(query: Query, kind: Kind, at: int) -> _Json:
         "datasource": _SOURCE,
         "editorMode": "code",
         "expr": query.expression,
-        "legendFormat": "{{le}}" if heatmap else query.legend or "__auto",
+        "legendFormat": "{{le}}" if heatmap else query.legend if table else f"{query.legend} {_IN_LEGEND}".lstrip(),
         "format": "table" if table else "heatmap" if heatmap else "time_series",
         "instant": instant,
         "range": not instant,
@@ -198,7 +213,8 @@ def _columns(panel: Panel) -> list[_Json]:
     """The queries' results side by side, a line for each set of labels."""
     several = len(panel.queries) > 1
     names = {f"Value #{chr(ord('A') + at)}" if several else "Value": of.legend for at, of in enumerate(panel.queries)}
-    order = [*panel.columns, *names]
+    columns = {**_RELEASE, **panel.columns}
+    order = [*columns, *names]
     return [
         {"id": "merge", "options": {}},
         {
@@ -206,7 +222,7 @@ def _columns(panel: Panel) -> list[_Json]:
             "options": {
                 "excludeByName": {"Time": True},
                 "indexByName": {name: at for at, name in enumerate(order)},
-                "renameByName": {**panel.columns, **names},
+                "renameByName": {**columns, **names},
             },
         },
     ]

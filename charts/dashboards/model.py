@@ -18,7 +18,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Query:
-    """`legend`: with labels as {{label}}; in a table: the column's name. `unit`: of that column."""
+    """`legend`: labels as {{label}}, without the release's; in a table: the column's name. `unit`: of that column."""
 
     expression: str
     legend: str = ""
@@ -35,7 +35,7 @@ class Panel:
         width: Of 24 columns; height likewise in Grafana's rows.
         thresholds: From which value on which colour; below the first: green. None: a graph has none.
         stacked: The series are drawn on top of each other.
-        columns: In a table, labels by the column's name.
+        columns: In a table, the columns' names by label; those of the release stand before them.
     """
 
     title: str
@@ -63,19 +63,21 @@ class Variable:
     """What may be chosen above the panels: values of the label of that name.
 
     Attributes:
-        metric: One that has the label, with matchers if need be.
+        metric: One that has the label.
         single: Exactly one is chosen; else one, several, or all.
+        within: Further variables: only what there is in their choice is offered.
     """
 
     label: str
     title: str
     metric: str
     single: bool = False
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """`name`: of its file, and behind `keyhole-` in its address."""
+    """`name`: of its file, and behind `keyhole-` in its address. `variables`: beside those of the release."""
 
     name: str
     title: str

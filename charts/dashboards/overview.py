@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from charts.dashboards.model import Dashboard, Kind, Panel, Query, Row, Variable, graph, number
-from charts.dashboards.queries import Scope
+from charts.dashboards.queries import Scope, together
 
 _IN = Scope("application")
 _STATE = "application state"
 _QUERY = "application query"
 _BAD = {1.0: "red"}
+_UP = _IN.now("keyhole_exporter_up", "component target")
 
 _ALERTS = Row(
     "Is it all right?",
@@ -16,25 +17,25 @@ _ALERTS = Row(
         number(
             "Key groups without an owner",
             "Nothing is written to them. Right: 0, but for seconds when servers come and go.",
-            f"sum({_IN.now('keyhole_cluster_unowned_key_groups', _STATE)})",
+            _IN.now("keyhole_cluster_unowned_key_groups"),
             thresholds=_BAD,
         ),
         number(
             "Key groups nobody answers for",
             "Their readers get UNAVAILABLE. Right: 0.",
-            f"sum({_IN.now('keyhole_cluster_unreadable_key_groups', _STATE)})",
+            _IN.now("keyhole_cluster_unreadable_key_groups"),
             thresholds=_BAD,
         ),
         number(
             "Key groups with several owners",
             "Several servers say that they own them; only one can write. Right: 0, but for seconds.",
-            f"sum({_IN.now('keyhole_cluster_contested_key_groups', _STATE)})",
+            _IN.now("keyhole_cluster_contested_key_groups"),
             thresholds=_BAD,
         ),
         number(
             "Being restored",
             "Key groups that an owner still reads from the changelog.",
-            f"sum({_IN.now('keyhole_cluster_restoring_key_groups', _STATE)})",
+            _IN.now("keyhole_cluster_restoring_key_groups"),
             thresholds={1.0: "yellow"},
         ),
         number(
@@ -47,7 +48,8 @@ _ALERTS = Row(
         number(
             "Reads that fail",
             "Of all keys and scans through the proxies, wrong names and wrong keys included.",
-            f"({_IN.rate('keyhole_client_proxy_failed_reads_total')} or vector(0))"
+            f"({_IN.rate('keyhole_client_proxy_failed_reads_total')}"
+            f" or 0 * {_IN.rate('keyhole_client_proxy_lookup_keys_total')})"
             f" / ({_IN.rate('keyhole_client_proxy_lookup_keys_total')}"
             f" + {_IN.rate('keyhole_client_proxy_finished_scans_total')})",
             "percentunit",
@@ -56,7 +58,7 @@ _ALERTS = Row(
         number(
             "Processes that don't answer",
             "State servers, proxies and jobs that are discovered, and silent to the exporter.",
-            "count(max by (component, target) (keyhole_exporter_up) == 0) or 0 * count(keyhole_exporter_up)",
+            f"{together('count', f'{_UP} == 0')} or 0 * {together('count', _UP)}",
             thresholds=_BAD,
         ),
         number(
@@ -68,8 +70,11 @@ _ALERTS = Row(
         number(
             "Fullest disk",
             "Of the state servers.",
-            f"max(1 - {_IN.now('keyhole_state_server_disk_free_bytes', 'server')}"
-            f" / {_IN.now('keyhole_state_server_disk_bytes', 'server')})",
+            together(
+                "max",
+                f"1 - {_IN.now('keyhole_state_server_disk_free_bytes', 'server')}"
+                f" / {_IN.now('keyhole_state_server_disk_bytes', 'server')}",
+            ),
             "percentunit",
             {0.8: "yellow", 0.9: "red"},
         ),
@@ -286,7 +291,7 @@ _PROCESSES = Row(
             (
                 Query(_IN.now("keyhole_exporter_ask_seconds", "component target"), "Took", "s"),
                 Query(_IN.now("keyhole_exporter_answer_age_seconds", "component target"), "Age", "s"),
-                Query("max by (component, target) (keyhole_exporter_failed_asks_total)", "Failed", "none"),
+                Query(_IN.count("keyhole_exporter_failed_asks_total", "component target"), "Failed", "none"),
             ),
             kind=Kind.TABLE,
             width=12,
@@ -298,7 +303,7 @@ _PROCESSES = Row(
             "Of the release's pods on Kubernetes, in an hour: killed for memory, or ended with an error.",
             (
                 Query(
-                    "sum by (container, cause) (increase(keyhole_exporter_ended_containers_total[1h])) > 0",
+                    f"{_IN.increase('keyhole_exporter_ended_containers_total', '1h', 'container cause')} > 0",
                     "{{container}}: {{cause}}",
                     "none",
                 ),

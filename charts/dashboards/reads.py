@@ -32,8 +32,8 @@ _PROXIES = Row(
         ),
         Panel(
             "How many frames take how long",
-            "The same, as a heat map: two humps are two kinds of answers.",
-            (Query(_IN.buckets("keyhole_client_proxy_lookup_seconds")),),
+            "The same, as a heat map, of all releases that are chosen together: two humps are two kinds of answers.",
+            (Query(_IN.heat("keyhole_client_proxy_lookup_seconds")),),
             "s",
             Kind.HEATMAP,
         ),

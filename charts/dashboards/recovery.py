@@ -267,7 +267,7 @@ _DISKS = Row(
         graph(
             "Unknown metrics",
             "Left out by the exporter: processes of another version.",
-            Query("max by (component) (keyhole_exporter_unknown_metrics)", "{{component}}"),
+            Query(_IN.now("keyhole_exporter_unknown_metrics", "component"), "{{component}}"),
             unit="none",
         ),
     ),

@@ -305,7 +305,7 @@ DASHBOARD = Dashboard(
     "Who has a state, how fresh each copy is, what is written to it and read of it.",
     (
         Variable("application", "Application", "keyhole_cluster_all_key_groups", single=True),
-        Variable("state", "State", 'keyhole_cluster_all_key_groups{application=~"$application"}', single=True),
+        Variable("state", "State", "keyhole_cluster_all_key_groups", single=True, within=("application",)),
         Variable("server", "State server", "keyhole_state_server_ready"),
     ),
     (_NUMBERS, _COPIES, _STORES, _WRITING, _UPDATES, _READING),

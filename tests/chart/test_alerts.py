@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support import needs, promql
+from tests.support import needs, promql, promtool
 
 HERE = Path(__file__).resolve().parent
 
@@ -18,16 +17,10 @@ def _promtool() -> None:
     needs.prometheus()
 
 
-def _promtool_says(*arguments: str | Path) -> str:
-    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_each_alert_begins_when_it_should_and_only_then(tmp_path: Path) -> None:
     told = (HERE / "alerts.yaml").read_text().replace("ALERTS]", f"{promql.CHART / 'alerts.yaml'}]", 1)
     (tmp_path / "tests.yaml").write_text(told)
-    _promtool_says("test", "rules", tmp_path / "tests.yaml")
+    promtool.says("test", "rules", tmp_path / "tests.yaml")
 
 
 def test_every_alert_is_tested() -> None:
@@ -47,7 +40,7 @@ def test_a_panel_of_pods_that_have_ended_has_data_where_one_has(tmp_path: Path) 
         ],
     }
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [told]}))
-    _promtool_says("test", "rules", tmp_path / "tests.yaml")
+    promtool.says("test", "rules", tmp_path / "tests.yaml")
 
 
 def test_the_number_of_silent_processes_is_none_where_the_exporter_is_gone(tmp_path: Path) -> None:
@@ -65,7 +58,7 @@ def test_the_number_of_silent_processes_is_none_where_the_exporter_is_gone(tmp_p
         ],
     }
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [told]}))
-    _promtool_says("test", "rules", tmp_path / "tests.yaml")
+    promtool.says("test", "rules", tmp_path / "tests.yaml")
 
 
 def test_every_query_of_a_panel_is_promql(tmp_path: Path) -> None:
@@ -74,4 +67,4 @@ def test_every_query_of_a_panel_is_promql(tmp_path: Path) -> None:
         for number, query in enumerate(promql.panel_queries())
     ]
     (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    assert f"{len(rules)} rules found" in _promtool_says("check", "rules", tmp_path / "panels.yaml")
+    assert f"{len(rules)} rules found" in promtool.says("check", "rules", tmp_path / "panels.yaml")

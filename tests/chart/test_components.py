@@ -15,6 +15,7 @@ from tests.support.chart import (
     JOB,
     KAFKA,
     OPERATOR,
+    SMALL,
     Object,
     environment,
     names,
@@ -323,11 +324,29 @@ def test_the_operator_scrapes_the_exporter_and_each_pod_with_metrics() -> None:
             assert each["metadata"]["labels"]["release"] == "prometheus"
 
 
+def test_whatever_is_scraped_says_which_release_it_is_of() -> None:
+    """The operator says in which namespace."""
+    for name in ("keyhole", "12"):
+        objects = render(SMALL, CI / "monitoring-values.yaml", release=name, api=[OPERATOR])
+        monitors = [of["spec"] for of in objects if of["kind"] in ("ServiceMonitor", "PodMonitor")]
+        endpoints = [one for of in monitors for one in (*of.get("endpoints", ()), *of.get("podMetricsEndpoints", ()))]
+        assert len(endpoints) == 2
+        for endpoint in endpoints:
+            assert endpoint["relabelings"] == [{"targetLabel": "keyhole_release", "replacement": name}]
+
+
 def test_alerts_and_dashboards_are_those_of_the_files() -> None:
     objects = scenario(CI / "monitoring-values.yaml")
-    alerts = one(objects, "PrometheusRule", "keyhole")["spec"]
-    file = CHART / "alerts.yaml"
-    assert alerts == (yaml.safe_load(file.read_text()) if file.exists() else {"groups": []})
+    rules = yaml.safe_load((CHART / "alerts.yaml").read_text())
+    alone = render(SMALL, CI / "monitoring-values.yaml", {"monitoring.monitors.enabled": False}, api=[OPERATOR])
+    assert one(alone, "PrometheusRule", "keyhole")["spec"] == rules
+    # What says that nothing is there says of which release, where the chart's monitors set the labels.
+    absent = "absent(keyhole_exporter_view_age_seconds"
+    own = absent + '{namespace="data", keyhole_release="keyhole"}'
+    last = rules["groups"][0]["rules"][-1]
+    last["expr"] = last["expr"].replace(f"on () {absent}", f"on (namespace, keyhole_release) {own}")
+    assert own in last["expr"]
+    assert one(objects, "PrometheusRule", "keyhole")["spec"] == rules
     files = {path.name: path for path in (CHART / "dashboards").glob("*.json")}
     maps = [of for of in objects if of["kind"] == "ConfigMap" and "-dashboard-" in of["metadata"]["name"]]
     shown = {name: text for of in maps for name, text in of["data"].items()}

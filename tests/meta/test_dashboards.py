@@ -119,4 +119,10 @@ def _all_below(kind: type[errors.KeyholeError]) -> list[type[errors.KeyholeError
 
 def test_the_alerts_are_a_file_of_prometheus_without_anything_that_helm_would_replace() -> None:
     text = (promql.CHART / "alerts.yaml").read_text()
-    assert set(re.findall(r"\{\{\s*(\S+)", text)) <= {"$value", *re.findall(r"\$labels\.\w+", text)}
+    made = {action.split("|")[0].strip("- ") for action in re.findall(r"\{\{(.*?)\}\}", text)}
+    assert made <= {
+        "$value",
+        ".",
+        "end",
+        *(f"{w}{of}" for of in re.findall(r"\$labels\.\w+", text) for w in ("", "with ")),
+    }

@@ -143,4 +143,4 @@ def test_a_panel_has_data(run: Observed, query: PanelQuery) -> None:
 @pytest.mark.parametrize("name", promql.dashboards())
 def test_every_variable_has_something_to_choose(run: Observed, name: str) -> None:
     for variable, (metric, label) in promql.variables(name).items():
-        assert run.prometheus.values_of(label, metric.replace("$application", run.cluster.application)), variable
+        assert run.prometheus.values_of(label, promql.choose(metric, application=run.cluster.application)), variable

@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -22,10 +23,11 @@ _ASK_SECONDS = 20.0
 
 
 class Job(NamedTuple):
-    """What is scraped: targets as host:port."""
+    """What is scraped: targets as host:port. `labels`: what each of their series has besides its own."""
 
     name: str
     targets: Sequence[str]
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 class Series(NamedTuple):
@@ -48,7 +50,11 @@ class Prometheus:
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(file) for file in rules],
             "scrape_configs": [
-                {"job_name": job.name, "honor_labels": True, "static_configs": [{"targets": list(job.targets)}]}
+                {
+                    "job_name": job.name,
+                    "honor_labels": True,
+                    "static_configs": [{"targets": list(job.targets), "labels": dict(job.labels)}],
+                }
                 for job in jobs
             ],
         }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from charts.dashboards.queries import RELEASE
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.metric import Metric, MetricType
 
@@ -27,10 +28,17 @@ _OF_SPARK_RUNS = (
 _OF_UPDATES = ("_updates", "_update_seconds", "_uncommitted_", "_stopped_key_groups", "_waiting_key_groups")
 _RATE_WINDOW = "10s"
 
-_SERIES = re.compile(r"\b(keyhole_\w+)(?:\{([^}]*)\})?")
+_SERIES = re.compile(r"\b(keyhole_(?!release\b)\w+)(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 _PUT_TOGETHER = re.compile(r"\b(?:by|on|group_left|group_right|without|ignoring)\s*\(([^)]*)\)")
 _SUFFIXES = ("_bucket", "_sum", "_count")
+_TEXT_OR_MATCHERS = re.compile(r'"(?:[^"\\]|\\.)*"|\{[^}]*\}')
+_AGGREGATION = re.compile(
+    r"\b(sum|min|max|avg|count|group|stddev|stdvar|topk|bottomk|quantile|count_values)\b\s*(?:(by|without)\s*\(([^)]*)\))?"
+)
+_MATCH = re.compile(r"\b(on|ignoring)\s*\(([^)]*)\)")
+# What has other labels than its arguments, or none.
+_OTHER_LABELS = re.compile(r"\b(vector|scalar|absent|absent_over_time|label_replace|label_join)\s*\(")
 
 
 class PanelQuery(NamedTuple):
@@ -60,12 +68,14 @@ class PanelQuery(NamedTuple):
         """Whether only pods on Kubernetes that have ended give it data."""
         return "keyhole_exporter_ended_containers_total" in self.expression
 
-    def asked(self, application: str) -> str:
-        """As Grafana asks, with one application chosen and all of the rest."""
-        expression = self.expression.replace("$__rate_interval", _RATE_WINDOW).replace("$application", application)
-        for variable in ("state", "server", "proxy"):
-            expression = expression.replace(f"${variable}", ".*")
-        return expression
+    def asked(self, application: str, window: str = _RATE_WINDOW, **chosen: str) -> str:
+        """As Grafana asks, with one application chosen, and whatever else is named; all of the rest."""
+        return choose(self.expression.replace("$__rate_interval", window), application=application, **chosen)
+
+
+def choose(text: str, **chosen: str) -> str:
+    """A text with a dashboard's variables, with these chosen, and all of the others."""
+    return re.sub(r"\$(\w+)", lambda variable: chosen.get(variable[1], ".*"), text)
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
@@ -102,17 +112,45 @@ def alerts() -> list[dict[str, Any]]:
 def beyond_the_catalogue(expression: str) -> list[str]:
     """Names of metrics, and of labels of theirs, that the catalogue doesn't have."""
     wrong: list[str] = []
-    labels: set[str] = {"le"}
+    labels: set[str] = {"le", *RELEASE}
+    if re.search(r"\bup\b", expression):
+        labels.add("job")  # Prometheus's own metric: whether a target could be scraped
     for name, matchers in _SERIES.findall(expression):
         metric = metric_of(name)
         if metric is None:
             wrong.append(name)
             continue
         labels.update(metric.labels)
-        wrong += [f"{name}: {label}" for label in _MATCHER.findall(matchers) if label not in metric.labels]
+        wrong += [f"{name}: {label}" for label in _MATCHER.findall(matchers) if label not in (*metric.labels, *RELEASE)]
     for text in _PUT_TOGETHER.findall(expression):
         wrong += [label for label in re.split(r"[,\s]+", text.strip()) if label and label not in labels]
     return wrong
+
+
+def loses_the_release(expression: str) -> list[str]:
+    """What in it drops or mixes the labels of the release, one by one: an aggregation, a match, a function.
+
+    By its text, without a parser of PromQL: so a modifier has to stand before what is aggregated, as in
+    `sum by (a) (b)`, and a function that makes labels of its own counts as one that drops them.
+    """
+    text = _TEXT_OR_MATCHERS.sub("", expression)
+    wrong = [
+        found[0].strip()
+        for found in _AGGREGATION.finditer(text)
+        if not _keeps_the_release(found[2] or "by", found[3] or "")
+    ]
+    wrong += [found[0] for found in _MATCH.finditer(text) if not _keeps_the_release(found[1], found[2])]
+    return wrong + [found[1] for found in _OTHER_LABELS.finditer(text)]
+
+
+def _keeps_the_release(modifier: str, labels: str) -> bool:
+    named = set(re.split(r"[,\s]+", labels))
+    return set(RELEASE) <= named if modifier in ("by", "on") else not set(RELEASE) & named
+
+
+def matchers_of(expression: str) -> list[str]:
+    """Those of each series, in its braces; empty: it has none."""
+    return [matchers for _, matchers in _SERIES.findall(expression)]
 
 
 def metrics_of(expression: str) -> Iterator[Metric]:
