@@ -19,6 +19,7 @@ from keyhole.config import StateServerConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError
 from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.protocol.failpoints import NoObserver, StepObserver
+from keyhole.rpc.lookup_port import LookupPort
 from keyhole.rpc.read_admission import ReadAdmission, ReadLimits
 from keyhole.rpc.scan_caps import ScanCaps
 from keyhole.rpc.server import RpcServer
@@ -76,6 +77,7 @@ class StateServer:
         self._members: dict[str, ReplicaMember] = {}
         self._idle_look: asyncio.Task[None] | None = None
         self._page: MetricsPage | None = None
+        self._lookups: LookupPort | None = None
 
     @property
     def address(self) -> str:
@@ -136,6 +138,13 @@ class StateServer:
             from keyhole.metrics.page import own_page
 
             self._page = own_page(self._config.metrics, stats.read, self._rpc.guard)
+        if self._config.lookups:
+            # Before anybody can follow what this server has: it is announced with that.
+            self._lookups = LookupPort(
+                self._config.lookups, queries.frame, queries.admission, self._clock, self._rpc.guard
+            )
+            await self._lookups.start()
+            registry.lookup_port = self._lookups.port
         await self._rpc.start()
         if self._page is not None:
             await self._page.start()
@@ -222,6 +231,8 @@ class StateServer:
         """Those of the proxies that watch, which would not end by themselves."""
         assert self._registry is not None
         self._registry.closing = True
+        if self._lookups is not None:
+            self._lookups.drain()
         self._registry.end()
 
     async def stop(self) -> None:
@@ -233,6 +244,8 @@ class StateServer:
     async def close(self) -> None:
         """Leaves what it follows, and closes its stores and its page. To be called once, after the port was closed."""
         assert self._registry is not None
+        if self._lookups is not None:
+            await self._lookups.stop()
         if self._page is not None:
             await self._page.stop()
         if self._idle_look is not None:

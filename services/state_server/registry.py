@@ -68,6 +68,8 @@ class Registry:
         # Kept while it drains.
         self._placements = Placements()
         self.counts = ServerCounts()
+        self.lookup_port = 0
+        """Of its lookup port, which is announced with its address; 0: it has none."""
         self.tables: dict[tuple[str, str], Table] = {}
         self._hosts: dict[_Name, QueryHost] = {}
         # Of queries that were forgotten: what is being closed, and all that is kept of them.
@@ -271,6 +273,7 @@ class Registry:
             now_ms=now_ms,
             version=version(),
             placements=self._placements.messages,
+            lookup_port=self.lookup_port,
         )
 
     def ownership(self) -> state_server_pb2.Ownership:
@@ -284,6 +287,7 @@ class Registry:
             max_key_bytes=self._max_key_bytes,
             replica=self.replica,
             protocol_version=PROTOCOL_VERSION,
+            lookup_port=self.lookup_port,
         )
 
     def holdings(self, *, sizes: bool) -> list[query_pb2.StateHolding]:

@@ -2,9 +2,10 @@
 
 The two are real processes. Connections send random bytes, HTTP/2 frames of a valid conversation with bits of them
 changed, calls with random and with mutated messages, and calls that break off; to the reads over HTTP and to /metrics,
-requests that are made up, changed bit by bit, or never whole; some with a reader's token. All the time, good lookups
-and requests must be answered. Prints, as JSON, what was sent and what the processes weighed at the beginning, after a
-tenth and after half of the time, and at the end. Exit code 1: one ended, grew in the second half, or no longer answers.
+requests that are made up, changed bit by bit, or never whole; to the lookup port messages of all these kinds, and more
+of them than are read; some with a reader's token. All the time, good lookups and requests must be answered. Prints, as
+JSON, what was sent and what the processes weighed at the beginning, after a tenth and after half of the time, and at
+the end. Exit code 1: one ended, grew in the second half, or no longer answers.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ async def calls(chance: random.Random, target: str, credentials: Credentials) ->
             method = chance.choice(list(service.methods))
             kind = getattr(_MODULES[service.name], method.input_type.name)
             path = f"/{service.full_name}/{method.name}"
-            messages = [_content(chance, kind()) for _ in range(chance.choice((1, 1, 2, 10)))]
+            messages = [content(chance, kind()) for _ in range(chance.choice((1, 1, 2, 10)))]
             try:
                 await _call(chance, channel, path, method, messages)
             except grpc.RpcError:
@@ -122,7 +122,8 @@ async def _call(
     call.cancel()
 
 
-def _content(chance: random.Random, message: Message) -> bytes:
+def content(chance: random.Random, message: Message) -> bytes:
+    """Random bytes, or a message of that kind, whole, cut or with some bits changed."""
     how = chance.randrange(4)
     if how == 0:
         return chance.randbytes(chance.choice((0, 3, 50, 5_000)))

@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.security.credentials import PLAIN, Credentials
-from tests.fuzz.attacks import ATTACKS
+from tests.fuzz.attacks import ATTACKS, Attack
 from tests.fuzz.http_attacks import HTTP_ATTACKS
+from tests.fuzz.port_attacks import PORT_ATTACKS
 from tests.support.tokens import make_tokens
 
 _ATTACKERS = 6
@@ -49,10 +51,13 @@ async def fuzz(seconds: float, seed: int, directory: Path) -> dict[str, Any]:
     """Runs it all. Returns what is printed; `problems` is empty where nothing is wrong."""
     prepare(directory)
     reader = Credentials(tls=False, token_file=str(directory / "reader.token"))
-    ports = Ports(*free_ports(5))
+    ports = Ports(*free_ports(6))
     children = [_start(f"tests.fuzz.{name}", ports, directory) for name in ("victim", "proxy")]
     targets = [f"127.0.0.1:{ports.server}", f"127.0.0.1:{ports.proxy}"]
     pages = [f"127.0.0.1:{port}" for port in (ports.http, ports.http, ports.proxy_metrics, ports.server_metrics)]
+    lookups = [f"127.0.0.1:{ports.lookups}"]
+    aimed = ((ATTACKS, targets), (HTTP_ATTACKS, pages), (PORT_ATTACKS, lookups))
+    aims = {attack: at for attacks, at in aimed for attack in attacks}
     processes = [psutil.Process(child.pid) for child in children]
     problems: list[str] = []
     weights: dict[str, list[int]] = {}
@@ -63,9 +68,7 @@ async def fuzz(seconds: float, seed: int, directory: Path) -> dict[str, Any]:
         weights["at the beginning"] = _weigh(processes)
         begun = time.monotonic()
         attackers = [
-            asyncio.create_task(
-                _attack(random.Random(f"{seed}-{number}"), targets, pages, reader, begun + seconds, sent)
-            )
+            asyncio.create_task(_attack(random.Random(f"{seed}-{number}"), aims, reader, begun + seconds, sent))
             for number in range(_ATTACKERS)
         ]
         good = asyncio.create_task(_read(targets, reader, begun + seconds))
@@ -116,6 +119,7 @@ class Ports(NamedTuple):
     http: int
     proxy_metrics: int
     server_metrics: int
+    lookups: int
 
 
 def _start(module: str, ports: Ports, directory: Path) -> Child:
@@ -128,16 +132,14 @@ def _start(module: str, ports: Ports, directory: Path) -> Child:
 
 async def _attack(
     chance: random.Random,
-    targets: list[str],
-    pages: list[str],
+    aims: Mapping[Attack, Sequence[str]],
     reader: Credentials,
     until: float,
     sent: Counter[str],
 ) -> None:
     while time.monotonic() < until:
-        attack = chance.choice((*ATTACKS, *HTTP_ATTACKS))
-        at = pages if attack in HTTP_ATTACKS else targets
-        await attack(chance, chance.choice(at), chance.choice((reader, reader, PLAIN)))
+        attack = chance.choice((*ATTACKS, *HTTP_ATTACKS, *PORT_ATTACKS))
+        await attack(chance, chance.choice(aims[attack]), chance.choice((reader, reader, PLAIN)))
         sent[attack.__name__] += 1
 
 

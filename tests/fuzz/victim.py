@@ -18,6 +18,7 @@ async def main() -> None:
         "policy": f"{directory}/policy.toml",
         "tokens": f"{directory}/tokens.toml",
         "metrics": f"127.0.0.1:{os.environ['FUZZ_SERVER_METRICS']}",
+        "lookups": f"127.0.0.1:{os.environ['FUZZ_LOOKUPS']}",
     }
     job = Credentials(tls=False, token_file=f"{directory}/job.token")
     async with state_server("a", security=settings, credentials=job, port=port) as server:

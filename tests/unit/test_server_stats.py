@@ -20,6 +20,7 @@ from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.selection import Selection
 from keyhole.model.state import ValueField, ValueSchema
 from keyhole.rpc.convert import key_to_proto
+from keyhole.security.authentication import ANYBODY
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.memory import MemoryEngine
@@ -70,7 +71,7 @@ class Server:
 
     def frame(self, request: query_pb2.LookupRequest) -> None:
         with self.queries.admission.call(CONTEXT) as call:
-            self.queries._frame(request, call)
+            self.queries.frame(request, ANYBODY, call)
 
 
 def reference(state: str) -> query_pb2.StateRef:

@@ -24,7 +24,7 @@ from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.scan_requests import is_descending, scan_range
 from keyhole.rpc.server_views import no_routes
 from keyhole.rpc.status import to_proto
-from keyhole.security.authentication import current
+from keyhole.security.authentication import Caller, current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
@@ -107,7 +107,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         """Frames. A frame that can't be answered fails alone; the stream goes on."""
         with self.admission.call(context) as call:
             async for request in requests:
-                yield self._frame(request, call)
+                yield self.frame(request, current(), call)
 
     async def Scan(self, request: pb.ScanRequest, context: _Context) -> AsyncIterator[pb.ScanResponse]:  # noqa: N802 - gRPC
         """The entries of one key, as of one epoch however long it takes to read them."""
@@ -220,11 +220,12 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         finally:
             self._counts.looked_up(reads, count, self._clock.monotonic() - began)
 
-    def _frame(self, request: pb.LookupRequest, call: ReadCall) -> pb.LookupResponse:
+    def frame(self, request: pb.LookupRequest, caller: Caller, call: ReadCall) -> pb.LookupResponse:
+        """The answer to one frame of lookups, whichever way it came."""
         began = self._clock.monotonic()
         count, reads = key_count(request), self._reads(request.state)
         try:
-            current().check(Verb.READ, request.state.application, request.state.state)
+            caller.check(Verb.READ, request.state.application, request.state.state)
             call.begin(count or 1, request.sent_ms, request.timeout_ms)
             try:
                 lookup = lookup_of_frame(request)

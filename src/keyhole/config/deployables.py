@@ -62,6 +62,7 @@ class StateServerConfig(SecuritySettings):
             overloaded.
         max_caller_lookup_keys_per_second: The same of one caller.
         metrics: host:port of its own /metrics; empty: none.
+        lookups: host:port of its lookup port, where it answers lookups without gRPC; empty: it has none.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_STATE_SERVER_"
@@ -95,6 +96,7 @@ class StateServerConfig(SecuritySettings):
     max_lookup_keys_per_second: int = 0
     max_caller_lookup_keys_per_second: int = 0
     metrics: str = ""
+    lookups: str = ""
     log_level: str = "INFO"
 
 

@@ -289,11 +289,15 @@ def _seen(caller: Caller, response: Any) -> Any:
         return query.ListStatesResponse(
             states=[of for of in response.states if caller.may_see(of.application, of.state)]
         )
-    if isinstance(response, query.LookupResponse):
-        for failure in response.failures:
-            if failure.error.reason in _TELLING:
-                failure.error.message = "there is no such state; `keyhole states` lists those that you may read"
-                failure.error.facts.clear()
+    return seen(response) if isinstance(response, query.LookupResponse) else response
+
+
+def seen(response: query.LookupResponse) -> query.LookupResponse:
+    """The response without the names of what else there is, for callers who were asked who they are."""
+    for failure in response.failures:
+        if failure.error.reason in _TELLING:
+            failure.error.message = "there is no such state; `keyhole states` lists those that you may read"
+            failure.error.facts.clear()
     return response
 
 

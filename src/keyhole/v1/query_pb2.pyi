@@ -891,6 +891,35 @@ class LookupResponse(_message.Message):
 Global___LookupResponse: _TypeAlias = LookupResponse  # noqa: Y015
 
 @_typing.final
+class LookupOpening(_message.Message):
+    """The first message to a lookup port, where LookupRequest and LookupResponse travel without gRPC: each message behind 4
+    bytes of its length, big-endian. It is answered with a LookupResponse of frame 0: without failures the port is open;
+    with one, that is why the connection ends, also later on. Frames of requests begin at 1.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    AUTHORIZATION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """1; others are refused."""
+    authorization: _builtins.str
+    """"Bearer ", then the token, as the header of a call has it. Empty: none, as with a certificate alone."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        authorization: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization", b"authorization", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupOpening: _TypeAlias = LookupOpening  # noqa: Y015
+
+@_typing.final
 class LookupFailure(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1085,6 +1114,7 @@ class ServerStatus(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     GOES_ON_FIELD_NUMBER: _builtins.int
     PLACEMENTS_FIELD_NUMBER: _builtins.int
+    LOOKUP_PORT_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -1104,6 +1134,8 @@ class ServerStatus(_message.Message):
     """Of its Keyhole; empty: it does not say."""
     goes_on: _builtins.bool
     """It is not about to end: where it drains, it was asked to (StateServer.Drain). False: it may end, or does not say."""
+    lookup_port: _builtins.int
+    """Of its lookup port, at the host of `address`; 0: it has none."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]: ...
     @_builtins.property
@@ -1127,10 +1159,11 @@ class ServerStatus(_message.Message):
         version: _builtins.str = ...,
         goes_on: _builtins.bool = ...,
         placements: _abc.Iterable[Global___Placement] | None = ...,
+        lookup_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "goes_on", b"goes_on", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "placements", b"placements", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "goes_on", b"goes_on", "holdings", b"holdings", "incarnation", b"incarnation", "lookup_port", b"lookup_port", "max_key_bytes", b"max_key_bytes", "now_ms", b"now_ms", "placements", b"placements", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server", "started_ms", b"started_ms", "unreachable", b"unreachable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1288,6 +1321,7 @@ class RoutedServer(_message.Message):
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     SILENT_FIELD_NUMBER: _builtins.int
+    LOOKUP_PORT_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     """Where the proxy reaches it."""
@@ -1298,6 +1332,8 @@ class RoutedServer(_message.Message):
     """The proxy has no connection to it."""
     silent: _builtins.bool
     """It keeps silent, and is asked after the others."""
+    lookup_port: _builtins.int
+    """Of its lookup port, at the host of `address`; 0: it has none."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateHolding]:
         """The state's alone; of a server that is lost those that it had."""
@@ -1313,10 +1349,11 @@ class RoutedServer(_message.Message):
         max_key_bytes: _builtins.int = ...,
         lost: _builtins.bool = ...,
         silent: _builtins.bool = ...,
+        lookup_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "lost", b"lost", "max_key_bytes", b"max_key_bytes", "server", b"server", "silent", b"silent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "lookup_port", b"lookup_port", "lost", b"lost", "max_key_bytes", b"max_key_bytes", "server", b"server", "silent", b"silent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -919,6 +919,7 @@ class Ownership(_message.Message):
     MAX_KEY_BYTES_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    LOOKUP_PORT_FIELD_NUMBER: _builtins.int
     server: _builtins.str
     address: _builtins.str
     incarnation: _builtins.str
@@ -926,6 +927,8 @@ class Ownership(_message.Message):
     max_key_bytes: _builtins.int
     replica: _builtins.bool
     protocol_version: _builtins.int
+    lookup_port: _builtins.int
+    """Of its lookup port, at the host by which it is reached; 0: it has none."""
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[_query_pb2.StateHolding]: ...
     def __init__(
@@ -939,10 +942,11 @@ class Ownership(_message.Message):
         max_key_bytes: _builtins.int = ...,
         replica: _builtins.bool = ...,
         protocol_version: _builtins.int = ...,
+        lookup_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "max_key_bytes", b"max_key_bytes", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "holdings", b"holdings", "incarnation", b"incarnation", "lookup_port", b"lookup_port", "max_key_bytes", b"max_key_bytes", "protocol_version", b"protocol_version", "replica", b"replica", "server", b"server"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

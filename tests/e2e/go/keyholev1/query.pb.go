@@ -1786,6 +1786,63 @@ func (x *LookupResponse) GetServerMicros() uint64 {
 	return 0
 }
 
+// The first message to a lookup port, where LookupRequest and LookupResponse travel without gRPC: each message behind 4
+// bytes of its length, big-endian. It is answered with a LookupResponse of frame 0: without failures the port is open;
+// with one, that is why the connection ends, also later on. Frames of requests begin at 1.
+type LookupOpening struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1; others are refused.
+	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// "Bearer ", then the token, as the header of a call has it. Empty: none, as with a certificate alone.
+	Authorization string `protobuf:"bytes,2,opt,name=authorization,proto3" json:"authorization,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookupOpening) Reset() {
+	*x = LookupOpening{}
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookupOpening) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookupOpening) ProtoMessage() {}
+
+func (x *LookupOpening) ProtoReflect() protoreflect.Message {
+	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookupOpening.ProtoReflect.Descriptor instead.
+func (*LookupOpening) Descriptor() ([]byte, []int) {
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LookupOpening) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *LookupOpening) GetAuthorization() string {
+	if x != nil {
+		return x.Authorization
+	}
+	return ""
+}
+
 type LookupFailure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The keys concerned, by their index; empty: all keys of the frame.
@@ -1797,7 +1854,7 @@ type LookupFailure struct {
 
 func (x *LookupFailure) Reset() {
 	*x = LookupFailure{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1866,7 @@ func (x *LookupFailure) String() string {
 func (*LookupFailure) ProtoMessage() {}
 
 func (x *LookupFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[18]
+	mi := &file_keyhole_v1_query_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1879,7 @@ func (x *LookupFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupFailure.ProtoReflect.Descriptor instead.
 func (*LookupFailure) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{18}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LookupFailure) GetIndexes() []uint32 {
@@ -1849,7 +1906,7 @@ type ListStatesRequest struct {
 
 func (x *ListStatesRequest) Reset() {
 	*x = ListStatesRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1918,7 @@ func (x *ListStatesRequest) String() string {
 func (*ListStatesRequest) ProtoMessage() {}
 
 func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[19]
+	mi := &file_keyhole_v1_query_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +1931,7 @@ func (x *ListStatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesRequest.ProtoReflect.Descriptor instead.
 func (*ListStatesRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{19}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListStatesRequest) GetApplication() string {
@@ -1893,7 +1950,7 @@ type ListStatesResponse struct {
 
 func (x *ListStatesResponse) Reset() {
 	*x = ListStatesResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +1962,7 @@ func (x *ListStatesResponse) String() string {
 func (*ListStatesResponse) ProtoMessage() {}
 
 func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[20]
+	mi := &file_keyhole_v1_query_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +1975,7 @@ func (x *ListStatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStatesResponse.ProtoReflect.Descriptor instead.
 func (*ListStatesResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListStatesResponse) GetStates() []*StateDescriptor {
@@ -1937,7 +1994,7 @@ type DescribeStateRequest struct {
 
 func (x *DescribeStateRequest) Reset() {
 	*x = DescribeStateRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2006,7 @@ func (x *DescribeStateRequest) String() string {
 func (*DescribeStateRequest) ProtoMessage() {}
 
 func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[21]
+	mi := &file_keyhole_v1_query_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2019,7 @@ func (x *DescribeStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateRequest.ProtoReflect.Descriptor instead.
 func (*DescribeStateRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DescribeStateRequest) GetState() *StateRef {
@@ -1982,7 +2039,7 @@ type DescribeStateResponse struct {
 
 func (x *DescribeStateResponse) Reset() {
 	*x = DescribeStateResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2051,7 @@ func (x *DescribeStateResponse) String() string {
 func (*DescribeStateResponse) ProtoMessage() {}
 
 func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[22]
+	mi := &file_keyhole_v1_query_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2064,7 @@ func (x *DescribeStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeStateResponse.ProtoReflect.Descriptor instead.
 func (*DescribeStateResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{22}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DescribeStateResponse) GetDescriptor_() *StateDescriptor {
@@ -2032,7 +2089,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2101,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[23]
+	mi := &file_keyhole_v1_query_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2114,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{23}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
 }
 
 type StatusResponse struct {
@@ -2071,7 +2128,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2140,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[24]
+	mi := &file_keyhole_v1_query_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2153,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{24}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StatusResponse) GetServers() []*ServerStatus {
@@ -2125,7 +2182,7 @@ type ProxyStatus struct {
 
 func (x *ProxyStatus) Reset() {
 	*x = ProxyStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2194,7 @@ func (x *ProxyStatus) String() string {
 func (*ProxyStatus) ProtoMessage() {}
 
 func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[25]
+	mi := &file_keyhole_v1_query_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2207,7 @@ func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
 func (*ProxyStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{25}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProxyStatus) GetVersion() string {
@@ -2197,14 +2254,16 @@ type ServerStatus struct {
 	// It is not about to end: where it drains, it was asked to (StateServer.Drain). False: it may end, or does not say.
 	GoesOn bool `protobuf:"varint,13,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
 	// What is to be here (StateServer.Move), whoever owns it now. An older server has none.
-	Placements    []*Placement `protobuf:"bytes,14,rep,name=placements,proto3" json:"placements,omitempty"`
+	Placements []*Placement `protobuf:"bytes,14,rep,name=placements,proto3" json:"placements,omitempty"`
+	// Of its lookup port, at the host of `address`; 0: it has none.
+	LookupPort    uint32 `protobuf:"varint,15,opt,name=lookup_port,json=lookupPort,proto3" json:"lookup_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2275,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[26]
+	mi := &file_keyhole_v1_query_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2288,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{26}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ServerStatus) GetServer() string {
@@ -2330,6 +2389,13 @@ func (x *ServerStatus) GetPlacements() []*Placement {
 	return nil
 }
 
+func (x *ServerStatus) GetLookupPort() uint32 {
+	if x != nil {
+		return x.LookupPort
+	}
+	return 0
+}
+
 // Key groups that were moved to a server.
 type Placement struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -2343,7 +2409,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2421,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[27]
+	mi := &file_keyhole_v1_query_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2434,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{27}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Placement) GetApplication() string {
@@ -2418,7 +2484,7 @@ type StateHolding struct {
 
 func (x *StateHolding) Reset() {
 	*x = StateHolding{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2496,7 @@ func (x *StateHolding) String() string {
 func (*StateHolding) ProtoMessage() {}
 
 func (x *StateHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[28]
+	mi := &file_keyhole_v1_query_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2509,7 @@ func (x *StateHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHolding.ProtoReflect.Descriptor instead.
 func (*StateHolding) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{28}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StateHolding) GetDescriptor_() *StateDescriptor {
@@ -2532,7 +2598,7 @@ type WatchRoutesRequest struct {
 
 func (x *WatchRoutesRequest) Reset() {
 	*x = WatchRoutesRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2610,7 @@ func (x *WatchRoutesRequest) String() string {
 func (*WatchRoutesRequest) ProtoMessage() {}
 
 func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[29]
+	mi := &file_keyhole_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2623,7 @@ func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRoutesRequest.ProtoReflect.Descriptor instead.
 func (*WatchRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{29}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WatchRoutesRequest) GetState() *StateRef {
@@ -2579,7 +2645,7 @@ type Routes struct {
 
 func (x *Routes) Reset() {
 	*x = Routes{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2657,7 @@ func (x *Routes) String() string {
 func (*Routes) ProtoMessage() {}
 
 func (x *Routes) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[30]
+	mi := &file_keyhole_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2670,7 @@ func (x *Routes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Routes.ProtoReflect.Descriptor instead.
 func (*Routes) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{30}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Routes) GetServers() []*RoutedServer {
@@ -2635,14 +2701,16 @@ type RoutedServer struct {
 	// The proxy has no connection to it.
 	Lost bool `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	// It keeps silent, and is asked after the others.
-	Silent        bool `protobuf:"varint,8,opt,name=silent,proto3" json:"silent,omitempty"`
+	Silent bool `protobuf:"varint,8,opt,name=silent,proto3" json:"silent,omitempty"`
+	// Of its lookup port, at the host of `address`; 0: it has none.
+	LookupPort    uint32 `protobuf:"varint,9,opt,name=lookup_port,json=lookupPort,proto3" json:"lookup_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoutedServer) Reset() {
 	*x = RoutedServer{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[31]
+	mi := &file_keyhole_v1_query_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2722,7 @@ func (x *RoutedServer) String() string {
 func (*RoutedServer) ProtoMessage() {}
 
 func (x *RoutedServer) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[31]
+	mi := &file_keyhole_v1_query_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2735,7 @@ func (x *RoutedServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutedServer.ProtoReflect.Descriptor instead.
 func (*RoutedServer) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{31}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RoutedServer) GetServer() string {
@@ -2726,6 +2794,13 @@ func (x *RoutedServer) GetSilent() bool {
 	return false
 }
 
+func (x *RoutedServer) GetLookupPort() uint32 {
+	if x != nil {
+		return x.LookupPort
+	}
+	return 0
+}
+
 type ExplainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         *StateRef              `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
@@ -2737,7 +2812,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[32]
+	mi := &file_keyhole_v1_query_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2749,7 +2824,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[32]
+	mi := &file_keyhole_v1_query_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2762,7 +2837,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{32}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainRequest) GetState() *StateRef {
@@ -2813,7 +2888,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[33]
+	mi := &file_keyhole_v1_query_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2900,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[33]
+	mi := &file_keyhole_v1_query_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2913,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{33}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExplainResponse) GetKeyGroup() uint32 {
@@ -2951,7 +3026,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[34]
+	mi := &file_keyhole_v1_query_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3038,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[34]
+	mi := &file_keyhole_v1_query_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3051,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{34}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Hop) GetAddress() string {
@@ -3045,7 +3120,7 @@ type KeyGroupCopy struct {
 
 func (x *KeyGroupCopy) Reset() {
 	*x = KeyGroupCopy{}
-	mi := &file_keyhole_v1_query_proto_msgTypes[35]
+	mi := &file_keyhole_v1_query_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3057,7 +3132,7 @@ func (x *KeyGroupCopy) String() string {
 func (*KeyGroupCopy) ProtoMessage() {}
 
 func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_keyhole_v1_query_proto_msgTypes[35]
+	mi := &file_keyhole_v1_query_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3070,7 +3145,7 @@ func (x *KeyGroupCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyGroupCopy.ProtoReflect.Descriptor instead.
 func (*KeyGroupCopy) Descriptor() ([]byte, []int) {
-	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{35}
+	return file_keyhole_v1_query_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KeyGroupCopy) GetServer() string {
@@ -3297,7 +3372,10 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\asources\x18\x03 \x03(\v2\x12.keyhole.v1.SourceR\asources\x12\x1b\n" +
 	"\tsource_of\x18\x04 \x03(\rR\bsourceOf\x125\n" +
 	"\bfailures\x18\x05 \x03(\v2\x19.keyhole.v1.LookupFailureR\bfailures\x12#\n" +
-	"\rserver_micros\x18\x06 \x01(\x04R\fserverMicros\"R\n" +
+	"\rserver_micros\x18\x06 \x01(\x04R\fserverMicros\"O\n" +
+	"\rLookupOpening\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12$\n" +
+	"\rauthorization\x18\x02 \x01(\tR\rauthorization\"R\n" +
 	"\rLookupFailure\x12\x18\n" +
 	"\aindexes\x18\x01 \x03(\rR\aindexes\x12'\n" +
 	"\x05error\x18\x02 \x01(\v2\x11.keyhole.v1.ErrorR\x05error\"5\n" +
@@ -3319,7 +3397,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\vProxyStatus\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12)\n" +
 	"\x10protocol_version\x18\x02 \x01(\rR\x0fprotocolVersion\x12\x15\n" +
-	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\xdf\x03\n" +
+	"\x06now_ms\x18\x03 \x01(\x03R\x05nowMs\"\x80\x04\n" +
 	"\fServerStatus\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -3338,7 +3416,9 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\agoes_on\x18\r \x01(\bR\x06goesOn\x125\n" +
 	"\n" +
 	"placements\x18\x0e \x03(\v2\x15.keyhole.v1.PlacementR\n" +
-	"placements\"b\n" +
+	"placements\x12\x1f\n" +
+	"\vlookup_port\x18\x0f \x01(\rR\n" +
+	"lookupPort\"b\n" +
 	"\tPlacement\x12 \n" +
 	"\vapplication\x18\x01 \x01(\tR\vapplication\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1d\n" +
@@ -3365,7 +3445,7 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\"b\n" +
 	"\x06Routes\x122\n" +
 	"\aservers\x18\x01 \x03(\v2\x18.keyhole.v1.RoutedServerR\aservers\x12$\n" +
-	"\x0ehop_timeout_ms\x18\x02 \x01(\rR\fhopTimeoutMs\"\x84\x02\n" +
+	"\x0ehop_timeout_ms\x18\x02 \x01(\rR\fhopTimeoutMs\"\xa5\x02\n" +
 	"\fRoutedServer\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -3374,7 +3454,9 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\bholdings\x18\x05 \x03(\v2\x18.keyhole.v1.StateHoldingR\bholdings\x12\"\n" +
 	"\rmax_key_bytes\x18\x06 \x01(\rR\vmaxKeyBytes\x12\x12\n" +
 	"\x04lost\x18\a \x01(\bR\x04lost\x12\x16\n" +
-	"\x06silent\x18\b \x01(\bR\x06silent\"\x92\x01\n" +
+	"\x06silent\x18\b \x01(\bR\x06silent\x12\x1f\n" +
+	"\vlookup_port\x18\t \x01(\rR\n" +
+	"lookupPort\"\x92\x01\n" +
 	"\x0eExplainRequest\x12*\n" +
 	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\x12!\n" +
 	"\x03key\x18\x02 \x01(\v2\x0f.keyhole.v1.KeyR\x03key\x121\n" +
@@ -3451,7 +3533,7 @@ func file_keyhole_v1_query_proto_rawDescGZIP() []byte {
 }
 
 var file_keyhole_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_keyhole_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_keyhole_v1_query_proto_goTypes = []any{
 	(Consistency)(0),              // 0: keyhole.v1.Consistency
 	(Stale)(0),                    // 1: keyhole.v1.Stale
@@ -3474,42 +3556,43 @@ var file_keyhole_v1_query_proto_goTypes = []any{
 	(*WatchedChanges)(nil),        // 18: keyhole.v1.WatchedChanges
 	(*LookupRequest)(nil),         // 19: keyhole.v1.LookupRequest
 	(*LookupResponse)(nil),        // 20: keyhole.v1.LookupResponse
-	(*LookupFailure)(nil),         // 21: keyhole.v1.LookupFailure
-	(*ListStatesRequest)(nil),     // 22: keyhole.v1.ListStatesRequest
-	(*ListStatesResponse)(nil),    // 23: keyhole.v1.ListStatesResponse
-	(*DescribeStateRequest)(nil),  // 24: keyhole.v1.DescribeStateRequest
-	(*DescribeStateResponse)(nil), // 25: keyhole.v1.DescribeStateResponse
-	(*StatusRequest)(nil),         // 26: keyhole.v1.StatusRequest
-	(*StatusResponse)(nil),        // 27: keyhole.v1.StatusResponse
-	(*ProxyStatus)(nil),           // 28: keyhole.v1.ProxyStatus
-	(*ServerStatus)(nil),          // 29: keyhole.v1.ServerStatus
-	(*Placement)(nil),             // 30: keyhole.v1.Placement
-	(*StateHolding)(nil),          // 31: keyhole.v1.StateHolding
-	(*WatchRoutesRequest)(nil),    // 32: keyhole.v1.WatchRoutesRequest
-	(*Routes)(nil),                // 33: keyhole.v1.Routes
-	(*RoutedServer)(nil),          // 34: keyhole.v1.RoutedServer
-	(*ExplainRequest)(nil),        // 35: keyhole.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 36: keyhole.v1.ExplainResponse
-	(*Hop)(nil),                   // 37: keyhole.v1.Hop
-	(*KeyGroupCopy)(nil),          // 38: keyhole.v1.KeyGroupCopy
-	nil,                           // 39: keyhole.v1.ReadOptions.MinEpochsEntry
-	(*Source)(nil),                // 40: keyhole.v1.Source
-	(*Aggregate)(nil),             // 41: keyhole.v1.Aggregate
-	(*Predicate)(nil),             // 42: keyhole.v1.Predicate
-	(*PartialAggregate)(nil),      // 43: keyhole.v1.PartialAggregate
-	(*Error)(nil),                 // 44: keyhole.v1.Error
-	(*StateDescriptor)(nil),       // 45: keyhole.v1.StateDescriptor
+	(*LookupOpening)(nil),         // 21: keyhole.v1.LookupOpening
+	(*LookupFailure)(nil),         // 22: keyhole.v1.LookupFailure
+	(*ListStatesRequest)(nil),     // 23: keyhole.v1.ListStatesRequest
+	(*ListStatesResponse)(nil),    // 24: keyhole.v1.ListStatesResponse
+	(*DescribeStateRequest)(nil),  // 25: keyhole.v1.DescribeStateRequest
+	(*DescribeStateResponse)(nil), // 26: keyhole.v1.DescribeStateResponse
+	(*StatusRequest)(nil),         // 27: keyhole.v1.StatusRequest
+	(*StatusResponse)(nil),        // 28: keyhole.v1.StatusResponse
+	(*ProxyStatus)(nil),           // 29: keyhole.v1.ProxyStatus
+	(*ServerStatus)(nil),          // 30: keyhole.v1.ServerStatus
+	(*Placement)(nil),             // 31: keyhole.v1.Placement
+	(*StateHolding)(nil),          // 32: keyhole.v1.StateHolding
+	(*WatchRoutesRequest)(nil),    // 33: keyhole.v1.WatchRoutesRequest
+	(*Routes)(nil),                // 34: keyhole.v1.Routes
+	(*RoutedServer)(nil),          // 35: keyhole.v1.RoutedServer
+	(*ExplainRequest)(nil),        // 36: keyhole.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 37: keyhole.v1.ExplainResponse
+	(*Hop)(nil),                   // 38: keyhole.v1.Hop
+	(*KeyGroupCopy)(nil),          // 39: keyhole.v1.KeyGroupCopy
+	nil,                           // 40: keyhole.v1.ReadOptions.MinEpochsEntry
+	(*Source)(nil),                // 41: keyhole.v1.Source
+	(*Aggregate)(nil),             // 42: keyhole.v1.Aggregate
+	(*Predicate)(nil),             // 43: keyhole.v1.Predicate
+	(*PartialAggregate)(nil),      // 44: keyhole.v1.PartialAggregate
+	(*Error)(nil),                 // 45: keyhole.v1.Error
+	(*StateDescriptor)(nil),       // 46: keyhole.v1.StateDescriptor
 }
 var file_keyhole_v1_query_proto_depIdxs = []int32{
 	4,  // 0: keyhole.v1.Key.parts:type_name -> keyhole.v1.KeyPart
 	0,  // 1: keyhole.v1.ReadOptions.consistency:type_name -> keyhole.v1.Consistency
 	2,  // 2: keyhole.v1.ReadOptions.format:type_name -> keyhole.v1.ValueFormat
 	1,  // 3: keyhole.v1.ReadOptions.stale:type_name -> keyhole.v1.Stale
-	39, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
+	40, // 4: keyhole.v1.ReadOptions.min_epochs:type_name -> keyhole.v1.ReadOptions.MinEpochsEntry
 	3,  // 5: keyhole.v1.GetRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 6: keyhole.v1.GetRequest.key:type_name -> keyhole.v1.Key
 	6,  // 7: keyhole.v1.GetRequest.options:type_name -> keyhole.v1.ReadOptions
-	40, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
+	41, // 8: keyhole.v1.Answer.source:type_name -> keyhole.v1.Source
 	8,  // 9: keyhole.v1.GetResponse.answer:type_name -> keyhole.v1.Answer
 	3,  // 10: keyhole.v1.GetManyRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 11: keyhole.v1.GetManyRequest.keys:type_name -> keyhole.v1.Key
@@ -3522,10 +3605,10 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	6,  // 18: keyhole.v1.ScanRequest.options:type_name -> keyhole.v1.ReadOptions
 	12, // 19: keyhole.v1.ScanRequest.key_group:type_name -> keyhole.v1.KeyGroupScan
 	14, // 20: keyhole.v1.ScanRequest.selection:type_name -> keyhole.v1.Selection
-	41, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
-	42, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
-	40, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
-	43, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
+	42, // 21: keyhole.v1.ScanRequest.aggregates:type_name -> keyhole.v1.Aggregate
+	43, // 22: keyhole.v1.Selection.where:type_name -> keyhole.v1.Predicate
+	41, // 23: keyhole.v1.ScanResponse.source:type_name -> keyhole.v1.Source
+	44, // 24: keyhole.v1.ScanResponse.aggregates:type_name -> keyhole.v1.PartialAggregate
 	3,  // 25: keyhole.v1.WatchRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 26: keyhole.v1.WatchRequest.keys:type_name -> keyhole.v1.Key
 	2,  // 27: keyhole.v1.WatchRequest.format:type_name -> keyhole.v1.ValueFormat
@@ -3534,51 +3617,51 @@ var file_keyhole_v1_query_proto_depIdxs = []int32{
 	3,  // 30: keyhole.v1.LookupRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 31: keyhole.v1.LookupRequest.keys:type_name -> keyhole.v1.Key
 	6,  // 32: keyhole.v1.LookupRequest.options:type_name -> keyhole.v1.ReadOptions
-	40, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
-	21, // 34: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
-	44, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
-	45, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
+	41, // 33: keyhole.v1.LookupResponse.sources:type_name -> keyhole.v1.Source
+	22, // 34: keyhole.v1.LookupResponse.failures:type_name -> keyhole.v1.LookupFailure
+	45, // 35: keyhole.v1.LookupFailure.error:type_name -> keyhole.v1.Error
+	46, // 36: keyhole.v1.ListStatesResponse.states:type_name -> keyhole.v1.StateDescriptor
 	3,  // 37: keyhole.v1.DescribeStateRequest.state:type_name -> keyhole.v1.StateRef
-	45, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
-	31, // 39: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
-	29, // 40: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
-	28, // 41: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
-	31, // 42: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
-	30, // 43: keyhole.v1.ServerStatus.placements:type_name -> keyhole.v1.Placement
-	45, // 44: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
-	40, // 45: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
+	46, // 38: keyhole.v1.DescribeStateResponse.descriptor:type_name -> keyhole.v1.StateDescriptor
+	32, // 39: keyhole.v1.DescribeStateResponse.holdings:type_name -> keyhole.v1.StateHolding
+	30, // 40: keyhole.v1.StatusResponse.servers:type_name -> keyhole.v1.ServerStatus
+	29, // 41: keyhole.v1.StatusResponse.proxy:type_name -> keyhole.v1.ProxyStatus
+	32, // 42: keyhole.v1.ServerStatus.holdings:type_name -> keyhole.v1.StateHolding
+	31, // 43: keyhole.v1.ServerStatus.placements:type_name -> keyhole.v1.Placement
+	46, // 44: keyhole.v1.StateHolding.descriptor:type_name -> keyhole.v1.StateDescriptor
+	41, // 45: keyhole.v1.StateHolding.source:type_name -> keyhole.v1.Source
 	3,  // 46: keyhole.v1.WatchRoutesRequest.state:type_name -> keyhole.v1.StateRef
-	34, // 47: keyhole.v1.Routes.servers:type_name -> keyhole.v1.RoutedServer
-	31, // 48: keyhole.v1.RoutedServer.holdings:type_name -> keyhole.v1.StateHolding
+	35, // 47: keyhole.v1.Routes.servers:type_name -> keyhole.v1.RoutedServer
+	32, // 48: keyhole.v1.RoutedServer.holdings:type_name -> keyhole.v1.StateHolding
 	3,  // 49: keyhole.v1.ExplainRequest.state:type_name -> keyhole.v1.StateRef
 	5,  // 50: keyhole.v1.ExplainRequest.key:type_name -> keyhole.v1.Key
 	6,  // 51: keyhole.v1.ExplainRequest.options:type_name -> keyhole.v1.ReadOptions
 	8,  // 52: keyhole.v1.ExplainResponse.answer:type_name -> keyhole.v1.Answer
-	44, // 53: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
-	37, // 54: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
-	38, // 55: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
-	44, // 56: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
-	40, // 57: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
-	22, // 58: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
-	24, // 59: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
+	45, // 53: keyhole.v1.ExplainResponse.error:type_name -> keyhole.v1.Error
+	38, // 54: keyhole.v1.ExplainResponse.hops:type_name -> keyhole.v1.Hop
+	39, // 55: keyhole.v1.ExplainResponse.copies:type_name -> keyhole.v1.KeyGroupCopy
+	45, // 56: keyhole.v1.Hop.error:type_name -> keyhole.v1.Error
+	41, // 57: keyhole.v1.KeyGroupCopy.source:type_name -> keyhole.v1.Source
+	23, // 58: keyhole.v1.Query.ListStates:input_type -> keyhole.v1.ListStatesRequest
+	25, // 59: keyhole.v1.Query.DescribeState:input_type -> keyhole.v1.DescribeStateRequest
 	7,  // 60: keyhole.v1.Query.Get:input_type -> keyhole.v1.GetRequest
 	10, // 61: keyhole.v1.Query.GetMany:input_type -> keyhole.v1.GetManyRequest
 	19, // 62: keyhole.v1.Query.Lookup:input_type -> keyhole.v1.LookupRequest
 	13, // 63: keyhole.v1.Query.Scan:input_type -> keyhole.v1.ScanRequest
 	16, // 64: keyhole.v1.Query.Watch:input_type -> keyhole.v1.WatchRequest
-	26, // 65: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
-	35, // 66: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
-	32, // 67: keyhole.v1.Query.WatchRoutes:input_type -> keyhole.v1.WatchRoutesRequest
-	23, // 68: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
-	25, // 69: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
+	27, // 65: keyhole.v1.Query.Status:input_type -> keyhole.v1.StatusRequest
+	36, // 66: keyhole.v1.Query.Explain:input_type -> keyhole.v1.ExplainRequest
+	33, // 67: keyhole.v1.Query.WatchRoutes:input_type -> keyhole.v1.WatchRoutesRequest
+	24, // 68: keyhole.v1.Query.ListStates:output_type -> keyhole.v1.ListStatesResponse
+	26, // 69: keyhole.v1.Query.DescribeState:output_type -> keyhole.v1.DescribeStateResponse
 	9,  // 70: keyhole.v1.Query.Get:output_type -> keyhole.v1.GetResponse
 	11, // 71: keyhole.v1.Query.GetMany:output_type -> keyhole.v1.GetManyResponse
 	20, // 72: keyhole.v1.Query.Lookup:output_type -> keyhole.v1.LookupResponse
 	15, // 73: keyhole.v1.Query.Scan:output_type -> keyhole.v1.ScanResponse
 	17, // 74: keyhole.v1.Query.Watch:output_type -> keyhole.v1.WatchResponse
-	27, // 75: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
-	36, // 76: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
-	33, // 77: keyhole.v1.Query.WatchRoutes:output_type -> keyhole.v1.Routes
+	28, // 75: keyhole.v1.Query.Status:output_type -> keyhole.v1.StatusResponse
+	37, // 76: keyhole.v1.Query.Explain:output_type -> keyhole.v1.ExplainResponse
+	34, // 77: keyhole.v1.Query.WatchRoutes:output_type -> keyhole.v1.Routes
 	68, // [68:78] is the sub-list for method output_type
 	58, // [58:68] is the sub-list for method input_type
 	58, // [58:58] is the sub-list for extension type_name
@@ -3602,7 +3685,7 @@ func file_keyhole_v1_query_proto_init() {
 		(*KeyPart_DateDays)(nil),
 		(*KeyPart_TimestampMicros)(nil),
 	}
-	file_keyhole_v1_query_proto_msgTypes[33].OneofWrappers = []any{
+	file_keyhole_v1_query_proto_msgTypes[34].OneofWrappers = []any{
 		(*ExplainResponse_Answer)(nil),
 		(*ExplainResponse_Error)(nil),
 	}
@@ -3612,7 +3695,7 @@ func file_keyhole_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keyhole_v1_query_proto_rawDesc), len(file_keyhole_v1_query_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,324 @@
+"""A port for lookups alone, beside gRPC's: the messages of Query.Lookup, in the frames of port_frames.py.
+
+Whoever connects is asked who it is as on gRPC's port, by its certificate or by the token of its first message, and may
+read what it may read there. All that it asks for is answered by the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from contextvars import copy_context
+from typing import NamedTuple, cast
+
+from google.protobuf.message import DecodeError
+
+from keyhole.addresses import joined, parted, port_taken
+from keyhole.clock import Clock
+from keyhole.errors import (
+    DeadlineExceeded,
+    Draining,
+    InternalError,
+    KeyholeError,
+    MalformedRequest,
+    Overloaded,
+    Unauthenticated,
+    Unsupported,
+)
+from keyhole.rpc.authorization import LOOK_SECONDS, seen
+from keyhole.rpc.port_frames import OPENING_BYTES, REQUEST_BYTES, VERSION, Incoming, packed_message
+from keyhole.rpc.read_admission import ReadAdmission, ReadCall, peer_of
+from keyhole.rpc.read_requests import key_count
+from keyhole.rpc.status import to_proto
+from keyhole.security.authentication import ANYBODY, NOT_KNOWN, Caller, become
+from keyhole.security.guard import PortGuard
+from keyhole.v1 import query_pb2
+
+_log = logging.getLogger(__name__)
+
+_WHAT = "the lookup port"
+# As the audit log and the policy know what is done here.
+_METHOD = "/keyhole.v1.Query/Lookup"
+# Keys that are answered before others have their turn: what came may have a thousand frames in it, or a large one. A
+# frame costs as much as some keys.
+_KEYS_A_TURN, _KEYS_OF_A_FRAME = 512, 32
+
+AnswerFrame = Callable[[query_pb2.LookupRequest, Caller, ReadCall], query_pb2.LookupResponse]
+"""Answers a frame of a call, at once. What the caller may not, or what fails, stands in the response."""
+
+
+class PortLimits(NamedTuple):
+    """What callers may take.
+
+    Attributes:
+        connections: At the same time; those beyond are closed at once.
+        opening_seconds: From connecting to the end of the first message; a handshake of TLS before has as much. And
+            from the beginning of any other message to its end.
+        idle_seconds: How long a connection may be silent.
+        stalled_seconds: How long a caller may take nothing of its answers.
+        unsent_bytes: Of answers that a caller has not taken; beyond it, nothing more of its is read or answered.
+        held_bytes: Of all callers' messages that are not whole yet; beyond it, whoever sends more is closed.
+    """
+
+    connections: int = 4_000
+    opening_seconds: float = 10.0
+    idle_seconds: float = 600.0
+    stalled_seconds: float = 60.0
+    unsent_bytes: int = 4 << 20
+    held_bytes: int = 256 << 20
+
+
+_USUAL = PortLimits()
+
+
+class LookupPort:
+    """Serves lookups on one port. Make and use it inside the running event loop.
+
+    Args:
+        address: host:port to listen on; port 0: any free one.
+        admission: What callers may take by lookups: a connection is a call.
+        guard: TLS, and who may call; None: plaintext, and everybody.
+
+    Raises:
+        InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        answer: AnswerFrame,
+        admission: ReadAdmission,
+        clock: Clock,
+        guard: PortGuard | None,
+        limits: PortLimits = _USUAL,
+    ) -> None:
+        self._host, self.port = parted(address, f"the address of {_WHAT}")
+        if guard is not None:
+            guard.check_host(_WHAT, self._host)
+        self.answer = answer
+        self.admission = admission
+        self.clock = clock
+        self.guard = guard
+        self.limits = limits
+        self.connections: set[_Connection] = set()
+        self.held_bytes = 0
+        self._server: asyncio.AbstractServer | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Binds and serves; `port` is known then. Raises PortTaken."""
+        tls = self.guard.http_context() if self.guard is not None else None
+        address = joined(self._host, self.port)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Connection(self),
+                self._host,
+                self.port,
+                ssl=tls,
+                # None where there is no TLS, or it would be refused.
+                ssl_handshake_timeout=self.limits.opening_seconds if tls is not None else None,
+                reuse_address=True,
+                reuse_port=False,
+            )
+        except OSError as error:
+            raise port_taken(_WHAT, address) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+        _log.info("serves lookups without gRPC", extra={"address": joined(self._host, self.port)})
+
+    def drain(self) -> None:
+        """Takes no more connections, and tells those that stand to ask by gRPC; answers on their way still go out.
+        Idempotent.
+        """
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self.connections):
+            connection.end(Draining("the lookup port is closed, as its server is shutting down"))
+
+    async def stop(self) -> None:
+        """Gives the port back, and cuts off who has not taken its last answers. Idempotent."""
+        self.drain()
+        if self._looking is not None:
+            self._looking.cancel()
+        for connection in list(self.connections):
+            connection.cut()
+
+    async def _look(self) -> None:
+        while True:
+            await self.clock.pause(LOOK_SECONDS)
+            for connection in list(self.connections):
+                try:
+                    connection.look(self.clock.monotonic())
+                except Exception:  # noqa: BLE001 - the top of a loop, without which connections would never end
+                    _log.exception("whether a connection may go on could not be found out")
+
+
+class _Connection(asyncio.Protocol):
+    """One caller. Answers in the order of its frames."""
+
+    def __init__(self, port: LookupPort) -> None:
+        self._port = port
+        self._incoming = Incoming(OPENING_BYTES)
+        self._counted = 0  # of the port's held_bytes
+        self._caller: Caller | None = None  # None: it has not said who it is
+        self._call: ReadCall | None = None
+        self._ending = ExitStack()
+        self._reading, self._stalled, self._over = True, False, False
+        self._turn: asyncio.Handle | None = None
+        # Of the last message, of the beginning of the present one, or of having been stalled or ended.
+        self._since = port.clock.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not every loop's transport is a subclass of asyncio's; it does the same.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._port.limits.unsent_bytes)
+        self._port.connections.add(self)
+        if len(self._port.connections) > self._port.limits.connections:
+            self.cut()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over = True
+        self._port.connections.discard(self)
+        self._ending.close()
+        self._forget()
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        if not self._incoming.held:
+            self._since = self._port.clock.monotonic()
+        self._incoming.add(data)
+        if self._turn is None:
+            self._answer_some()
+
+    def pause_writing(self) -> None:
+        self._stalled, self._since = True, self._port.clock.monotonic()
+        self._read(on=False)
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        if self._turn is None and not self._over:
+            self._turn = asyncio.get_running_loop().call_soon(self._answer_some)
+
+    def look(self, now: float) -> None:
+        """Ends it where it takes too long, or where its caller is no longer known."""
+        limits, waited = self._port.limits, now - self._since
+        if self._stalled or self._over:
+            if waited >= limits.stalled_seconds:
+                _log.warning("a connection is ended, because its caller does not read", extra={"seconds": waited})
+                self.cut()
+        elif (self._caller is None or self._incoming.held) and waited >= limits.opening_seconds:
+            self.end(DeadlineExceeded(f"no whole message came within {limits.opening_seconds:g} seconds"))
+        elif waited >= limits.idle_seconds:
+            self.end(DeadlineExceeded(f"nothing came for {limits.idle_seconds:g} seconds; connect again"))
+        elif self._caller is not None and not self._caller.still_known():
+            self.end(Unauthenticated(NOT_KNOWN, expired=True))
+
+    def end(self, error: KeyholeError) -> None:
+        """Says why, and closes. Answers on their way still go out."""
+        if self._over:
+            return
+        failure = query_pb2.LookupFailure(error=to_proto(error))
+        self._send(query_pb2.LookupResponse(failures=[failure]))
+        self._over, self._since = True, self._port.clock.monotonic()
+        self._forget()
+        self._transport.close()
+
+    def cut(self) -> None:
+        """Closes it without a word, and at once."""
+        self._over = True
+        self._transport.abort()
+
+    def _answer_some(self) -> None:
+        self._turn = None
+        try:
+            budget = _KEYS_A_TURN
+            while budget > 0:
+                if self._stalled or self._over:
+                    return
+                message = self._incoming.next()
+                if message is None:
+                    self._count()
+                    self._read(on=True)
+                    return
+                budget -= self._take(message)
+        except DecodeError:
+            self.end(MalformedRequest("what came is no message of a lookup port; check the client's protos"))
+        except KeyholeError as error:
+            self.end(error)
+        except Exception:  # noqa: BLE001 - the top of every frame
+            _log.exception("a frame failed unexpectedly", extra={"method": _METHOD})
+            self.end(InternalError("a frame failed unexpectedly; the server's log has the cause"))
+        else:
+            self._read(on=False)
+            self._turn = asyncio.get_running_loop().call_soon(self._answer_some)
+
+    def _take(self, message: bytes) -> int:
+        """Answers it. Returns what that costs, in keys."""
+        self._since = self._port.clock.monotonic()
+        if self._caller is None or self._call is None:
+            self._open(query_pb2.LookupOpening.FromString(message))
+            return _KEYS_OF_A_FRAME
+        request = query_pb2.LookupRequest.FromString(message)
+        if not request.frame:
+            raise MalformedRequest("a frame has no number; count them from 1 on")
+        response = self._port.answer(request, self._caller, self._call)
+        self._send(response if self._caller.is_anybody else seen(response))
+        return _KEYS_OF_A_FRAME + key_count(request)
+
+    def _open(self, opening: query_pb2.LookupOpening) -> None:
+        if opening.version != VERSION:
+            raise Unsupported(f"this lookup port speaks version {VERSION}, and not {opening.version}: use gRPC")
+        guard, transport = self._port.guard, self._transport
+        peer = _Peer(transport.get_extra_info("peername"))
+        caller = ANYBODY
+        if guard is not None and guard.access is not None:
+            caller = guard.http_caller(opening.authorization, transport.get_extra_info("ssl_object"), peer.peer())
+            caller.method = _METHOD
+        # In a context of its own: others' frames are answered in this one.
+        self._call = copy_context().run(self._begin, caller, peer)
+        self._caller = caller
+        self._incoming.most = REQUEST_BYTES
+        self._send(query_pb2.LookupResponse())
+
+    def _begin(self, caller: Caller, peer: _Peer) -> ReadCall:
+        become(caller)
+        return self._ending.enter_context(self._port.admission.call(peer))
+
+    def _send(self, response: query_pb2.LookupResponse) -> None:
+        self._transport.write(packed_message(response))
+
+    def _read(self, *, on: bool) -> None:
+        if on is not self._reading and not self._over:
+            self._reading = on
+            (self._transport.resume_reading if on else self._transport.pause_reading)()
+
+    def _count(self) -> None:
+        """Keeps the port's held_bytes right. Raises Overloaded: too much of all callers is not whole."""
+        held = self._incoming.held
+        self._port.held_bytes += held - self._counted
+        self._counted = held
+        if held and self._port.held_bytes > self._port.limits.held_bytes:
+            raise Overloaded("the messages that have begun here take too much together; send them again later")
+
+    def _forget(self) -> None:
+        self._incoming = Incoming(0)
+        self._port.held_bytes -= self._counted
+        self._counted = 0
+
+
+class _Peer(NamedTuple):
+    """Who has connected, as gRPC would say it of a call; see read_admission.Called."""
+
+    name: object
+
+    def peer(self) -> str:
+        if not isinstance(self.name, tuple):
+            return ""
+        return f"{peer_of(self.name[0])[:-2]}:{self.name[1]}"
+
+    def time_remaining(self) -> None:
+        """It has no end of its own."""

@@ -1,0 +1,299 @@
+"""A lookup port on real sockets: what callers get, and those who send garbage, too much, too slowly, or never read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyhole.config import StateServerConfig
+from keyhole.errors import (
+    DeadlineExceeded,
+    Draining,
+    InternalError,
+    InvalidConfiguration,
+    MalformedRequest,
+    Overloaded,
+    PortTaken,
+    TooLarge,
+    Unsupported,
+)
+from keyhole.rpc.lookup_port import AnswerFrame, LookupPort, PortLimits
+from keyhole.rpc.port_frames import REQUEST_BYTES, VERSION, Incoming, packed, packed_message
+from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall, ReadLimits
+from keyhole.security.authentication import Caller as Known
+from keyhole.security.guard import PortGuard
+from keyhole.v1 import query_pb2 as pb
+from tests.support.lookup_ports import Caller, LookedAt, calling
+from tests.support.waiting import LONG_SECONDS, eventually
+
+OPENING = packed_message(pb.LookupOpening(version=VERSION))
+USUAL = PortLimits()
+VALUE = b"v" * (1 << 20)
+
+
+def unlimited() -> ReadAdmission:
+    return ReadAdmission(NO_LIMITS, LookedAt(), "this server")
+
+
+def echo(request: pb.LookupRequest, _: Known, __: ReadCall) -> pb.LookupResponse:
+    """The keys are the values."""
+    return pb.LookupResponse(frame=request.frame, values=request.storage_keys)
+
+
+def large(request: pb.LookupRequest, _: Known, __: ReadCall) -> pb.LookupResponse:
+    return pb.LookupResponse(frame=request.frame, values=[VALUE])
+
+
+@asynccontextmanager
+async def served(
+    answer: AnswerFrame = echo,
+    limits: PortLimits = USUAL,
+    clock: LookedAt | None = None,
+    admission: ReadAdmission | None = None,
+) -> AsyncIterator[LookupPort]:
+    port = LookupPort("127.0.0.1:0", answer, admission or unlimited(), clock or LookedAt(), None, limits)
+    await port.start()
+    try:
+        yield port
+    finally:
+        await port.stop()
+
+
+@asynccontextmanager
+async def opened(port: LookupPort) -> AsyncIterator[Caller]:
+    async with calling(port.port) as caller:
+        yield await caller.open()
+
+
+def frame(number: int, *keys: bytes) -> pb.LookupRequest:
+    return pb.LookupRequest(frame=number, storage_keys=keys)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(0, 1500), max_size=12))
+def test_messages_are_whole_however_their_bytes_come(messages: list[bytes], cuts: list[int]) -> None:
+    sent = b"".join(map(packed, messages))
+    incoming, got, at = Incoming(300), [], 0
+    for cut in [*sorted(cuts), len(sent)]:
+        if at < min(cut, len(sent)):
+            incoming.add(sent[at:cut])
+            at = cut
+        while (message := incoming.next()) is not None:
+            got.append(message)
+    assert got == messages
+    assert incoming.held == 0
+
+
+def test_a_length_above_the_most_is_refused_before_its_bytes_come() -> None:
+    incoming = Incoming(10)
+    incoming.add(packed(b"x" * 10) + (11).to_bytes(4, "big"))
+    assert incoming.next() == b"x" * 10
+    with pytest.raises(TooLarge, match="11 bytes"):
+        incoming.next()
+
+
+async def test_frames_are_answered_in_their_order_also_those_that_come_in_pieces_or_together() -> None:
+    async with served() as port, opened(port) as caller:
+        caller.send(*(frame(number, b"k%d" % number) for number in range(1, 200)))
+        assert [(await caller.next()).frame for _ in range(199)] == list(range(1, 200))
+        sent = packed_message(frame(7, b"key"))
+        for byte in range(len(sent)):
+            caller.writer.write(sent[byte : byte + 1])
+            await caller.writer.drain()
+            await asyncio.sleep(0)
+        assert await caller.next() == pb.LookupResponse(frame=7, values=[b"key"])
+
+
+async def test_others_have_their_turn_while_one_caller_s_thousand_frames_are_answered() -> None:
+    order: list[bytes] = []
+
+    def noted(request: pb.LookupRequest, _: Known, __: ReadCall) -> pb.LookupResponse:
+        order.append(request.storage_keys[0])
+        return pb.LookupResponse(frame=request.frame)
+
+    async with served(noted) as port, opened(port) as many, opened(port) as one:
+        many.send(*(frame(number, b"many") for number in range(1, 1001)))
+        one.send(frame(1, b"one"))
+        await one.next()
+        await eventually(lambda: len(order) == 1001)
+        assert order.index(b"one") < 500
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00\x00\x00\x03\xff\xff\xff", b"PRI * HTTP/2.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"]
+)
+@pytest.mark.parametrize("before", [b"", OPENING])
+async def test_garbage_ends_the_connection_with_why_and_no_other_one(garbage: bytes, before: bytes) -> None:
+    async with served() as port, opened(port) as good, calling(port.port) as caller:
+        caller.writer.write(before + garbage)
+        if before:
+            assert await caller.next() == pb.LookupResponse()
+        assert isinstance(await caller.why_ended(), (MalformedRequest, TooLarge))
+        good.send(frame(1, b"k"))
+        assert (await good.next()).values == [b"k"]
+
+
+async def test_who_speaks_another_version_or_gives_a_frame_no_number_is_told_so() -> None:
+    async with served() as port:
+        async with calling(port.port) as caller:
+            caller.send(pb.LookupOpening(version=2))
+            assert isinstance(await caller.why_ended(), Unsupported)
+        async with opened(port) as caller:
+            caller.send(frame(0, b"k"))
+            assert isinstance(await caller.why_ended(), MalformedRequest)
+
+
+async def test_a_bug_in_an_answer_ends_the_connection_and_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(request: pb.LookupRequest, _: Known, __: ReadCall) -> pb.LookupResponse:
+        raise ZeroDivisionError
+
+    async with served(broken) as port, opened(port) as caller:
+        caller.send(frame(1, b"k"))
+        assert isinstance(await caller.why_ended(), InternalError)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_requests_have_a_limit_and_an_opening_has_a_smaller_one() -> None:
+    async with served() as port:
+        async with opened(port) as caller:
+            caller.writer.write((REQUEST_BYTES + 1).to_bytes(4, "big"))
+            assert isinstance(await caller.why_ended(), TooLarge)
+        async with calling(port.port) as caller:
+            caller.writer.write((1 << 20).to_bytes(4, "big"))
+            assert isinstance(await caller.why_ended(), TooLarge)
+
+
+async def test_a_caller_that_never_reads_is_read_from_no_more_and_then_let_go() -> None:
+    clock, answered = LookedAt(), 0
+
+    def counted(request: pb.LookupRequest, known: Known, call: ReadCall) -> pb.LookupResponse:
+        nonlocal answered
+        answered += 1
+        return large(request, known, call)
+
+    async with served(counted, clock=clock) as port, opened(port) as good, calling(port.port) as caller:
+        await caller.open()
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        caller.send(*(frame(number, b"k") for number in range(1, 2001)))
+        await eventually(lambda: any(of._stalled for of in port.connections))
+        (connection,) = (of for of in port.connections if of._stalled)
+        before = -1
+        while before < answered or not connection._stalled:  # the kernel's buffers may take some more
+            before = answered
+            await asyncio.sleep(0.1)
+        # What these buffers took, and unsent_bytes: not the 2 GB that were asked for.
+        assert answered < 200
+        clock.advance(30)
+        await asyncio.sleep(0.02)
+        assert connection in port.connections
+        good.send(frame(1, b"k"))
+        assert (await good.next()).frame == 1
+        clock.advance(61)
+        await eventually(lambda: connection not in port.connections)
+
+
+async def test_a_caller_that_reads_late_gets_all_answers() -> None:
+    async with served(large) as port, opened(port) as caller:
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        caller.send(*(frame(number, b"k") for number in range(1, 51)))
+        (connection,) = port.connections
+        await eventually(lambda: connection._stalled)
+        caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert [(await caller.next()).frame for _ in range(50)] == list(range(1, 51))
+
+
+@pytest.mark.parametrize("sent", [b"", OPENING[:5], OPENING + packed_message(frame(1, b"key"))[:7]])
+async def test_who_does_not_come_to_the_end_of_a_message_is_let_go(sent: bytes) -> None:
+    clock = LookedAt()
+    async with served(clock=clock) as port, calling(port.port) as caller:
+        caller.writer.write(sent)
+        if sent.startswith(OPENING):
+            assert await caller.next() == pb.LookupResponse()
+        await eventually(lambda: any(bool(of._incoming.held) is bool(sent) for of in port.connections))
+        clock.advance(9)
+        await asyncio.sleep(0.02)
+        assert port.connections
+        clock.advance(2)
+        assert isinstance(await caller.why_ended(), DeadlineExceeded)
+
+
+async def test_a_connection_that_nobody_uses_ends_after_a_long_while() -> None:
+    clock = LookedAt()
+    async with served(clock=clock) as port, opened(port) as caller:
+        clock.advance(599)
+        caller.send(frame(1, b"k"))
+        assert (await caller.next()).frame == 1
+        clock.advance(599)
+        await asyncio.sleep(0.02)
+        assert port.connections
+        clock.advance(2)
+        assert isinstance(await caller.why_ended(), DeadlineExceeded)
+
+
+async def test_connections_beyond_the_most_are_closed_and_make_room_again() -> None:
+    async with served(limits=PortLimits(connections=2)) as port, opened(port), opened(port) as second:
+        async with calling(port.port) as third:
+            assert await third.is_over()
+        second.writer.close()
+        await eventually(lambda: len(port.connections) == 1)
+        async with opened(port) as fourth:
+            fourth.send(frame(1, b"k"))
+            assert (await fourth.next()).frame == 1
+
+
+async def test_messages_that_never_end_take_so_much_together_and_no_more() -> None:
+    async with served(limits=PortLimits(held_bytes=100_000)) as port, opened(port) as first, opened(port) as second:
+        for caller in (first, second):
+            caller.writer.write((1 << 20).to_bytes(4, "big") + b"x" * 60_000)
+        done = [asyncio.ensure_future(caller.why_ended()) for caller in (first, second)]
+        ((ended,), _) = await asyncio.wait(done, timeout=LONG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        assert isinstance(ended.result(), Overloaded)
+        for task in done:
+            task.cancel()
+        for caller in (first, second):
+            caller.writer.transport.abort()
+        await eventually(lambda: port.held_bytes == 0)
+
+
+async def test_a_drain_says_so_sends_what_is_on_its_way_and_takes_nobody_more() -> None:
+    async with served(large) as port, opened(port) as caller:
+        caller.send(*(frame(number, b"k") for number in range(1, 5)))
+        assert (await caller.next()).frame == 1
+        await eventually(lambda: all(not of._incoming.held for of in port.connections))
+        port.drain()
+        assert [(await caller.next()).frame for _ in range(3)] == [2, 3, 4]
+        assert isinstance(await caller.why_ended(), Draining)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port.port)
+
+
+async def test_an_address_that_is_taken_or_none_or_in_the_clear_for_all_is_refused() -> None:
+    async with served() as port:
+        with pytest.raises(PortTaken, match="the lookup port"):
+            await LookupPort(f"127.0.0.1:{port.port}", echo, unlimited(), LookedAt(), None).start()
+    with pytest.raises(InvalidConfiguration, match="must be host:port"):
+        LookupPort("7411", echo, unlimited(), LookedAt(), None)
+    guard = PortGuard("state-server", "127.0.0.1", StateServerConfig(bootstrap_servers="memory"))
+    with pytest.raises(InvalidConfiguration, match="without TLS"):
+        LookupPort("0.0.0.0:0", echo, unlimited(), LookedAt(), guard)
+
+
+async def test_a_connection_is_a_call_of_its_caller_as_long_as_it_stands_and_limits_count_for_it() -> None:
+    admission = ReadAdmission(ReadLimits(caller_calls=2), LookedAt(), "this server")
+    async with served(admission=admission) as port:
+        async with calling(port.port) as silent, opened(port), opened(port) as second:
+            assert admission.calls == 2
+            silent.send(pb.LookupOpening(version=VERSION))
+            refused = await silent.why_ended()
+            assert isinstance(refused, Overloaded)
+            assert refused.message.startswith("ipv4:127.0.0.1: 2 calls")
+            second.writer.close()
+            await eventually(lambda: admission.calls == 1)
+            async with opened(port) as third:
+                third.send(frame(1, b"k"))
+                assert (await third.next()).frame == 1
+        await eventually(lambda: admission.calls == 0)
