@@ -41,16 +41,20 @@ class Coalescing(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.number = 0
-        self.coalescer = Coalescer(
+        self.coalescer = self._new()
+        self.segments: list[Segment] = []
+        self.dropped: list[Segment] = []
+        self.frames: list[Frame] = []
+
+    @staticmethod
+    def _new() -> Coalescer:
+        return Coalescer(
             "x",
             max_frame_keys=MAX_FRAME_KEYS,
             max_frame_bytes=MAX_FRAME_BYTES,
             max_keys=MAX_KEYS,
             stuck_seconds=3.0,
         )
-        self.segments: list[Segment] = []
-        self.dropped: list[Segment] = []
-        self.frames: list[Frame] = []
 
     @rule(
         lane=st.sampled_from(LANES),
@@ -106,6 +110,15 @@ class Coalescing(RuleBasedStateMachine):
     @rule(waiting_too=st.booleans())
     def lose(self, waiting_too: bool) -> None:
         self.coalescer.lost(ServerLost("gone"), waiting_too=waiting_too)
+
+    @rule()
+    def move(self) -> None:
+        """Its connection is over, and another one goes on with all that it had."""
+        before, self.coalescer, self.frames = self.coalescer, self._new(), []
+        moved = before.let_go()
+        assert before.keys == 0
+        for lane, parts in moved:
+            self.coalescer.add_parts(lane, parts)
 
     @rule(seconds=st.integers(1, 4))
     def wait(self, seconds: int) -> None:

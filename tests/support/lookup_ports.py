@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from keyhole.clock import SystemClock
 from keyhole.errors import KeyholeError
 from keyhole.rpc.port_frames import VERSION, packed_message
+from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission
 from keyhole.rpc.status import from_proto
 from keyhole.v1 import query_pb2 as pb
 from tests.support.waiting import LONG_SECONDS
@@ -34,6 +35,11 @@ class LookedAt(SystemClock):
         self._now += seconds
         self._turn.set()
         self._turn = asyncio.Event()
+
+
+def unlimited() -> ReadAdmission:
+    """Lets all lookups in."""
+    return ReadAdmission(NO_LIMITS, LookedAt(), "this server")
 
 
 class Caller:

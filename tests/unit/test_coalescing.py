@@ -379,3 +379,18 @@ def test_an_answer_of_another_length_fails_the_frame_instead_of_mixing_up_keys()
 
 def test_an_idle_coalescer_never_wakes_up() -> None:
     assert Coalescer("a").next_wakeup() == math.inf
+
+
+def test_what_one_connection_lets_go_waits_at_another_and_expires_there_lane_by_lane() -> None:
+    first, second = Coalescer("a"), Coalescer("b")
+    in_flight, waits = _add(first, _keys(2), deadline=1.0), _add(first, _keys(1), lane=OTHER, deadline=5.0)
+    _next(first)
+    moved = first.let_go()
+    assert (first.keys, first.next_expiry()) == (0, math.inf)
+    for lane, parts in moved:
+        second.add_parts(lane, parts)
+    assert (second.keys, second.next_expiry()) == (3, 1.0)
+    second.expire(2.0)
+    assert [type(error) for error in in_flight.errors.values()] == [DeadlineExceeded] * 2
+    _answer(second, _next(second, 2.0))
+    assert waits.values == {0: b"vk0"}

@@ -24,20 +24,16 @@ from keyhole.errors import (
 )
 from keyhole.rpc.lookup_port import AnswerFrame, LookupPort, PortLimits
 from keyhole.rpc.port_frames import REQUEST_BYTES, VERSION, Incoming, packed, packed_message
-from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall, ReadLimits
+from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
 from keyhole.security.authentication import Caller as Known
 from keyhole.security.guard import PortGuard
 from keyhole.v1 import query_pb2 as pb
-from tests.support.lookup_ports import Caller, LookedAt, calling
+from tests.support.lookup_ports import Caller, LookedAt, calling, unlimited
 from tests.support.waiting import LONG_SECONDS, eventually
 
 OPENING = packed_message(pb.LookupOpening(version=VERSION))
 USUAL = PortLimits()
 VALUE = b"v" * (1 << 20)
-
-
-def unlimited() -> ReadAdmission:
-    return ReadAdmission(NO_LIMITS, LookedAt(), "this server")
 
 
 def echo(request: pb.LookupRequest, _: Known, __: ReadCall) -> pb.LookupResponse:

@@ -105,7 +105,8 @@ async def test_a_frame_that_seemed_late_is_sent_again_without_its_time_and_the_n
     await eventually(lambda: len(channel.taken) == 1)
     late = failures_to_proto({0: DeadlineExceeded("it came too late", late_ms=5_000)})
     late[0].ClearField("indexes")
-    stream._deliver(query_pb2.LookupResponse(frame=channel.taken[0].frame, values=[b""], failures=late))
+    response = query_pb2.LookupResponse(frame=channel.taken[0].frame, values=[b""], failures=late)
+    stream._messages.deliver(response, loop.time())
     stream._ready.set()  # as at each response
     await eventually(lambda: len(channel.taken) == 2)
     stream.submit(LANE, Segment([b"next"], _Nobody(), loop.time() + PATIENCE_SECONDS))

@@ -8,6 +8,7 @@ last one: a connection that stands needs no new certificate.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,27 @@ class Renewing:
         """The metadata with the token, if there is one."""
         if self._token is None:
             return given
-        return (*(given or ()), ("authorization", f"Bearer {self._token.get()}"))
+        return (*(given or ()), ("authorization", self.authorization()))
+
+    def authorization(self) -> str:
+        """What a call says of who makes it; empty: there is no token."""
+        return f"Bearer {self._token.get()}" if self._token is not None else ""
+
+    def tls(self) -> tuple[ssl.SSLContext | None, str]:
+        """What to connect with without gRPC (None: without TLS), and the name that the server's certificate must have;
+        empty: that of the host.
+
+        Raises:
+            OSError: The files are just being replaced.
+        """
+        if self._material is None:
+            return None, ""
+        files = self._credentials.files
+        context = ssl.create_default_context(cafile=files.authority or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if files.certificate:
+            context.load_cert_chain(files.certificate, files.key)
+        return context, self._credentials.tls_server_name
 
 
 class _AioMethod:

@@ -6,16 +6,24 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from keyhole.client.wire.lookup_stream import LookupStream
+from keyhole.client.wire.coalescing import Lane
+from keyhole.client.wire.segments import Segment
 from keyhole.protocol.routing import RouteTable
 from keyhole.protocol.server_view import StateName
+
+
+class SendsSegments(Protocol):
+    """A LookupStream, or a ServerStream, which may also have another way."""
+
+    def submit(self, lane: Lane, segment: Segment) -> None:
+        """Sends a segment with the next frame. Raises KeyholeError: It can't be taken."""
 
 
 class ReachedServer(Protocol):
     """One server, and the stream that lookups go over."""
 
     @property
-    def stream(self) -> LookupStream:
+    def stream(self) -> SendsSegments:
         """That of this server's lookups."""
 
 

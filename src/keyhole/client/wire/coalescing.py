@@ -24,7 +24,7 @@ import math
 from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from keyhole.client.wire.segments import GONE, Answers, Part, Segment, gone, key_too_long, keys_of, lightened, take
 from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
@@ -45,6 +45,10 @@ class Lane(NamedTuple):
     bounds: ReadBounds = ReadBounds()
     patient: bool = False
     timed: bool = False
+
+
+Moved: TypeAlias = list[tuple[Lane, list[Part]]]
+"""What goes from one connection to another, by lane."""
 
 
 @dataclass(slots=True)
@@ -129,6 +133,21 @@ class Coalescer:
         if waiting is None:
             self._waiting[lane] = waiting = deque()
         waiting.append(Part(segment, 0, count))
+
+    def add_parts(self, lane: Lane, parts: Sequence[Part]) -> None:
+        """Lets parts wait that another Coalescer has let go of: they were taken once, and are not refused."""
+        self._keys += sum(part.stop - part.start for part in parts)
+        self._earliest_deadline = min([self._earliest_deadline, *(part.segment.deadline for part in parts)])
+        self._waiting.setdefault(lane, deque()).extend(parts)
+
+    def let_go(self) -> Moved:
+        """Forgets all that has no answer, and returns it: nobody hears of it from here."""
+        moved = [(of.lane, [part for part in of.parts if part.segment is not GONE]) for of in self._in_flight.values()]
+        moved += [(lane, list(parts)) for lane, parts in self._waiting.items()]
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._keys, self._earliest_deadline = 0, math.inf
+        return [(lane, parts) for lane, parts in moved if parts]
 
     def next_frame(self, now: float) -> Frame | None:
         """The frame to send now; it counts as in flight from here on. None: nothing waits, or enough is in flight."""

@@ -11,12 +11,11 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
-from keyhole.client.wire.segments import Answers, Segment
+from keyhole.client.wire.coalescing import Coalescer, Lane, Moved
+from keyhole.client.wire.lookup_messages import FrameMessages
+from keyhole.client.wire.segments import Segment
 from keyhole.errors import InternalError, KeyholeError, ServerLost
-from keyhole.rpc import convert, status
-from keyhole.rpc.frame_ages import LATE, stamp_of
-from keyhole.rpc.frames import Failure, failure_from_proto
+from keyhole.rpc import status
 from keyhole.v1 import query_pb2
 
 _log = logging.getLogger(__name__)
@@ -54,11 +53,11 @@ class LookupStream:
         self._lookup: Any = channel.stream_stream(
             _METHOD, request_serializer=None, response_deserializer=query_pb2.LookupResponse.FromString
         )
-        self._lane_bytes = (Lane("", "", ""), b"")
         self._target = target
         self._heard = heard
         self._broken = broken
         self._coalescer = coalescer or Coalescer(target)
+        self._messages = FrameMessages(self._coalescer)
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -70,8 +69,6 @@ class LookupStream:
         self._ending = False
         self._writing = False
         self._leaving = False
-        # Whether the next frame says when it was sent.
-        self._stamps = True
         self._timer_at = math.inf
 
     @property
@@ -92,6 +89,18 @@ class LookupStream:
         if self._closed is not None:
             raise self._closed
         self._coalescer.add(lane, segment)
+        self._go_on()
+
+    def take_over(self, moved: Moved) -> None:
+        """Sends what another connection has left without an answer. After `close` that fails with the same error."""
+        for lane, parts in moved:
+            self._coalescer.add_parts(lane, parts)
+        if self._closed is not None:
+            self._coalescer.lost(self._closed, waiting_too=True)
+        elif moved:
+            self._go_on()
+
+    def _go_on(self) -> None:
         self._ready.set()
         if self._runner is None or self._runner.done():
             self._runner = self._loop.create_task(self._run())
@@ -161,7 +170,7 @@ class LookupStream:
                 continue
             self._writing = True
             try:
-                await call.write(self._request(frame, now))
+                await call.write(self._messages.request(frame, now))
             except (grpc.RpcError, asyncio.InvalidStateError):
                 return  # The reader learns why.
             finally:
@@ -174,7 +183,7 @@ class LookupStream:
             while (response := await call.read()) is not grpc.aio.EOF:
                 answered = True
                 self._heard()
-                self._deliver(response)
+                self._messages.deliver(response, self._loop.time())
                 self._ready.set()
         except grpc.RpcError as error:
             lost = status.from_rpc_error(error, self._target)
@@ -188,45 +197,6 @@ class LookupStream:
         if not self._ending:
             self._broken(lost)
         self._coalescer.lost(lost, waiting_too=not (answered or self._ending))
-
-    def _deliver(self, response: query_pb2.LookupResponse) -> None:
-        failures: dict[int, Failure] = {}
-        for failure in response.failures:
-            if not failure.indexes:
-                self._refused(response.frame, status.from_proto(failure.error))
-                return
-            failures.update(dict.fromkeys(failure.indexes, failure_from_proto(failure.error)))
-        answers = Answers(
-            list(response.values),
-            response.sources,
-            list(response.source_of),
-            failures,
-            response.server_micros,
-            response,
-        )
-        self._coalescer.receive(response.frame, answers)
-
-    def _refused(self, number: int, error: KeyholeError) -> None:
-        if LATE in error.facts:
-            # If it has not expired here, one of the clocks stood still: the other side is to measure anew.
-            self._stamps = False
-            self._coalescer.wait_again(number)
-            self._coalescer.expire(self._loop.time())
-        else:
-            self._coalescer.frame_failed(number, error)
-
-    def _request(self, frame: Frame, now: float) -> bytes:
-        """Bytes of one message may stand behind those of another: together they are one with the fields of both."""
-        lane, encoded = self._lane_bytes
-        if lane != frame.lane:
-            encoded = _encoded(frame.lane)
-            self._lane_bytes = frame.lane, encoded
-        timeout_ms = max(1, int((frame.deadline - now) * 1000))
-        sent_ms, self._stamps = stamp_of(now) if self._stamps else 0, True
-        own = query_pb2.LookupRequest(
-            frame=frame.number, storage_keys=frame.keys, timeout_ms=timeout_ms, sent_ms=sent_ms
-        )
-        return own.SerializeToString() + encoded
 
     def _arm_timer(self) -> None:
         """A timer that is too early only looks again; re-arming it after every frame would cost more."""
@@ -245,13 +215,3 @@ class LookupStream:
         self._coalescer.expire(self._loop.time())
         self._arm_timer()
         self._ready.set()
-
-
-def _encoded(lane: Lane) -> bytes:
-    """What the requests of a lane have in common."""
-    return query_pb2.LookupRequest(
-        state=query_pb2.StateRef(application=lane.application, state=lane.state),
-        topic_id=lane.topic_id,
-        options=convert.bounds_to_proto(lane.bounds),
-        timed=lane.timed,
-    ).SerializeToString()
