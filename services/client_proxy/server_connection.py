@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from keyhole.backoff import Backoff
 from keyhole.client.wire.lookup_stream import LookupStream
+from keyhole.client.wire.server_stream import ServerStream
 from keyhole.clock import Clock
 from keyhole.errors import InternalError, KeyholeError, NoServer, ProtocolMismatch, ServerLost, Unauthenticated
 from keyhole.protocol.server_view import ServerView
@@ -62,12 +63,14 @@ class ServerConnection:
         self.reached = False
         self._changed = changed
         self._hop_seconds = hop_seconds
-        self._channel = channels.aio_link(address, credentials)
+        shown = channels.prepared(address, credentials)
+        self._channel = channels.prepared_aio_channel(address, shown, alone=False)
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._stub: Any = state_server_pb2_grpc.StateServerStub(self._channel)
         self._stats: Any = stats_pb2_grpc.StatsStub(self._channel)
         self._query: Any = query_pb2_grpc.QueryStub(self._channel)
-        self.stream = LookupStream(self._channel, address, heard=self._heard)
+        by_grpc = LookupStream(self._channel, address, heard=self._heard)
+        self.stream = ServerStream(by_grpc, address, shown, self._heard)
         self._watch_channels = WatchChannels(lambda: channels.aio_link(address, credentials))
         self._suspected = False
         self._gone: NoServer | None = None
@@ -209,6 +212,7 @@ class ServerConnection:
                     _log.info("server found", extra={"address": self.address, "server": view.server})
                 self.holdings = tuple(ownership.holdings)
                 self.reached = True
+                self.stream.announced(view.lookup_port)
                 self._become(view)
         except grpc.RpcError as error:
             return status.from_rpc_error(error, self.address)

@@ -22,11 +22,12 @@ from keyhole.rpc import channels, convert, status
 from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
+from tests.support.lookup_ports import HAS_LOOKUP_PORT, streams_of, until_by_port
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.refusals import refusal_of, told_at_deadline
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually, until
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 
@@ -127,7 +128,15 @@ class Served:
         return sorted([response async for response in call], key=lambda response: response.frame)
 
 
-@pytest.fixture(params=["fake", "fake behind a proxy", "state server", "state server behind a proxy"])
+@pytest.fixture(
+    params=[
+        "fake",
+        "fake behind a proxy",
+        "state server",
+        "state server behind a proxy",
+        "state server, by its lookup port, behind a proxy",
+    ]
+)
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         backend: Backend
@@ -135,11 +144,16 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
             (server,) = await stack.enter_async_context(fake_servers("server-a"))
             backend = Fake(server)
         else:
-            backend = Real(await stack.enter_async_context(state_server("server-a")))
+            settings = HAS_LOOKUP_PORT if "port" in request.param else {}
+            backend = Real(await stack.enter_async_context(state_server("server-a", security=settings)))
         await backend.begin()
         address = backend.address
         if request.param.endswith("proxy"):
-            address = (await stack.enter_async_context(proxy_of(address))).address
+            proxy = await stack.enter_async_context(proxy_of(address))
+            address = proxy.address
+            if "port" in request.param:
+                await eventually(lambda: all(of._announced for of in streams_of(proxy)) and streams_of(proxy))
+                await until_by_port(streams_of(proxy))
         channel = await stack.enter_async_context(channels.aio_channel(address))
         yield Served(query_pb2_grpc.QueryStub(channel), backend, request.param.endswith("proxy"), address)
 

@@ -49,7 +49,15 @@ class Served:
         return await refusal_of(lambda deadline: self.get(stub, deadline, **options), seconds)
 
 
-@pytest.fixture(params=["fake", "state server", "fake, directly", "state server, directly"])
+@pytest.fixture(
+    params=[
+        "fake",
+        "state server",
+        "fake, directly",
+        "state server, directly",
+        "state server by its lookup port, directly",
+    ]
+)
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         kind, _, directly = request.param.partition(", ")

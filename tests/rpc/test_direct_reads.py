@@ -33,7 +33,8 @@ from services.client_proxy import directory
 from services.client_proxy.app import ClientProxy
 from services.client_proxy.grpc import route_watches
 from tests.support.copies import copies
-from tests.support.direct_reads import reaches, servers_of, until_reached
+from tests.support.direct_reads import direct_streams_of, reaches, servers_of, until_reached
+from tests.support.lookup_ports import until_by_port
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually
@@ -129,7 +130,7 @@ async def test_servers_that_it_cant_reach_are_asked_by_the_proxy_and_later_direc
                 assert await values(client) == list(map(float, range(100)))
 
 
-@pytest.mark.parametrize("kind", ["fake", "state server"])
+@pytest.mark.parametrize("kind", ["fake", "state server", "state server by its lookup port"])
 async def test_reads_of_a_session_never_fail_and_never_go_back_while_the_owner_is_killed(kind: str) -> None:
     async with AsyncExitStack() as stack:
         both = await stack.enter_async_context(copies(kind, descriptor(), rows(100)))
@@ -137,6 +138,7 @@ async def test_reads_of_a_session_never_fail_and_never_go_back_while_the_owner_i
         async with direct(proxy) as client:
             await client.get(APPLICATION, STATE, "sensor-7")
             await until_reached(client, *both.addresses)
+            await until_by_port(direct_streams_of(client))
             standby_answered = asyncio.Event()
 
             async def read_on(session: AsyncSession) -> None:

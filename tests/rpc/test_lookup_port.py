@@ -6,12 +6,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from keyhole import AsyncClient
+from keyhole.client.wire import port_stream
 from keyhole.errors import (
     Draining,
     KeyholeError,
@@ -20,18 +22,23 @@ from keyhole.errors import (
     Unauthenticated,
     UnknownState,
 )
+from keyhole.local.ports import free_ports
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.port_frames import VERSION
 from keyhole.rpc.status import from_proto
 from keyhole.security.credentials import Credentials
+from keyhole.testing.network import Network
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_server_pb2, state_server_pb2_grpc
+from services.client_proxy.app import ClientProxy
 from tests.support.certificates import Authority
-from tests.support.lookup_ports import Caller, calling
+from tests.support.direct_reads import direct_streams_of, until_reached
+from tests.support.lookup_ports import HAS_LOOKUP_PORT, Caller, calling, streams_of, until_by_port
+from tests.support.proxies import proxy_of
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.states import descriptor, row
 from tests.support.tokens import make_tokens
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, eventually
 
 POLICY = """
 [[allow]]
@@ -40,8 +47,12 @@ verbs = ["write"]
 states = ["app/*"]
 
 [[allow]]
-who = ["token:reader", "certificate:service"]
-verbs = ["read"]
+who = ["certificate:proxy"]
+verbs = ["platform"]
+
+[[allow]]
+who = ["token:reader", "token:newer", "certificate:service"]
+verbs = ["read", "direct"]
 states = ["app/counts", "app/gone"]
 """
 COUNTS = pb.StateRef(application="app", state="counts")
@@ -65,7 +76,7 @@ def port_of(server: RunningServer) -> int:
 
 @pytest.fixture
 async def plain() -> AsyncIterator[RunningServer]:
-    async with state_server("a", security={"lookups": "127.0.0.1:0"}) as server:
+    async with state_server("a", security=HAS_LOOKUP_PORT) as server:
         await server.own(descriptor())
         await server.commit({"a": row(1.0)})
         yield server
@@ -104,7 +115,7 @@ async def test_it_is_announced_with_the_server_s_address_and_not_where_there_is_
 
 
 async def test_a_server_that_stops_says_so_to_those_who_are_connected() -> None:
-    async with state_server("a", security={"lookups": "127.0.0.1:0"}) as server, calling(port_of(server)) as caller:
+    async with state_server("a", security=HAS_LOOKUP_PORT) as server, calling(port_of(server)) as caller:
         await caller.open()
         async with aio_channel(server.address) as channel:
             call = query_pb2_grpc.QueryStub(channel).Lookup()
@@ -122,6 +133,17 @@ class Guarded:
     directory: Path
     authority: Authority
     server: RunningServer
+    proxy: ClientProxy
+
+    def shown(self, certificate: str, token: str) -> Credentials:
+        """Of a client. The token's file may be replaced."""
+        files = self.authority.issue(certificate)
+        return Credentials(
+            tls_ca=files.authority,
+            tls_certificate=files.certificate,
+            tls_key=files.key,
+            token_file=str(self.directory / f"{token}.token"),
+        )
 
     def says(self, name: str) -> str:
         return f"Bearer {(self.directory / f'{name}.token').read_text().strip()}"
@@ -142,7 +164,7 @@ class Guarded:
 async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
     authority = Authority(tmp_path)
     (tmp_path / "policy.toml").write_text(POLICY)
-    (tmp_path / "tokens.toml").write_text(make_tokens(tmp_path, "reader", "nobody"))
+    (tmp_path / "tokens.toml").write_text(make_tokens(tmp_path, "reader", "newer"))
     own, job = authority.issue("server", "127.0.0.1"), authority.issue("job")
     settings = {
         "lookups": "127.0.0.1:0",
@@ -154,10 +176,17 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         "tls_ca": own.authority,
     }
     of_job = Credentials(tls_ca=job.authority, tls_certificate=job.certificate, tls_key=job.key)
+    of_proxy = authority.issue("proxy", "127.0.0.1")
+    proxy_settings = {
+        **{name: of for name, of in settings.items() if name != "lookups"},
+        "tls_certificate": of_proxy.certificate,
+        "tls_key": of_proxy.key,
+    }
     async with state_server("a", security=settings, credentials=of_job) as server:
         await server.own(descriptor())
         await server.commit({"a": row(1.0)})
-        yield Guarded(tmp_path, authority, server)
+        async with proxy_of(server.address, security=proxy_settings) as proxy:
+            yield Guarded(tmp_path, authority, server, proxy)
 
 
 async def test_a_caller_is_known_by_its_certificate_or_its_token_and_reads_what_it_may(
@@ -220,3 +249,77 @@ async def test_a_new_policy_counts_for_open_connections_and_a_token_that_is_gone
         ended = await caller.why_ended()
         assert isinstance(ended, Unauthenticated)
         assert "expired" in ended.facts
+
+
+async def read(client: AsyncClient) -> float:
+    return float((await client.get("app", "counts", "a")).value.n)
+
+
+async def test_a_proxy_and_a_client_that_asks_directly_go_by_it_and_by_grpc_once_it_is_announced_no_more(
+    plain: RunningServer,
+) -> None:
+    async with (
+        proxy_of(plain.address) as proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as by_proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS, routing="direct") as direct,
+    ):
+        assert await read(by_proxy) == await read(direct) == 1.0
+        await until_reached(direct, plain.address)
+        streams = [*streams_of(proxy), *direct_streams_of(direct)]
+        await eventually(lambda: all(of._announced for of in streams))
+        await until_by_port(streams)
+        connections = [of.port for of in streams if of.port is not None]
+        assert len(connections) == 2
+        assert await read(by_proxy) == await read(direct) == 1.0
+        assert all(of.answered for of in connections)
+        registry = plain.server._registry
+        assert registry is not None
+        registry.lookup_port = 0
+        registry.changed()
+        await eventually(lambda: not any(of.port for of in streams), LONG_SECONDS)
+        assert await read(by_proxy) == await read(direct) == 1.0
+
+
+async def test_reads_go_on_by_grpc_while_the_port_is_cut_off_or_reset_and_by_the_port_again_after_that(
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_stream, "_SILENT_SECONDS", 0.3)
+    registry = plain.server._registry
+    assert registry is not None
+    (way,) = free_ports(1)
+    with closing(Network()) as network:
+        network.link("way", way, port_of(plain))
+        registry.lookup_port = way
+        async with proxy_of(plain.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
+            assert await read(client) == 1.0
+            await eventually(lambda: streams_of(proxy)[0].port)
+            for harm in (network.cut, network.reset):
+                reading = [asyncio.ensure_future(read(client)) for _ in range(20)]
+                harm("way")
+                reading += [asyncio.ensure_future(read(client)) for _ in range(20)]
+                assert await asyncio.gather(*reading) == [1.0] * 40
+                network.heal("way")
+                await eventually(lambda: streams_of(proxy)[0].port, LONG_SECONDS)
+                assert await read(client) == 1.0
+
+
+async def test_by_tls_and_a_token_reads_are_of_who_asks_and_go_on_with_a_newer_token(guarded: Guarded) -> None:
+    credentials = guarded.shown("stranger", "reader")
+    async with AsyncClient(
+        guarded.proxy.address, timeout=LONG_SECONDS, credentials=credentials, routing="direct"
+    ) as client:
+        assert await read(client) == 1.0
+        await until_reached(client, guarded.server.address)
+        (stream,) = direct_streams_of(client)
+        await eventually(lambda: stream.port and streams_of(guarded.proxy)[0].port, LONG_SECONDS)
+        first = stream.port
+        assert await read(client) == 1.0
+        with pytest.raises(PermissionDenied):
+            await client.get("app", "hidden", "a")
+        (guarded.directory / "reader.token").write_text((guarded.directory / "newer.token").read_text())
+        async with asyncio.timeout(LONG_SECONDS):
+            while stream.port is None or stream.port is first:
+                assert await read(client) == 1.0
+        assert stream.port._authorization == guarded.says("newer")
+        assert await read(client) == 1.0
+        assert stream.port.answered

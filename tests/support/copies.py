@@ -11,6 +11,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import StoreEngine
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.fake_server import FakeServer
+from tests.support.lookup_ports import HAS_LOOKUP_PORT
 from tests.support.proxies import fake_servers
 from tests.support.state_servers import LEASE_SECONDS, RunningServer, state_server
 
@@ -94,7 +95,7 @@ async def copies(
     """Of a state with these rows.
 
     Args:
-        kind: "fake" or "state server".
+        kind: "fake", "state server", or "state server by its lookup port".
         engine: The owner's.
     """
     async with AsyncExitStack() as stack:
@@ -102,9 +103,9 @@ async def copies(
             fakes = await stack.enter_async_context(fake_servers("server-a", "server-b"))
             yield _Fakes(fakes[0], fakes[1], of, rows)
             return
-        kafka = MemoryKafka()
-        owner = await stack.enter_async_context(state_server("server-a", kafka, engine))
-        standby = await stack.enter_async_context(state_server("server-b", kafka))
+        kafka, settings = MemoryKafka(), HAS_LOOKUP_PORT if kind.endswith("port") else {}
+        owner = await stack.enter_async_context(state_server("server-a", kafka, engine, settings))
+        standby = await stack.enter_async_context(state_server("server-b", kafka, security=settings))
         real = _Servers(owner, standby)
         await real.begin(of, rows)
         yield real

@@ -10,11 +10,13 @@ import grpc
 
 from keyhole import AsyncClient
 from keyhole.client.routing.direct_servers import DirectServers
+from keyhole.client.wire.server_stream import ServerStream
 from keyhole.rpc import convert
 from keyhole.rpc.server import RpcServer
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from keyhole.v1.state_pb2 import ROLE_OWNER, ROLE_STANDBY, Source
+from tests.support.lookup_ports import until_by_port
 from tests.support.readings import row
 from tests.support.waiting import LONG_SECONDS, eventually
 
@@ -38,6 +40,11 @@ def reaches(client: AsyncClient, address: str) -> bool:
 async def until_reached(client: AsyncClient, *addresses: str) -> None:
     """Returns once it asks these servers itself. A read of theirs must have begun."""
     await eventually(lambda: all(reaches(client, address) for address in addresses), LONG_SECONDS)
+
+
+def direct_streams_of(client: AsyncClient) -> list[ServerStream]:
+    """Its streams to the servers that it asks itself."""
+    return [server.stream for server in servers_of(client)._servers.values() if server is not None]
 
 
 class _Reads(query_pb2_grpc.QueryServicer):
@@ -86,6 +93,7 @@ async def service_that_asks_directly(proxy: str, *servers: str, key: tuple[str, 
     ):
         await client.get(*key)
         await until_reached(client, *servers)
+        await until_by_port(direct_streams_of(client))
         service = RpcServer("test", "127.0.0.1", 0)
         reads = _Reads(client, query_pb2_grpc.QueryStub(channel))
         service.add(query_pb2_grpc.add_QueryServicer_to_server, reads, "keyhole.v1.Query")

@@ -1,21 +1,36 @@
-"""Callers of a lookup port that do what they should not, and clocks by which it looks at them."""
+"""State servers with a lookup port, and callers of one: those that use it, and those that do what they should not."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from google.protobuf.message import Message
 
+from keyhole.client.wire.server_stream import ServerStream
 from keyhole.clock import SystemClock
 from keyhole.errors import KeyholeError
 from keyhole.rpc.port_frames import VERSION, packed_message
 from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission
 from keyhole.rpc.status import from_proto
 from keyhole.v1 import query_pb2 as pb
-from tests.support.waiting import LONG_SECONDS
+from services.client_proxy.app import ClientProxy
+from tests.support.waiting import LONG_SECONDS, eventually
+
+HAS_LOOKUP_PORT = {"lookups": "127.0.0.1:0"}
+"""Settings of a state server."""
+
+
+def streams_of(proxy: ClientProxy) -> list[ServerStream]:
+    """Those of a proxy, to each of its servers."""
+    return [link.stream for link in proxy._directory.links]
+
+
+async def until_by_port(streams: Iterable[ServerStream]) -> None:
+    """Returns once lookups go by the lookup ports that were announced."""
+    await eventually(lambda: all(of.port is not None for of in streams if of._announced), LONG_SECONDS)
 
 
 class LookedAt(SystemClock):

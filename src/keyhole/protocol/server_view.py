@@ -43,6 +43,7 @@ class ServerView(msgspec.Struct, frozen=True):
         suspect: The connection stands, but the server has not answered for a while: others are asked before it.
         max_key_bytes: The longest storage key that it takes; 0: unknown.
         incarnation: Of its process; empty: unknown.
+        lookup_port: Of its lookup port, at the host of its address; 0: it has none.
     """
 
     address: str
@@ -53,6 +54,7 @@ class ServerView(msgspec.Struct, frozen=True):
     max_key_bytes: int = 0
     holdings: tuple[Holding, ...] = ()
     incarnation: str = ""
+    lookup_port: int = 0
 
     @property
     def held(self) -> frozenset[StateName]:

@@ -28,6 +28,7 @@ def view_of(address: str, message: state_server_pb2.Ownership | query_pb2.Routed
         max_key_bytes=message.max_key_bytes,
         holdings=tuple(_holding(holding) for holding in message.holdings),
         incarnation=message.incarnation,
+        lookup_port=message.lookup_port,
     )
 
 
@@ -46,6 +47,7 @@ def routed(view: ServerView, holdings: Iterable[query_pb2.StateHolding], name: S
         max_key_bytes=view.max_key_bytes,
         lost=bool(view.lost),
         silent=view.suspect,
+        lookup_port=view.lookup_port,
     )
 
 

@@ -17,6 +17,7 @@ import grpc
 from keyhole.backoff import Backoff
 from keyhole.client.wire.links import Links
 from keyhole.client.wire.lookup_stream import LookupStream
+from keyhole.client.wire.server_stream import ServerStream
 from keyhole.errors import KeyholeError, NoServer, UnknownApplication, UnknownState
 from keyhole.protocol.routing import RouteTable, build
 from keyhole.protocol.server_view import ServerView, StateName
@@ -49,14 +50,25 @@ class DirectServer:
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
-        self._channel = channels.aio_link(address, credentials)
+        self._lookup_port = 0
+        shown = channels.prepared(address, credentials)
+        self._channel = channels.prepared_aio_channel(address, shown, alone=False)
         # The health service, by its bytes: the client brings no package for it.
         self._check: Any = self._channel.unary_unary(_HEALTH, request_serializer=None, response_deserializer=None)
-        self.stream = LookupStream(self._channel, address, broken=lambda _: self.avoid())
+        by_grpc = LookupStream(self._channel, address, broken=lambda _: self.avoid())
+        self.stream = ServerStream(by_grpc, address, shown)
         self.reached = False
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         self._closed = False
         self._reaching = asyncio.get_running_loop().create_task(self._reach(0.0))
+
+    def announced(self, lookup_port: int) -> None:
+        """The proxy says where the server's lookup port is; 0: it has none. It is tried once the server has let this
+        client in by gRPC.
+        """
+        self._lookup_port = lookup_port
+        if self.reached:
+            self.stream.announced(lookup_port)
 
     def avoid(self) -> None:
         """It was lost, or is silent: it is asked again some time after it lives."""
@@ -82,6 +94,7 @@ class DirectServer:
                 pause_seconds = self._backoff.next()
                 continue
             self.reached = True
+            self.stream.announced(self._lookup_port)
             _log.debug("a server is asked directly", extra={"address": self.address})
             return
 
@@ -192,19 +205,22 @@ class DirectServers:
         self._connect()
 
     def _connect(self) -> None:
-        named = {view.address for of in self._views.values() for view in of}
-        for address in self._servers.keys() - named:
+        # Of what proxies of two versions say of one server, that of the newer one counts.
+        named: dict[str, int] = {}
+        for view in (view for of in self._views.values() for view in of):
+            named[view.address] = max(view.lookup_port, named.get(view.address, 0))
+        for address in self._servers.keys() - named.keys():
             gone = self._servers.pop(address)
             if gone is not None:
                 error = NoServer(f"server {address} is no longer among those that the proxy names")
                 closing = asyncio.get_running_loop().create_task(gone.close(error))
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-        for address in named:
-            if self._servers.get(address) is not None:
-                continue
+        for address, lookup_port in named.items():
+            server = self._servers.get(address)
             try:
-                self._servers[address] = DirectServer(address, self._credentials)
+                server = self._servers[address] = server or DirectServer(address, self._credentials)
+                server.announced(lookup_port)
             except KeyholeError as error:
                 # Of the credentials: a token is not sent in the clear; a file is just being replaced. Tried again with
                 # the next routes.
