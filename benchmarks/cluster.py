@@ -28,6 +28,7 @@ class Cluster:
         links: To the relayed servers, named by their addresses; each may be cut.
         ports: That the servers listen on.
         pids: Of the processes that were started, by their names.
+        lookup_ports: Of the servers; none: they have none.
     """
 
     directory: Path
@@ -38,28 +39,32 @@ class Cluster:
     links: Network
     ports: tuple[int, ...]
     pids: Mapping[str, int]
+    lookup_ports: tuple[int, ...] = ()
 
     def start_again(self, number: int) -> None:
         """A server that has ended, on its old port and with its old store."""
-        self.children[number] = _server(number, self.ports[number], self.bootstrap_servers, self.directory)
+        lookup_port = self.lookup_ports[number] if self.lookup_ports else 0
+        self.children[number] = _server(number, self.ports[number], self.bootstrap_servers, self.directory, lookup_port)
 
 
-def _server(number: int, port: int, bootstrap_servers: str, directory: Path) -> Child:
+def _server(number: int, port: int, bootstrap_servers: str, directory: Path, lookup_port: int = 0) -> Child:
+    lookups = {"KEYHOLE_STATE_SERVER_LOOKUPS": f"127.0.0.1:{lookup_port}"} if lookup_port else {}
     return start_state_server(
         f"server-{number}",
         port,
         bootstrap_servers=bootstrap_servers,
         directory=directory,
-        environ=dict(os.environ),
+        environ={**os.environ, **lookups},
     )
 
 
 @contextlib.contextmanager
-def cluster(servers: int = 1, *, relayed: int = 0) -> Iterator[Cluster]:
+def cluster(servers: int = 1, *, relayed: int = 0, by_port: bool = False) -> Iterator[Cluster]:
     """Starts everything, and the proxy last: it is healthy once it has reached a state server.
 
     Args:
         relayed: So many servers, the first ones, are reached through links.
+        by_port: Each has a lookup port.
     """
     java = find_java(os.environ)
     jars = fetch(JarSet.KAFKA, default_cache_dir(os.environ))
@@ -68,6 +73,7 @@ def cluster(servers: int = 1, *, relayed: int = 0) -> Iterator[Cluster]:
         kafka = stack.enter_context(LocalKafka(directory / "kafka", jars, java))
         proxy_port, *free = free_ports(1 + servers + relayed)
         ports, relays = free[:servers], free[servers:]
+        lookup_ports = tuple(free_ports(servers)) if by_port else ()
         addresses = tuple(f"127.0.0.1:{port}" for port in (*relays, *ports[relayed:]))
         links = stack.enter_context(contextlib.closing(Network()))
         for number, relay in enumerate(relays):
@@ -75,7 +81,8 @@ def cluster(servers: int = 1, *, relayed: int = 0) -> Iterator[Cluster]:
         children: list[Child] = []
         stack.callback(lambda: [child.kill() for child in children])
         for number, port in enumerate(ports):
-            children.append(_server(number, port, kafka.bootstrap_servers, directory))
+            lookup_port = lookup_ports[number] if by_port else 0
+            children.append(_server(number, port, kafka.bootstrap_servers, directory, lookup_port))
         proxy = start_client_proxy(
             "proxy", proxy_port, servers=addresses, directory=directory, environ=dict(os.environ)
         )
@@ -89,4 +96,5 @@ def cluster(servers: int = 1, *, relayed: int = 0) -> Iterator[Cluster]:
             links,
             tuple(ports),
             {child.name: child.pid for child in (*children, proxy)} | {"kafka": kafka.pid or 0},
+            lookup_ports,
         )

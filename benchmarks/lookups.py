@@ -1,9 +1,11 @@
 """Lookups per second, latency and processor time: direct to a state server, through a proxy, and "routed", by a client
 that asks the servers itself, told by the proxy where they are. Client, proxy and servers are processes of their own; of
 several servers none has all keys, and there is no direct way. With --flink, Flink's queryable state is measured in the
-same run, in turn (needs Maven and a JDK); with --ttl, beside the state, the same one with a ttl.
+same run, in turn (needs Maven and a JDK); with --ttl, beside the state, the same one with a ttl; with --by-port, the
+same state of a second cluster, whose proxy and routed clients go by the servers' lookup ports.
 
     uv run python -m benchmarks.lookups [--keys 100000] [--servers 1] [--seconds 5] [--repeats 3] [--flink] [--ttl]
+        [--by-port]
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psutil
@@ -35,8 +37,8 @@ from keyhole.rpc.server import run
 OUTSTANDING = (1, 16, 64, 256, 1024)
 WARM_SECONDS = 2.0
 LOAD_ROWS = 100_000
-PLAIN, WITH_TTL = "keyhole", "keyhole with a ttl"
-STATES = {PLAIN: "lookups", WITH_TTL: "expiring"}
+PLAIN, WITH_TTL, BY_PORT = "keyhole", "keyhole with a ttl", "keyhole by its lookup port"
+STATES = {PLAIN: "lookups", WITH_TTL: "expiring", BY_PORT: "lookups"}
 DAY_MS = 86_400_000
 
 
@@ -55,6 +57,10 @@ class Target(NamedTuple):
     pids: Sequence[int]
 
 
+class NotByPort(Exception):
+    """What was to be measured over a lookup port went by gRPC."""
+
+
 def main() -> None:
     """Prints one line of JSON per measurement, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -64,6 +70,7 @@ def main() -> None:
     parser.add_argument("--flink", action="store_true", help="also the same lookups of Flink's queryable state")
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--ttl", action="store_true", help="also the same lookups of a state whose entries expire")
+    parser.add_argument("--by-port", action="store_true", help="also the same lookups over the servers' lookup ports")
     parser.add_argument("--client", help=argparse.SUPPRESS)  # the client process: the target's address
     parser.add_argument("--routing", default="proxy", help=argparse.SUPPRESS)
     parser.add_argument("--pids", type=int, nargs="*", default=[], help=argparse.SUPPRESS)  # whose time counts
@@ -74,9 +81,11 @@ def main() -> None:
         target = Target(options.client, options.routing, options.pids)
         looking_up = client(target, STATES[options.system], options.keys, options.outstanding, options.seconds)
         result = run(looking_up)
+        if options.system != BY_PORT:
+            del result["connected_to"]
         print(json.dumps(result))
         return
-    systems = (PLAIN, WITH_TTL) if options.ttl else (PLAIN,)
+    systems = (PLAIN, *([WITH_TTL] if options.ttl else []), *([BY_PORT] if options.by_port else []))
     try:
         size = Size(options.keys, options.servers)
         summarise(measure(systems, size, options.seconds, options.repeats, beside_flink=options.flink))
@@ -92,11 +101,14 @@ def measure(
     with contextlib.ExitStack() as stack:
         # First, because Maven may have to build it.
         beside = stack.enter_context(flink(size.keys, Settings())) if beside_flink else None
-        running = stack.enter_context(cluster(size.servers))
+        grpc = stack.enter_context(cluster(size.servers))
+        running = dict.fromkeys(systems, grpc)
+        if BY_PORT in systems:
+            running[BY_PORT] = stack.enter_context(cluster(size.servers, by_port=True))
         for system in systems:
-            load(running, system, size.keys)
+            load(running[system], system, size.keys)
         for _ in range(repeats):
-            results += told(keyhole_lookups(running, systems, size.keys, seconds))
+            results += told(keyhole_lookups(running, size.keys, seconds))
             if beside is not None:
                 results += told(beside.lookups(OUTSTANDING, seconds))
     return results
@@ -109,19 +121,30 @@ def told(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield result
 
 
-def keyhole_lookups(running: Cluster, systems: Sequence[str], keys: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """Each level, by each path, of each system; each by a client process of its own."""
-    paths = {"proxy": (running.proxy, "proxy"), "routed": (running.proxy, "direct")}
-    if len(running.servers) == 1:
-        paths = {"direct": (running.servers[0], "proxy"), **paths}
-    pids = [str(pid) for name, pid in running.pids.items() if name != "kafka"]
-    for outstanding, path, system in itertools.product(OUTSTANDING, paths, systems):
-        target, routing = paths[path]
+def keyhole_lookups(running: Mapping[str, Cluster], keys: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Each level, by each path, of each system; each by a client process of its own.
+
+    Raises:
+        NotByPort: The lookup ports were not used where they were to be.
+    """
+    for outstanding, path, system in itertools.product(OUTSTANDING, ("direct", "proxy", "routed"), running):
+        of = running[system]
+        if path == "direct" and (len(of.servers) > 1 or system == BY_PORT):
+            continue  # who is told of no port, as no proxy is asked, goes by gRPC
+        target = of.servers[0] if path == "direct" else of.proxy
+        routing = "direct" if path == "routed" else "proxy"
+        pids = [str(pid) for name, pid in of.pids.items() if name != "kafka"]
         command = [sys.executable, "-m", "benchmarks.lookups", "--client", target, "--system", system]
         command += ["--routing", routing, "--keys", str(keys), "--outstanding", str(outstanding)]
         command += ["--seconds", str(seconds), "--pids", *pids]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        yield {"system": system, "path": path, **json.loads(out)}
+        result = json.loads(out)
+        if system == BY_PORT:
+            connected_to = result.pop("connected_to")
+            peers = connected_to if path == "routed" else peers_of(of.pids["proxy"])
+            if not set(peers) & set(of.lookup_ports):
+                raise NotByPort(f"{path} with {outstanding} outstanding; the log of the proxy may say why")
+        yield {"system": system, "path": path, **result}
 
 
 def load(running: Cluster, system: str, keys: int) -> None:
@@ -156,10 +179,12 @@ async def client(target: Target, state: str, keys: int, outstanding: int, second
         await asyncio.sleep(seconds)
         recording, elapsed = False, time.perf_counter() - began
         taken = processor_seconds(target.pids) - before
+        connected_to = peers_of(os.getpid())
         stopping = True
         await asyncio.gather(*tasks)
     latencies.sort()
     return {
+        "connected_to": connected_to,
         "keys": keys,
         "outstanding": outstanding,
         "lookups_per_second": round(len(latencies) / elapsed),
@@ -169,6 +194,11 @@ async def client(target: Target, state: str, keys: int, outstanding: int, second
     }
 
 
+def peers_of(pid: int) -> list[int]:
+    """The ports that a process is connected to."""
+    return [of.raddr.port for of in psutil.Process(pid).net_connections("tcp") if of.raddr]
+
+
 def processor_seconds(pids: Sequence[int]) -> float:
     """User and system, of this process and of these; what they do beside lookups counts, too."""
     times = [psutil.Process(pid).cpu_times() for pid in (os.getpid(), *pids)]
@@ -176,7 +206,7 @@ def processor_seconds(pids: Sequence[int]) -> float:
 
 
 def summarise(results: list[dict[str, Any]]) -> None:
-    """Per system, path and level: minimum, median, maximum; and the ratio of medians to Flink's, or to no ttl's."""
+    """Per system, path and level: minimum, median, maximum; and ratios of medians to those of Flink, no ttl, gRPC."""
     levels: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for result in results:
         levels.setdefault((result["system"], result["path"], result["outstanding"]), []).append(result)
@@ -200,6 +230,8 @@ def summarise(results: list[dict[str, Any]]) -> None:
             line["ratio_to_flink"] = round(median / flink[outstanding], 2)
         if system == WITH_TTL:
             line["ratio_to_no_ttl"] = round(median / medians[PLAIN, path, outstanding], 3)
+        if system == BY_PORT:
+            line["ratio_to_grpc"] = round(median / medians[PLAIN, path, outstanding], 3)
         print(json.dumps(line))
 
 

@@ -354,3 +354,22 @@ def test_alerts_and_dashboards_are_those_of_the_files() -> None:
         name: json.loads(path.read_text()) for name, path in files.items()
     }
     assert all(of["metadata"]["labels"]["grafana_dashboard"] == "1" for of in maps)
+
+
+def test_state_servers_have_a_lookup_port_where_it_is_asked_for_and_network_policies_let_readers_in() -> None:
+    many: Object = {"jobs": [JOB], "stateServers.enabled": True, "replica.enabled": True, "networkPolicy.enabled": True}
+    asked: Object = {
+        "stateServers.lookupPort": True,
+        "replica.lookupPort": True,
+        "jobDefaults": {"stateServer": {"lookupPort": True}},
+    }
+    for given, expected in ((many, 0), ({**many, **asked}, 3)):
+        objects = render(KAFKA, given)
+        servers = [of for at in pods(objects) for of in at.containers if of["name"] == "state-server"]
+        ports = [port for of in servers for port in of["ports"] if port["name"] == "lookups"]
+        said = [environment(of).get("KEYHOLE_STATE_SERVER_LOOKUPS") for of in servers]
+        assert len(servers) == 3
+        assert ports == [{"name": "lookups", "containerPort": 7412}] * expected
+        assert said == ["0.0.0.0:7412" if expected else None] * 3
+    policy = one(objects, "NetworkPolicy", "keyhole-state-servers")
+    assert policy["spec"]["ingress"][0]["ports"] == [{"port": 7410}, {"port": "lookups"}]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.flink.running import Settings, build, java_command, measurements, system
-from benchmarks.lookups import summarise
+from benchmarks.lookups import BY_PORT, PLAIN, summarise
 from keyhole.errors import MachineError
 
 SECOND_NS = 1_000_000_000
@@ -73,6 +73,21 @@ def test_the_ratio_to_flink_is_that_of_the_medians_at_the_same_number_of_outstan
         ("flink 1.20.0 hashmap", 1, None),
         ("flink 1.20.0 hashmap", 16, None),
     ]
+
+
+def test_the_ratio_of_lookups_by_a_lookup_port_is_to_those_of_the_same_path_by_grpc(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rates = {(PLAIN, "proxy"): 100, (PLAIN, "routed"): 200, (BY_PORT, "proxy"): 150, (BY_PORT, "routed"): 100}
+    summarise(
+        [
+            {"system": system, "path": path, "keys": 10, "outstanding": 1, "lookups_per_second": rate}
+            | {"p50_us": 1, "p99_us": 2}
+            for (system, path), rate in rates.items()
+        ]
+    )
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("ratio_to_grpc") for line in lines] == [None, None, 1.5, 0.5]
 
 
 def test_it_is_built_once_and_again_where_a_source_is_newer(

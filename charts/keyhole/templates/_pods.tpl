@@ -114,6 +114,9 @@ env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (in
 ports:
   - {name: grpc, containerPort: 7410}
   - {name: metrics, containerPort: 7411}
+  {{- if .server.lookupPort }}
+  - {name: lookups, containerPort: 7412}
+  {{- end }}
 {{ include "keyhole.grpcProbes" (dict "root" .root "port" 7410 "component" "state-server") }}
 resources: {{- toYaml .server.resources | nindent 2 }}
 securityContext: {{- include "keyhole.containerSecurity" . | nindent 2 }}
@@ -144,6 +147,9 @@ volumeMounts:
 - {name: KEYHOLE_STATE_SERVER_PORT, value: "7410"}
 - {name: KEYHOLE_STATE_SERVER_ADVERTISE, value: "$(POD_IP):7410"}
 - {name: KEYHOLE_STATE_SERVER_METRICS, value: "0.0.0.0:7411"}
+{{- if .server.lookupPort }}
+- {name: KEYHOLE_STATE_SERVER_LOOKUPS, value: "0.0.0.0:7412"}
+{{- end }}
 - name: KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS
   value: {{ include "keyhole.kafka.bootstrapServers" .root | quote }}
 - {name: KEYHOLE_STATE_SERVER_DIRECTORY, value: /var/lib/keyhole/stores/files}
