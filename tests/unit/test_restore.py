@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import KafkaUnreachable, NotReady, StoreFull
 from keyhole.model.epoch import START, Position
 from keyhole.protocol.failpoints import NoObserver
-from keyhole.stores.base import Advance, Batch
+from keyhole.stores.base import Advance, Batch, Part, StoreLimits
+from keyhole.stores.lmdb.engine import LmdbEngine
+from keyhole.stores.packed import Change, PackedChanges
 from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
 from services.state_server.replica.hosted import StateReplica
@@ -177,6 +180,85 @@ def test_however_much_there_is_to_restore_no_more_is_held_than_one_write_and_one
     assert sum(most_held) == sum(sizes)
     assert max(most_held) < limit + max(sizes) < sum(sizes) / 2
     assert content(bench.new.store) == content(bench.old.store)
+
+
+def test_a_store_that_takes_parts_is_given_larger_writes_and_these_are_bounded_as_they_are_packed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = names_in(0, 200)
+    for number in range(1, 12 * PIECE_RECORDS // len(names)):
+        bench.write(number, {**dict.fromkeys(names, float(number)), names[number]: None})
+    part, end = Partition("counts", 0), bench.kafka.end(TOPIC, 0)
+    pieces = bench.changelog.reader().read({part: START}, {part: end}, 1.0)
+    sizes = [PackedChanges(piece.changes).packed_bytes for piece in pieces]
+    limit = sum(sizes) // 4
+    engine = LmdbEngine(StoreLimits(tmp_path / "stores"))
+    store = engine.open("app", "counts", "topic")
+    bench.new = hosted(restored=(), store=store)
+    bench.at_once = AtOnce(records=1, bytes=1, part_bytes=limit)
+    take, apply_parts = PackedChanges.__init__, store.apply_parts
+    held, most_held = 0, []
+
+    def hold(self: PackedChanges, changes: Sequence[Change]) -> None:
+        nonlocal held
+        take(self, changes)
+        held += self.packed_bytes
+
+    def write(parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+        nonlocal held
+        most_held.append(held)
+        held = 0
+        apply_parts(parts, advances)
+
+    monkeypatch.setattr(PackedChanges, "__init__", hold)
+    monkeypatch.setattr(store, "apply_parts", write)
+    bench.restore()
+    assert sum(most_held) == sum(sizes)
+    assert limit <= most_held[0]
+    assert max(most_held) < limit + max(sizes) < sum(sizes) / 2
+    assert content(store) == content(bench.old.store)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        ([0, 0, 1, 1, 2, 2], [{0, 1, 2}]),
+        ([0, 0, 0, 0, 0, 1, 1, 1], [{0}, {1}]),
+        # The next one is begun before one is at its end.
+        ([0, 0, 0, 0, 0, 1, 0, 1, 1, 2, 2, 2, 3, 2, 3], [{0}, {1, 2}, {3}]),
+        ([0] * 5 + [1] + [0] * 7, [{0}, {0, 1}]),
+    ],
+)
+def test_a_write_ends_where_a_key_group_ends_if_it_can(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, read: list[int], written: list[set[int]]
+) -> None:
+    pieces = [
+        RestoredEpochs(
+            Partition("counts", group),
+            [(key(names_in(group)[0]), row(float(number)))],
+            START._replace(offset=number),
+            None,
+            records=100,
+        )
+        for number, group in enumerate(read, 1)
+    ]
+    ends = {piece.partition: piece.position.offset for piece in pieces}
+    monkeypatch.setattr(MemoryReader, "ends", lambda *_: ends)
+    monkeypatch.setattr(MemoryReader, "read", lambda *_: iter(pieces))
+    apply, groups = bench.new.store.apply, []
+
+    def write(batch: Batch) -> None:
+        groups.append(set(batch.advances))
+        apply(batch)
+
+    monkeypatch.setattr(bench.new.store, "apply", write)
+    bench.at_once = AtOnce(records=1000)
+    bench.restore()
+    assert groups == written
+    assert content(bench.new.store) == encoded(
+        {names_in(group)[0]: float(at) for group, at in ((part.key_group, at) for part, at in ends.items())}
+    )
 
 
 class TestRebuilt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections import defaultdict
@@ -12,20 +13,32 @@ from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
 from keyhole.clock import Clock
 from keyhole.errors import NotReady
 from keyhole.model.epoch import START, Position
+from keyhole.stores.base import takes_parts
+from keyhole.stores.packed import PackedChanges
 from services.state_server.replica.hosted import StateReplica
 
 _log = logging.getLogger(__name__)
 
+# Of what a write may be: up to here it takes another key group, and so much waits for the next one at most. The reader
+# begins the next key group before it has ended one (changelog.kafka.reader), by less than that.
+_TAKES_OTHERS = 0.5
+_WAITS = 0.125
+
 
 class AtOnce(NamedTuple):
-    """What is held in memory, to become one write, until it has reached either.
+    """What is held in memory, to become one write, until it has reached any of them.
 
     A store that is much larger than a write rewrites a page for nearly every record of it, so large writes are what
     makes a restore fast.
+
+    Attributes:
+        records, bytes: Of states whose store takes a write as a whole: it is then unpacked.
+        part_bytes: Of states whose store takes it in parts (stores.base.StoreInParts), as they are packed.
     """
 
     records: int = 200_000
     bytes: int = 48 << 20
+    part_bytes: int = 64 << 20
 
 
 def restore(
@@ -64,7 +77,7 @@ def restore(
         drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
         positions = {part: states[part.state].position(part.key_group) for part in ends}
         _announce(states, positions, ends)
-        for pieces in _gathered(reader.read(positions, ends, deadline_seconds), stop, at_once):
+        for pieces in _gathered(states, reader.read(positions, ends, deadline_seconds), stop, at_once):
             for name, of_state in pieces.items():
                 state = states[name]
                 touched = {piece.partition.key_group for piece in of_state}
@@ -82,22 +95,60 @@ def restore(
 
 
 def _gathered(
-    pieces: Iterable[RestoredEpochs], stop: threading.Event, at_once: AtOnce
+    states: Mapping[str, StateReplica], pieces: Iterable[RestoredEpochs], stop: threading.Event, at_once: AtOnce
 ) -> Iterator[Mapping[str, Sequence[RestoredEpochs]]]:
-    """Some pieces at a time, by state, in their order."""
-    gathered: defaultdict[str, list[RestoredEpochs]] = defaultdict(list)
-    records, taken_bytes = 0, 0
+    """Some pieces at a time, packed, by state, each key group's in their order.
+
+    Where it can be, a key group is not begun in one write and ended in another: the end's keys are among the
+    beginning's, and would be written with nearly all of its pages once more. So what is half full takes no other key
+    group. These wait until there is so much of them that the ones before have come to their end.
+    """
+    write, waiting = _Gathered(states, at_once), _Gathered(states, at_once)
     for piece in pieces:
         if stop.is_set():
             raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
-        gathered[piece.partition.state].append(piece)
-        records += piece.records
-        taken_bytes += piece.bytes
-        if records >= at_once.records or taken_bytes >= at_once.bytes:
-            yield gathered
-            gathered, records, taken_bytes = defaultdict(list), 0, 0
-    if gathered:
-        yield gathered
+        others = write.full >= _TAKES_OTHERS and piece.partition not in write.partitions
+        (waiting if others else write).take(piece)
+        if write.full >= 1 or waiting.full >= _WAITS:
+            yield write.pieces
+            write, waiting = waiting, _Gathered(states, at_once)
+    for last in (write, waiting):
+        if last.pieces:
+            yield last.pieces
+
+
+class _Gathered:
+    """What is to become one write.
+
+    Attributes:
+        pieces: By state.
+        partitions: Of which there are some.
+        full: 1 or more: it is as large as it may be.
+    """
+
+    def __init__(self, states: Mapping[str, StateReplica], at_once: AtOnce) -> None:
+        self._states = states
+        self._at_once = at_once
+        self.pieces: defaultdict[str, list[RestoredEpochs]] = defaultdict(list)
+        self.partitions: set[Partition] = set()
+        self._records, self._bytes, self._part_bytes = 0, 0, 0
+
+    @property
+    def full(self) -> float:
+        of = self._at_once
+        return max(self._records / of.records, self._bytes / of.bytes, self._part_bytes / of.part_bytes)
+
+    def take(self, piece: RestoredEpochs) -> None:
+        """Packs it."""
+        state = piece.partition.state
+        changes = PackedChanges(piece.changes)
+        self.pieces[state].append(dataclasses.replace(piece, changes=changes))
+        self.partitions.add(piece.partition)
+        if takes_parts(self._states[state].store):
+            self._part_bytes += changes.packed_bytes
+        else:
+            self._records += piece.records
+            self._bytes += piece.bytes
 
 
 def drop_unusable(states: Mapping[str, StateReplica], ends: Mapping[Partition, int], oldest_ms: int) -> list[Partition]:

@@ -193,10 +193,18 @@ class EpochAssembler:
         self._bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
     def _are_ours(self, keys: Sequence[bytes | None]) -> TypeGuard[Sequence[bytes]]:
-        if None in keys:
-            return False
         present = cast("Sequence[bytes]", keys)
-        return min(map(len, present)) > GROUP_BYTES and {key[:GROUP_BYTES] for key in present} == {self._prefix}
+        try:
+            least, greatest = min(present), max(present)
+        except TypeError:
+            return False  # None among others
+        # What is between two keys of a key group is of it, too; and the prefix alone would be the least of all.
+        return (
+            keys[0] is not None
+            and least.startswith(self._prefix)
+            and greatest.startswith(self._prefix)
+            and len(least) > GROUP_BYTES
+        )
 
     def cut(self) -> list[RestoredEpochs]:
         """All up to the last marker, full or not: a follower does not wait for more."""

@@ -10,14 +10,17 @@ Threads: one writer thread calls `apply`, `drop_key_group` and `close`; any thre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from keyhole.model.epoch import Position
 
 FORMAT_VERSION = 1
+
+Part = tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]
+"""A part of a batch: its puts, and its deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,16 @@ class Batch:
     puts: Sequence[tuple[bytes, bytes]] = ()
     deletes: Sequence[bytes] = ()
     advances: Mapping[int, Advance] = field(default_factory=dict)
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[Part], advances: Mapping[int, Advance]) -> Batch:
+        """See StoreInParts."""
+        all_puts: list[tuple[bytes, bytes]] = []
+        all_deletes: list[bytes] = []
+        for puts, deletes in parts:
+            all_puts += puts
+            all_deletes += deletes
+        return cls(all_puts, all_deletes, advances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +141,27 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Closes the files. Every other call, also of open snapshots, raises NotReady from then on. Idempotent."""
+
+
+class StoreInParts(Store, Protocol):
+    """A store that need not have the whole of a batch in memory. Ask takes_parts whether it is one."""
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether `apply_parts` may be called now. Writer thread."""
+
+    def apply_parts(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+        """As `apply`, of a batch in parts: of none of them a key is greater than one of the next.
+
+        Args:
+            parts: Taken one after the other. What they raise is raised, and nothing was changed.
+            advances: As those of a Batch.
+        """
+
+
+def takes_parts(store: Store) -> TypeGuard[StoreInParts]:
+    """Whether a batch may be given to it in parts: else as a whole, of which it may need a copy, too."""
+    return bool(getattr(store, "takes_parts", False))
 
 
 class StoreEngine(Protocol):

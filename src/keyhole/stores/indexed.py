@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from keyhole.encoding.indexed_fields import (
     INDEX_GROUPS,
@@ -40,7 +40,7 @@ from keyhole.encoding.key_codec import end_of_prefix
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of
 from keyhole.model.epoch import START, Position
 from keyhole.model.state import StateDescriptor
-from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreSize
+from keyhole.stores.base import Advance, Batch, Part, Snapshot, Store, StoreSize, takes_parts
 from keyhole.stores.index_entries import (
     IndexedSnapshot,
     NoRoomError,
@@ -208,6 +208,21 @@ class IndexedStore:
             self._look()
         self._write(batch, self._step(batch, befores or {}) if self._has_entries else IndexStep())
 
+    @property
+    def takes_parts(self) -> bool:
+        """See base.StoreInParts. Not with indexes: what they become is known of a whole batch."""
+        return not self._has_entries and takes_parts(self._store)
+
+    def apply_parts(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+        """See base.StoreInParts."""
+        store = self._store
+        assert not self._has_entries
+        assert takes_parts(store)
+        self._known, known = False, self._known
+        store.apply_parts(parts, advances)
+        self._known = known
+        self._moved_to(advances)
+
     def _write(self, batch: Batch, step: IndexStep) -> None:
         """A batch of rows, and a step of index entries, all or nothing."""
         advances: Mapping[int, Advance] = batch.advances
@@ -226,6 +241,9 @@ class IndexedStore:
         self._store.apply(batch)
         self._known = known
         self._groups.update(step.groups)
+        self._moved_to(advances)
+
+    def _moved_to(self, advances: Mapping[int, Advance]) -> None:
         self._positions.update(
             {
                 number: advance.after

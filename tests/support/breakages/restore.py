@@ -28,9 +28,9 @@ RESTORE = (
     Breakage(
         "a restore passes deletions over",
         "restore",
-        "src/keyhole/stores/pieces.py",
-        "            deletes=[key for key, row in changes if row is None] if len(puts) < len(changes) else (),\n",
-        "            deletes=(),\n",
+        "src/keyhole/stores/packed.py",
+        "    deletes = [key for key, row in zip(keys, rows, strict=True) if row is None]\n",
+        "    deletes = []\n",
         ("test_restore.py",),
     ),
     Breakage(

@@ -9,7 +9,7 @@ any thread that computes in Python, and may wait a switch interval for it each t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import InternalError, KeyholeError, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
-from keyhole.stores.base import FORMAT_VERSION, Batch, StoreLimits, StoreSize
+from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, Part, StoreLimits, StoreSize
 from keyhole.stores.disk.engine import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, decode_position, encode_position
 from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment
@@ -100,8 +100,20 @@ class LmdbStore:
         with self._errors_told():
             return LmdbSnapshot(self, self._opened)
 
+    @property
+    def takes_parts(self) -> bool:
+        return True
+
     def apply(self, batch: Batch) -> None:
         rules.check_batch(batch, self._max_key_bytes)
+        self._apply([(batch.puts, batch.deletes)], batch.advances)
+
+    def apply_parts(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+        """See base.StoreInParts. LMDB keeps the pages that change in memory, until it writes them at the end."""
+
+        self._apply(rules.checked(parts, advances, self._max_key_bytes), advances)
+
+    def _apply(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
         positions = self._opened.positions
         with self._writing() as txn:
 
@@ -109,13 +121,14 @@ class LmdbStore:
                 stored = txn.get(prefix_of(key_group), db=positions)
                 return START if stored is None else decode_position(stored)
 
-            rules.check_advances(batch.advances, position_of)
+            rules.check_advances(advances, position_of)
             live_bytes = self._opened.live_bytes(txn)
-            for key in batch.deletes:
-                txn.delete(key)
-            with txn.cursor() as cursor:
-                cursor.putmulti(batch.puts)
-            for key_group, advance in batch.advances.items():
+            for puts, deletes in parts:
+                for key in deletes:
+                    txn.delete(key)
+                with txn.cursor() as cursor:
+                    _put(cursor, puts)
+            for key_group, advance in advances.items():
                 txn.put(prefix_of(key_group), encode_position(advance.after), db=positions)
             self._opened.check_room(live_bytes, self._opened.live_bytes(txn))
 
@@ -156,6 +169,16 @@ class LmdbStore:
                 yield
         except lmdb.Error as error:
             raise _told(error, self._opened, closed=self.closed) from error
+
+
+def _put(cursor: lmdb.Cursor[bytes], puts: Sequence[tuple[bytes, bytes]]) -> None:
+    if not puts:
+        return
+    # Behind all that there is nothing is looked for: a restore's key groups come so.
+    append = not cursor.last() or cursor.key() < puts[0][0]
+    taken, added = cursor.putmulti(puts, append=append)
+    if append and added < taken:
+        cursor.putmulti(puts)  # they are not in order, and LMDB has passed some over
 
 
 def _up(cursor: lmdb.Cursor[bytes], first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from keyhole.encoding.storage_key import group_of, prefix_of
 from keyhole.errors import StoreConflict
 from keyhole.model.epoch import START, Position
-from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits
+from keyhole.stores.base import Advance, Batch, Snapshot, Store, StoreEngine, StoreLimits, takes_parts
 
 KEY_GROUPS = (0, 1, 255, 256, 65_535)
 LIMIT_BYTES = 1 << 30
@@ -137,8 +137,9 @@ class StoreMachine(RuleBasedStateMachine):
         changes=st.dictionaries(storage_keys, st.none() | rows, max_size=12),
         others=st.sets(st.sampled_from(KEY_GROUPS)),
         conflict=st.sampled_from([None] * 4 + list(KEY_GROUPS)),
+        part=st.integers(1, 12),
     )
-    def apply(self, changes: dict[bytes, bytes | None], others: set[int], conflict: int | None) -> None:
+    def apply(self, changes: dict[bytes, bytes | None], others: set[int], conflict: int | None, part: int) -> None:
         self.epoch += 1
         after = Position(self.epoch * 7, self.epoch, 1, self.epoch * 2**40, self.epoch, 0)
         touched = {group_of(key) for key in changes} | others
@@ -147,11 +148,24 @@ class StoreMachine(RuleBasedStateMachine):
             advances[conflict] = Advance(Position(1, 1, 1, 1), after)
         puts = sorted((key, row) for key, row in changes.items() if row is not None)
         batch = Batch(puts, sorted(key for key, row in changes.items() if row is None), advances)
+
+        def apply() -> None:
+            """In parts of so many changes, where the store takes some; as a whole where there is only one."""
+            if not takes_parts(self.store) or part >= len(changes):
+                self.store.apply(batch)
+                return
+            keys = sorted(changes)
+            parts = [dict.fromkeys(keys[at : at + part]) for at in range(0, len(keys), part)]
+            self.store.apply_parts(
+                [([put for put in puts if put[0] in of], [key for key in batch.deletes if key in of]) for of in parts],
+                advances,
+            )
+
         if conflict is not None:
             with pytest.raises(StoreConflict):
-                self.store.apply(batch)
+                apply()
             return
-        self.store.apply(batch)
+        apply()
         for key in batch.deletes:
             self.model.entries.pop(key, None)
         self.model.entries.update(puts)
