@@ -228,6 +228,7 @@ def test_a_store_that_takes_parts_is_given_larger_writes_and_these_are_bounded_a
         # The next one is begun before one is at its end.
         ([0, 0, 0, 0, 0, 1, 0, 1, 1, 2, 2, 2, 3, 2, 3], [{0}, {1, 2}, {3}]),
         ([0] * 5 + [1] + [0] * 7, [{0}, {0, 1}]),
+        ([0] * 5 + [1, 0], [{0}, {1}]),
     ],
 )
 def test_a_write_ends_where_a_key_group_ends_if_it_can(

@@ -4,9 +4,8 @@
     held    [a=1 b=1 d=1] [a=None c=2] [b=3]       runs: each is sorted, and cut into blocks of bytes
     merged  a=None b=3 c=2 d=1                     ascending, each key once: what came last
 
-A change is some 250 bytes of Python objects, and a third of that packed. And what is read back block by block lies
-together in memory: measured, merging and writing 625,000 rows of 60 bytes took 1.1 µs each, and 2.0 µs where they had
-been kept as objects and sorted at once.
+A change is some 250 bytes of Python objects, and less than half of that packed. And what is unpacked block by block
+lies together in memory, which saves more in merging and writing than packing takes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RUN_CHANGES = 16_384
 """Sorted together, at most. Smaller runs are more, so that more is unpacked of all of them at a time."""
 BLOCK_CHANGES = 64
 """Unpacked together. While runs are merged, less than this is held of each, beside as many that are merged: what a
-processor's cache holds. Twice this took half as long again."""
+processor's cache holds. Twice this took a quarter longer (docs/benchmarks.md)."""
 
 # Merged together at least: what is done once for all of them shall not count.
 _MERGED_BLOCKS = 64

@@ -34,6 +34,22 @@ RESTORE = (
         ("test_restore.py",),
     ),
     Breakage(
+        "of two changes of a key that are restored together the first one counts",
+        "restore",
+        "src/keyhole/stores/packed.py",
+        "        changes = list(dict(changes).items())\n",
+        "        changes = sorted(dict(changes[::-1]).items())\n",
+        ("test_restore.py",),
+    ),
+    Breakage(
+        "of a restore, what waits for its key group's turn is lost",
+        "restore",
+        _RESTORE,
+        "    for last in (write, waiting):\n",
+        "    for last in (write,):\n",
+        ("test_restore.py",),
+    ),
+    Breakage(
         "a copy that falls behind compaction shows states that never existed",
         "restore",
         _STANDBY,
