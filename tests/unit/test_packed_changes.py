@@ -7,10 +7,10 @@ import random
 import pytest
 
 from keyhole.stores.base import Batch
-from keyhole.stores.packed import BLOCK_CHANGES, RUN_CHANGES, Change, PackedChanges, merged
+from keyhole.stores.packed import BLOCK_CHANGES, RUN_CHANGES, KeyChange, PackedChanges, merged
 
 
-def whole(*given: list[Change]) -> Batch:
+def whole(*given: list[KeyChange]) -> Batch:
     return Batch.of_parts(merged([PackedChanges(changes) for changes in given]), {})
 
 
@@ -44,13 +44,13 @@ def test_they_are_a_sequence_in_an_order_in_which_the_last_one_counts() -> None:
 @pytest.mark.parametrize("count", [1, BLOCK_CHANGES, BLOCK_CHANGES + 1, RUN_CHANGES, 3 * RUN_CHANGES + 1])
 def test_however_many_there_are_each_comes_once(count: int) -> None:
     keys = [b"%07d" % number for number in range(count)]
-    changes: list[Change] = [(key, b"old") for key in keys] + [(key, key) for key in keys]
+    changes: list[KeyChange] = [(key, b"old") for key in keys] + [(key, key) for key in keys]
     random.Random(count).shuffle(changes[:count])
     assert whole(changes[:count], changes[count:]).puts == [(key, key) for key in keys]
 
 
 def test_a_key_that_fills_blocks_is_put_once_and_as_it_was_written_last() -> None:
-    same: list[Change] = [(b"b", b"%d" % number) for number in range(5 * BLOCK_CHANGES)]
+    same: list[KeyChange] = [(b"b", b"%d" % number) for number in range(5 * BLOCK_CHANGES)]
     batch = whole([(b"a", b"1"), *same], [(b"c", b"1"), *same, (b"b", b"last")], [(b"d", b"1")])
     assert batch.puts == [(b"a", b"1"), (b"b", b"last"), (b"c", b"1"), (b"d", b"1")]
 

@@ -13,9 +13,9 @@ from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import KafkaUnreachable, NotReady, StoreFull
 from keyhole.model.epoch import START, Position
 from keyhole.protocol.failpoints import NoObserver
-from keyhole.stores.base import Advance, Batch, Part, StoreLimits
+from keyhole.stores.base import Advance, Batch, BatchPart, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
-from keyhole.stores.packed import Change, PackedChanges
+from keyhole.stores.packed import KeyChange, PackedChanges
 from keyhole.testing.changelog import PIECE_RECORDS, MemoryChangelog, MemoryKafka, MemoryReader
 from keyhole.testing.clock import ManualClock
 from services.state_server.replica.hosted import StateReplica
@@ -199,12 +199,12 @@ def test_a_store_that_takes_parts_is_given_larger_writes_and_these_are_bounded_a
     take, apply_parts = PackedChanges.__init__, store.apply_parts
     held, most_held = 0, []
 
-    def hold(self: PackedChanges, changes: Sequence[Change]) -> None:
+    def hold(self: PackedChanges, changes: Sequence[KeyChange]) -> None:
         nonlocal held
         take(self, changes)
         held += self.packed_bytes
 
-    def write(parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+    def write(parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
         nonlocal held
         most_held.append(held)
         held = 0

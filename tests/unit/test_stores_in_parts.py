@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.errors import InternalError, KeyTooLong, StageLost, StoreConflict
-from keyhole.stores.base import Batch, Part, StoreLimits, takes_parts
+from keyhole.stores.base import Batch, BatchPart, StoreLimits, takes_parts
 from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.lmdb.engine import LmdbEngine, LmdbStore
 from keyhole.stores.memory import MemoryEngine
@@ -29,7 +29,7 @@ def test_all_parts_are_one_batch(store: LmdbStore) -> None:
     store.apply(Batch([(A, b"1"), (C, b"1")], [], advances(1)))
     snapshot = store.snapshot()
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[BatchPart]:
         yield [(B, b"2")], [A]
         assert contents(store, 1) == {A: b"1", C: b"1"}
         yield [(OTHER, b"2")], [C]
@@ -51,7 +51,7 @@ def test_puts_that_are_not_in_order_are_not_passed_over(store: LmdbStore) -> Non
     assert contents(store, 1) == dict.fromkeys([A, B, C], b"1")
 
 
-def failing() -> Iterator[Part]:
+def failing() -> Iterator[BatchPart]:
     yield [(B, b"2")], [A]
     raise StageLost("gone")
 
@@ -71,7 +71,7 @@ LONG = key(1, "d" * 600)
     ],
 )
 def test_a_part_that_can_not_be_had_or_taken_leaves_nothing_of_the_ones_before(
-    store: LmdbStore, parts: Iterator[Part], error: type[Exception]
+    store: LmdbStore, parts: Iterator[BatchPart], error: type[Exception]
 ) -> None:
     store.apply(Batch([(A, b"1")], [], advances(1)))
     with pytest.raises(error):

@@ -99,9 +99,9 @@ def _gathered(
 ) -> Iterator[Mapping[str, Sequence[RestoredEpochs]]]:
     """Some pieces at a time, packed, by state, each key group's in their order.
 
-    Where it can be, a key group is not begun in one write and ended in another: the end's keys are among the
-    beginning's, and would be written with nearly all of its pages once more. So what is half full takes no other key
-    group. These wait until there is so much of them that the ones before have come to their end.
+    Where it can be, a key group is not begun in one write and ended in another. The end's keys are among the
+    beginning's: nearly all of its pages would be written once more. So what is half full takes no other key group.
+    These wait until there is so much of them that the ones before have come to their end.
     """
     write, waiting = _Gathered(states, at_once), _Gathered(states, at_once)
     for piece in pieces:
@@ -139,7 +139,6 @@ class _Gathered:
         return max(self._records / of.records, self._bytes / of.bytes, self._part_bytes / of.part_bytes)
 
     def take(self, piece: RestoredEpochs) -> None:
-        """Packs it."""
         state = piece.partition.state
         changes = PackedChanges(piece.changes)
         self.pieces[state].append(dataclasses.replace(piece, changes=changes))

@@ -19,7 +19,7 @@ from keyhole.model.epoch import Position
 
 FORMAT_VERSION = 1
 
-Part = tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]
+BatchPart = tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]
 """A part of a batch: its puts, and its deletes."""
 
 
@@ -46,8 +46,8 @@ class Batch:
     advances: Mapping[int, Advance] = field(default_factory=dict)
 
     @classmethod
-    def of_parts(cls, parts: Iterable[Part], advances: Mapping[int, Advance]) -> Batch:
-        """See StoreInParts."""
+    def of_parts(cls, parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> Batch:
+        """One batch of all parts, in their order."""
         all_puts: list[tuple[bytes, bytes]] = []
         all_deletes: list[bytes] = []
         for puts, deletes in parts:
@@ -150,7 +150,7 @@ class StoreInParts(Store, Protocol):
     def takes_parts(self) -> bool:
         """Whether `apply_parts` may be called now. Writer thread."""
 
-    def apply_parts(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+    def apply_parts(self, parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
         """As `apply`, of a batch in parts: of none of them a key is greater than one of the next.
 
         Args:

@@ -40,7 +40,7 @@ from keyhole.encoding.key_codec import end_of_prefix
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of
 from keyhole.model.epoch import START, Position
 from keyhole.model.state import StateDescriptor
-from keyhole.stores.base import Advance, Batch, Part, Snapshot, Store, StoreSize, takes_parts
+from keyhole.stores.base import Advance, Batch, BatchPart, Snapshot, Store, StoreSize, takes_parts
 from keyhole.stores.index_entries import (
     IndexedSnapshot,
     NoRoomError,
@@ -213,14 +213,10 @@ class IndexedStore:
         """See base.StoreInParts. Not with indexes: what they become is known of a whole batch."""
         return not self._has_entries and takes_parts(self._store)
 
-    def apply_parts(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
-        """See base.StoreInParts."""
+    def apply_parts(self, parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
         store = self._store
-        assert not self._has_entries
         assert takes_parts(store)
-        self._known, known = False, self._known
-        store.apply_parts(parts, advances)
-        self._known = known
+        self._change_store(lambda: store.apply_parts(parts, advances))
         self._moved_to(advances)
 
     def _write(self, batch: Batch, step: IndexStep) -> None:
@@ -236,21 +232,19 @@ class IndexedStore:
             # Behind all rows, as their key groups are.
             puts, deletes = [*puts, *sorted(step.puts)], [*deletes, *sorted(step.deletes)]
             batch = Batch(puts, deletes, advances)
-        # Where it fails, it may have been done: then the store is asked.
-        self._known, known = False, self._known
-        self._store.apply(batch)
-        self._known = known
+        self._change_store(lambda: self._store.apply(batch))
         self._groups.update(step.groups)
         self._moved_to(advances)
 
     def _moved_to(self, advances: Mapping[int, Advance]) -> None:
-        self._positions.update(
-            {
-                number: advance.after
-                for number, advance in advances.items()
-                if not self._may_have or number < INDEX_GROUPS
-            }
-        )
+        of_rows = (item for item in advances.items() if not self._may_have or item[0] < INDEX_GROUPS)
+        self._positions.update({number: advance.after for number, advance in of_rows})
+
+    def _change_store(self, change: Callable[[], None]) -> None:
+        # Where it fails, it may have been done: then the store is asked.
+        self._known, known = False, self._known
+        change()
+        self._known = known
 
     def _step(self, batch: Batch, befores: Mapping[bytes, bytes | None]) -> IndexStep:
         step = IndexStep()
@@ -323,15 +317,11 @@ class IndexedStore:
         """See base.Store. Its index entries go first: rows without these are right, not the other way round."""
         if self._has_entries:
             self._drop_indexes(key_group)
-        self._known, known = False, self._known
-        self._store.drop_key_group(key_group)
-        self._known = known
+        self._change_store(lambda: self._store.drop_key_group(key_group))
         self._positions.pop(key_group, None)
 
     def _drop_indexes(self, number: int) -> None:
-        self._known, known = False, self._known
-        self._store.drop_key_group(index_group(number))
-        self._known = known
+        self._change_store(lambda: self._store.drop_key_group(index_group(number)))
         self._groups.pop(number, None)
 
     # --- what is built and removed --------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import eq, itemgetter
 from typing import NamedTuple, cast, overload
 
-from keyhole.stores.base import Part
+from keyhole.stores.base import BatchPart
 
-Change = tuple[bytes, bytes | None]
+KeyChange = tuple[bytes, bytes | None]
 """A storage key and its row; None: deleted."""
 
 RUN_CHANGES = 16_384
@@ -47,7 +47,7 @@ class _Run(NamedTuple):
     blocks: deque[bytes]
 
 
-class PackedChanges(Sequence[Change]):
+class PackedChanges(Sequence[KeyChange]):
     """Changes in an order in which the last one of a key counts, as those that it was made of.
 
     Attributes:
@@ -56,7 +56,7 @@ class PackedChanges(Sequence[Change]):
 
     __slots__ = ("_changes", "_runs", "packed_bytes")
 
-    def __init__(self, changes: Sequence[Change]) -> None:
+    def __init__(self, changes: Sequence[KeyChange]) -> None:
         self._changes = len(changes)
         self._runs: list[_Run] = []
         self.packed_bytes = 0
@@ -71,18 +71,18 @@ class PackedChanges(Sequence[Change]):
     def __len__(self) -> int:
         return self._changes
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[KeyChange]:
         for run in self._runs:
             for block in run.blocks:
                 yield from _unpacked(block)
 
     @overload
-    def __getitem__(self, index: int) -> Change: ...
+    def __getitem__(self, index: int) -> KeyChange: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Change]: ...
+    def __getitem__(self, index: slice) -> Sequence[KeyChange]: ...
 
-    def __getitem__(self, index: int | slice) -> Change | Sequence[Change]:
+    def __getitem__(self, index: int | slice) -> KeyChange | Sequence[KeyChange]:
         return list(self)[index]
 
     def taken(self) -> list[_Run]:
@@ -91,19 +91,19 @@ class PackedChanges(Sequence[Change]):
         return runs
 
 
-def merged(packed: Iterable[PackedChanges]) -> Iterator[Part]:
+def merged(packed: Iterable[PackedChanges]) -> Iterator[BatchPart]:
     """What all of them change, in their order: ascending by key, each key once, some thousand changes at a time.
 
     They are empty from then on: each block is given up once it was merged.
     """
     runs = [run for changes in packed for run in changes.taken()]
-    left: list[list[Change]] = [[] for _ in runs]
+    left: list[list[KeyChange]] = [[] for _ in runs]
     # A bound for as many blocks as there are runs: then about as much is left of them as was merged.
     blocks = max(len(runs), _MERGED_BLOCKS)
     bounds = iter(sorted(first for run in runs for first in run.firsts)[blocks::blocks])
     while True:
         bound = next(bounds, None)
-        together: list[Change] = []
+        together: list[KeyChange] = []
         for at, run in enumerate(runs):
             of_run = left[at]
             while run.firsts and (bound is None or run.firsts[0] < bound):
@@ -120,11 +120,11 @@ def merged(packed: Iterable[PackedChanges]) -> Iterator[Part]:
             return
 
 
-def _unpacked(block: bytes) -> list[Change]:
-    return cast("list[Change]", marshal.loads(block))  # noqa: S302 - of this process's own making
+def _unpacked(block: bytes) -> list[KeyChange]:
+    return cast("list[KeyChange]", marshal.loads(block))  # noqa: S302 - of this process's own making
 
 
-def _part(changes: list[Change]) -> Part:
+def _part(changes: list[KeyChange]) -> BatchPart:
     """Of sorted changes, the last one of each key."""
     keys, rows = zip(*changes, strict=True)
     if any(map(eq, keys, keys[1:])):

@@ -8,7 +8,7 @@ from operator import itemgetter
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.errors import InternalError, KeyTooLong, StoreConflict
 from keyhole.model.epoch import Position
-from keyhole.stores.base import Advance, Batch, Part
+from keyhole.stores.base import Advance, Batch, BatchPart
 
 # LMDB's limit as PyPI's py-lmdb builds its 0.9 engine. The memory store has the same one, so that a job that ran on it
 # also runs on LMDB.
@@ -71,7 +71,7 @@ def check_batch(batch: Batch, max_key_bytes: int) -> None:
         raise InternalError(f"a batch writes to key groups {groups} and does not advance them", key_groups=groups)
 
 
-def checked(parts: Iterable[Part], advances: Mapping[int, Advance], max_key_bytes: int) -> Iterator[Part]:
+def checked(parts: Iterable[BatchPart], advances: Mapping[int, Advance], max_key_bytes: int) -> Iterator[BatchPart]:
     """The same parts, each of which is refused as a batch that no store may take. Raises as check_batch does."""
     named = {prefix_of(key_group) for key_group in advances}
     for puts, deletes in parts:

@@ -19,7 +19,7 @@ from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import InternalError, KeyholeError, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
-from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, Part, StoreLimits, StoreSize
+from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, BatchPart, StoreLimits, StoreSize
 from keyhole.stores.disk.engine import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, decode_position, encode_position
 from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment
@@ -108,12 +108,12 @@ class LmdbStore:
         rules.check_batch(batch, self._max_key_bytes)
         self._apply([(batch.puts, batch.deletes)], batch.advances)
 
-    def apply_parts(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+    def apply_parts(self, parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
         """See base.StoreInParts. LMDB keeps the pages that change in memory, until it writes them at the end."""
 
         self._apply(rules.checked(parts, advances, self._max_key_bytes), advances)
 
-    def _apply(self, parts: Iterable[Part], advances: Mapping[int, Advance]) -> None:
+    def _apply(self, parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
         positions = self._opened.positions
         with self._writing() as txn:
 
