@@ -48,7 +48,10 @@ async def proxy_of(told: Sequence[bytes]) -> AsyncIterator[Directory]:
         told: The Ownership of each server, as bytes.
     """
     by_address: Mapping[str, bytes] = {f"server-{number}:1": said for number, said in enumerate(told)}
-    with mock.patch.object(channels, "aio_link", lambda target, credentials: _Channel(by_address[target])):
+    with (
+        mock.patch.object(channels, "aio_link", lambda target, credentials: _Channel(by_address[target])),
+        mock.patch.object(channels, "prepared_aio_channel", lambda target, *_, **__: _Channel(by_address[target])),
+    ):
         directory = Directory(StaticDiscovery(by_address), 1.0, SystemClock())
         directory.start()
         try:

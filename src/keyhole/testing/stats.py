@@ -54,6 +54,7 @@ def figures_of_a_server(name: str, states: int, key_groups: Sequence[int], all_k
         "role": ["owner"],
         "reason": ["NOT_READY"],
         "refusal": ["denied"],
+        "limit": ["keys"],
         "where": ["memory", "disk"],
         "field": ["n"],
         "version": ["0"],
