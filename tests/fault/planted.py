@@ -16,6 +16,7 @@ from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, TtlClock
 from keyhole.stores.base import Advance, Batch, Snapshot
+from keyhole.stores.pieces import go_on
 from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
@@ -149,14 +150,14 @@ def keep_deleted() -> None:
     """Standbys of a broadcast state pass deletions over."""
     apply_pieces = StateReplica.apply_pieces
 
-    def keeping(self: StateReplica, pieces: Iterable[RestoredEpochs]) -> None:
+    def keeping(self: StateReplica, pieces: Iterable[RestoredEpochs], check: Callable[[], None] = go_on) -> None:
         kept = [
             dataclasses.replace(piece, changes=[change for change in piece.changes if change[1] is not None])
             if piece.partition.state == NOTICES and self.groups.is_followed(piece.partition.key_group)
             else piece
             for piece in pieces
         ]
-        apply_pieces(self, kept)
+        apply_pieces(self, kept, check)
 
     StateReplica.apply_pieces = keeping  # type: ignore[method-assign]
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
+from keyhole.changelog.records import PieceLimits
 from keyhole.encoding.envelope import Lifetime, Moment, deletion
 from keyhole.encoding.indexed_fields import INDEX_GROUPS
 from keyhole.encoding.storage_key import group_of, prefix_of
@@ -155,9 +156,11 @@ def index_of(base: Store) -> list[tuple[bytes, bytes]]:
     first=epochs,
     then=epochs,
     compacted=st.sampled_from(["", "", "first", "then"]),
-    broken_off=st.none() | st.integers(0, 6),
-    at_once=st.builds(AtOnce, *[st.sampled_from([1, 100, 10_000])] * 3),
+    broken_off=st.none() | st.integers(0, 12),
+    at_once=st.builds(AtOnce, *[st.sampled_from([1, 100, 10_000])] * 4),
     lengths=st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 3)),
+    # Several pieces of a key group, which end at a marker or anywhere.
+    pieces=st.builds(PieceLimits, records=st.integers(1, 5), unmarked_records=st.integers(2, 6)),
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_restored_store_and_its_index_equal_a_model(
@@ -169,12 +172,17 @@ def test_a_restored_store_and_its_index_equal_a_model(
     broken_off: int | None,
     at_once: AtOnce,
     lengths: tuple[int, int, int],
+    pieces: PieceLimits,
 ) -> None:
     run, block, together = lengths
     root = Path(tempfile.mkdtemp(prefix="keyhole-test-restored-"))
     engine_of_it = ENGINES[engine](StoreLimits(root / "stores", 1 << 30))
     try:
-        with mock.patch.multiple(packed, RUN_CHANGES=run, BLOCK_CHANGES=block, _MERGED_BLOCKS=together):
+        with (
+            mock.patch.multiple(packed, RUN_CHANGES=run, BLOCK_CHANGES=block, _MERGED_BLOCKS=together),
+            mock.patch("keyhole.stores.pieces._MERGED_TOGETHER", together),
+            mock.patch("keyhole.testing.changelog.PIECE_LIMITS", pieces),
+        ):
             bench = Bench(of, engine_of_it)
             for written, when in ((first, "first"), (then, "then")):
                 for changes in written:

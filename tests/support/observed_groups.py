@@ -250,10 +250,10 @@ def _watched_apply(self: StateReplica, batch: Batch, *arguments: Any) -> None:
     _apply(self, batch, *arguments)
 
 
-def _watched_apply_pieces(self: StateReplica, pieces: Iterable[RestoredEpochs]) -> None:
+def _watched_apply_pieces(self: StateReplica, pieces: Iterable[RestoredEpochs], *more: Any) -> None:
     which = list(pieces)
     _hold_against(self.groups, {piece.partition.key_group for piece in which}, _READ_BACK, "read back")
-    _apply_pieces(self, which)
+    _apply_pieces(self, which, *more)
 
 
 def _watched_answers(self: Copy, keys: Sequence[bytes], *arguments: Any, **more: Any) -> CopyAnswers:

@@ -13,6 +13,7 @@ from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.errors import KafkaUnreachable, NotReady, StoreFull
 from keyhole.model.epoch import START, Position
 from keyhole.protocol.failpoints import NoObserver
+from keyhole.stores import packed
 from keyhole.stores.base import Advance, Batch, BatchPart, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.packed import KeyChange, PackedChanges
@@ -217,6 +218,62 @@ def test_a_store_that_takes_parts_is_given_larger_writes_and_these_are_bounded_a
     assert limit <= most_held[0]
     assert max(most_held) < limit + max(sizes) < sum(sizes) / 2
     assert content(store) == content(bench.old.store)
+    engine.close()
+
+
+def test_one_that_is_given_up_stops_in_the_middle_of_a_write_and_the_next_one_ends_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = names_in(0, 900)
+    bench.write(1, dict.fromkeys(names, 1.0))
+    engine = LmdbEngine(StoreLimits(tmp_path / "stores"))
+    store = engine.open("app", "counts", "topic")
+    bench.new = hosted(restored=(), store=store)
+    monkeypatch.setattr(packed, "_MERGED_BLOCKS", 1)
+    apply_parts, taken = store.apply_parts, 0
+
+    def write(parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
+        def until_stopped() -> Iterator[BatchPart]:
+            nonlocal taken
+            for part in parts:
+                taken += 1
+                bench.stop.set()
+                yield part
+
+        apply_parts(until_stopped(), advances)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply_parts", write)
+        with pytest.raises(NotReady, match="given up"):
+            bench.restore()
+    assert taken == 1
+    assert content(store) == {}
+    assert bench.new.position(0) == START
+    bench.stop.clear()
+    bench.restore()
+    assert content(store) == content(bench.old.store)
+    engine.close()
+
+
+def test_markers_alone_become_a_write_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pieces = [
+        RestoredEpochs(Partition("counts", 0), [], START._replace(offset=n), None, records=50) for n in (1, 2, 3, 4)
+    ]
+    monkeypatch.setattr(MemoryReader, "ends", lambda *_: {Partition("counts", 0): 4})
+    monkeypatch.setattr(MemoryReader, "read", lambda *_: iter(pieces))
+    engine = LmdbEngine(StoreLimits(tmp_path / "stores"))
+    store = engine.open("app", "counts", "topic")
+    bench.new = hosted(restored=(), store=store)
+    apply_parts, offsets = store.apply_parts, []
+
+    def write(parts: Iterable[BatchPart], advances: Mapping[int, Advance]) -> None:
+        offsets.append(advances[0].after.offset)
+        apply_parts(parts, advances)
+
+    monkeypatch.setattr(store, "apply_parts", write)
+    bench.at_once = AtOnce(part_records=100)
+    bench.restore()
+    assert offsets == [2, 4]
     engine.close()
 
 

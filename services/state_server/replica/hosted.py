@@ -4,7 +4,7 @@ that changes the store goes through here. Host thread only."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from keyhole.model.evolution import succeeds
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import Batch, Snapshot, Store
 from keyhole.stores.indexed import IndexedStore
-from keyhole.stores.pieces import apply_pieces
+from keyhole.stores.pieces import apply_pieces, go_on
 from services.state_server.read.standing import Standing
 from services.state_server.read.table import Table
 from services.state_server.read.watcher import GroupEpoch
@@ -136,9 +136,9 @@ class StateReplica:
         changed, self.changed = self.changed, []
         return changed
 
-    def apply_pieces(self, pieces: Iterable[RestoredEpochs]) -> None:
+    def apply_pieces(self, pieces: Iterable[RestoredEpochs], check: Callable[[], None] = go_on) -> None:
         """Applies pieces of the state's changelog. See keyhole.stores.pieces, also for what it raises."""
-        apply_pieces(self.store, self._positions, pieces)
+        apply_pieces(self.store, self._positions, pieces, check)
 
     def forget(self, key_groups: Iterable[int], why: str) -> None:
         """Drops key groups from the store: they are restored from the changelog's start."""

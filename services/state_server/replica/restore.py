@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog, Partition, RestoredEpochs
@@ -34,11 +35,13 @@ class AtOnce(NamedTuple):
     Attributes:
         records, bytes: Of states whose store takes a write as a whole: it is then unpacked.
         part_bytes: Of states whose store takes it in parts (stores.base.StoreInParts), as they are packed.
+        part_records: Of such states: those that change nothing, as markers, take no bytes.
     """
 
     records: int = 200_000
     bytes: int = 48 << 20
     part_bytes: int = 64 << 20
+    part_records: int = 2_000_000
 
 
 def restore(
@@ -77,12 +80,13 @@ def restore(
         drop_unusable(states, ends, clock.now_ms() - away_limit_ms)
         positions = {part: states[part.state].position(part.key_group) for part in ends}
         _announce(states, positions, ends)
-        for pieces in _gathered(states, reader.read(positions, ends, deadline_seconds), stop, at_once):
+        check = functools.partial(_check, stop)
+        for pieces in _gathered(states, reader.read(positions, ends, deadline_seconds), check, at_once):
             for name, of_state in pieces.items():
                 state = states[name]
                 touched = {piece.partition.key_group for piece in of_state}
                 before = sum(state.position(group).offset for group in touched)
-                state.apply_pieces(of_state)
+                state.apply_pieces(of_state, check)
                 state.table.progress.restored += sum(state.position(group).offset for group in touched) - before
     finally:
         reader.close()
@@ -94,8 +98,13 @@ def restore(
         states[name].table.progress.restored = states[name].table.progress.total
 
 
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
+
+
 def _gathered(
-    states: Mapping[str, StateReplica], pieces: Iterable[RestoredEpochs], stop: threading.Event, at_once: AtOnce
+    states: Mapping[str, StateReplica], pieces: Iterable[RestoredEpochs], check: Callable[[], None], at_once: AtOnce
 ) -> Iterator[Mapping[str, Sequence[RestoredEpochs]]]:
     """Some pieces at a time, packed, by state, each key group's in their order.
 
@@ -105,8 +114,7 @@ def _gathered(
     """
     write, waiting = _Gathered(states, at_once), _Gathered(states, at_once)
     for piece in pieces:
-        if stop.is_set():
-            raise NotReady("the restore was given up: another assignment is coming, or the server is stopping")
+        check()
         others = write.full >= _TAKES_OTHERS and piece.partition not in write.partitions
         (waiting if others else write).take(piece)
         if write.full >= 1 or waiting.full >= _WAITS:
@@ -131,12 +139,17 @@ class _Gathered:
         self._at_once = at_once
         self.pieces: defaultdict[str, list[RestoredEpochs]] = defaultdict(list)
         self.partitions: set[Partition] = set()
-        self._records, self._bytes, self._part_bytes = 0, 0, 0
+        self._records, self._bytes, self._part_records, self._part_bytes = 0, 0, 0, 0
 
     @property
     def full(self) -> float:
         of = self._at_once
-        return max(self._records / of.records, self._bytes / of.bytes, self._part_bytes / of.part_bytes)
+        return max(
+            self._records / of.records,
+            self._bytes / of.bytes,
+            self._part_records / of.part_records,
+            self._part_bytes / of.part_bytes,
+        )
 
     def take(self, piece: RestoredEpochs) -> None:
         state = piece.partition.state
@@ -144,6 +157,7 @@ class _Gathered:
         self.pieces[state].append(dataclasses.replace(piece, changes=changes))
         self.partitions.add(piece.partition)
         if takes_parts(self._states[state].store):
+            self._part_records += piece.records
             self._part_bytes += changes.packed_bytes
         else:
             self._records += piece.records

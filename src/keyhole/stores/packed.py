@@ -28,6 +28,8 @@ BLOCK_CHANGES = 64
 """Unpacked together. While runs are merged, less than this is held of each, beside as many that are merged: what a
 processor's cache holds. Twice this took a quarter longer (docs/benchmarks.md)."""
 
+# What a run takes beside its bytes: two deques and their lists; and the piece of a changelog that it is of.
+_RUN_BYTES = 2_000
 # Merged together at least: what is done once for all of them shall not count.
 _MERGED_BLOCKS = 64
 _key = itemgetter(0)
@@ -59,14 +61,14 @@ class PackedChanges(Sequence[KeyChange]):
     def __init__(self, changes: Sequence[KeyChange]) -> None:
         self._changes = len(changes)
         self._runs: list[_Run] = []
-        self.packed_bytes = 0
+        self.packed_bytes = _RUN_BYTES
         runs = -(-len(changes) // RUN_CHANGES)
         for number in range(runs):
             run = sorted(changes[len(changes) * number // runs : len(changes) * (number + 1) // runs], key=_key)
             blocks = [run[at : at + BLOCK_CHANGES] for at in range(0, len(run), BLOCK_CHANGES)]
             packed = deque([marshal.dumps(block, _FORMAT) for block in blocks])
             self._runs.append(_Run(deque([block[0][0] for block in blocks]), packed))
-            self.packed_bytes += sum(map(len, packed))
+            self.packed_bytes += _RUN_BYTES + sum(map(len, packed))
 
     def __len__(self) -> int:
         return self._changes

@@ -84,6 +84,10 @@ class LmdbSnapshot:
         return _told(error, self._opened, closed=self._closed or self._store.closed)
 
 
+_FILLS_PAGES = 256
+"""Puts, from which on it pays to make room for them where they go."""
+
+
 class LmdbStore:
     """See base.Store. Made by LmdbEngine."""
 
@@ -123,11 +127,12 @@ class LmdbStore:
 
             rules.check_advances(advances, position_of)
             live_bytes = self._opened.live_bytes(txn)
+            page_bytes = txn.stat(self._opened.entries)["psize"]
             for puts, deletes in parts:
                 for key in deletes:
                     txn.delete(key)
                 with txn.cursor() as cursor:
-                    _put(cursor, puts)
+                    _put(cursor, puts, page_bytes)
             for key_group, advance in advances.items():
                 txn.put(prefix_of(key_group), encode_position(advance.after), db=positions)
             self._opened.check_room(live_bytes, self._opened.live_bytes(txn))
@@ -171,14 +176,27 @@ class LmdbStore:
             raise _told(error, self._opened, closed=self.closed) from error
 
 
-def _put(cursor: lmdb.Cursor[bytes], puts: Sequence[tuple[bytes, bytes]]) -> None:
+def _put(cursor: lmdb.Cursor[bytes], puts: Sequence[tuple[bytes, bytes]], page_bytes: int) -> None:
     if not puts:
         return
-    # Behind all that there is nothing is looked for: a restore's key groups come so.
-    append = not cursor.last() or cursor.key() < puts[0][0]
-    taken, added = cursor.putmulti(puts, append=append)
-    if append and added < taken:
-        cursor.putmulti(puts)  # they are not in order, and LMDB has passed some over
+    if not cursor.set_range(puts[0][0]):
+        # Behind all that there is nothing is looked for: a restore's key groups come so.
+        taken, added = cursor.putmulti(puts, append=True)
+        if added < taken:
+            cursor.putmulti(puts)  # they are not in order, and LMDB has passed some over
+        return
+    if len(puts) < _FILLS_PAGES or cursor.key() <= puts[-1][0]:
+        cursor.putmulti(puts)
+        return
+    # All of them go before one entry. LMDB would halve the page where they meet it, again and again, and leave half of
+    # each empty. So the rest of that page gives way, and comes back behind them.
+    moved: list[tuple[bytes, bytes]] = []
+    room = page_bytes
+    while cursor.key() and (room := room - len(cursor.key()) - len(cursor.value())) > 0:
+        moved.append(cursor.item())
+        cursor.delete()  # and stands on the next one, or nowhere, where the key is empty
+    cursor.putmulti(puts)
+    cursor.putmulti(moved, overwrite=False)  # were they not in order, a put of the same key would be the later one
 
 
 def _up(cursor: lmdb.Cursor[bytes], first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
