@@ -14,7 +14,7 @@ import pytest
 
 from keyhole import AsyncClient, Credentials
 from keyhole.backoff import retry_after_seconds
-from keyhole.errors import DeadlineExceeded, KeyholeError, Overloaded
+from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
 from keyhole.rpc import frame_ages, status
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.convert import key_to_proto
@@ -23,6 +23,7 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.app import ClientProxy
 from tests.support import figures
+from tests.support.lookup_ports import HAS_LOOKUP_PORT, calling
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, rows
 from tests.support.state_servers import state_server
@@ -214,6 +215,39 @@ async def test_a_state_server_refuses_what_is_beyond_a_rate_and_takes_more_once_
         stats = await figures.read_stats(server.address)
     assert figures.value(stats, "keyhole_state_server_limited_reads_total", limit="caller_rate") == 6
     assert figures.value(stats, "keyhole_state_server_open_lookup_calls") == 1
+
+
+TOO_MANY = pb.LookupRequest(frame=1, state=REF, storage_keys=[b""] * 100_000)
+
+
+async def _asks_too_much_and_then_another_one_asks(address: str) -> None:
+    async with _stream(address) as stream, _stream(address) as other:
+        await stream.write(TOO_MANY)
+        refused = await stream.read()
+        await other.write(_frame(1, ["sensor-1"]))
+        assert not (await other.read()).failures
+    assert isinstance(_error(refused), MalformedRequest)
+
+
+async def test_a_frame_of_more_keys_than_may_be_takes_nothing_of_what_all_may_have_in_a_second() -> None:
+    limits: Any = {"max_lookup_keys_per_second": 100}
+    async with fake_servers("a") as (fake,), proxy_of(fake.address, security=limits) as proxy:
+        fake.host(descriptor(), rows(100))
+        await _asks_too_much_and_then_another_one_asks(proxy.address)
+    async with state_server("server-a", security=limits | HAS_LOOKUP_PORT) as server:
+        await server.own(descriptor())
+        await server.commit(rows(100))
+        await _asks_too_much_and_then_another_one_asks(server.address)
+        registry = server.server._registry
+        assert registry is not None
+        async with calling(registry.lookup_port) as caller, calling(registry.lookup_port) as other:
+            await caller.open()
+            caller.send(TOO_MANY)
+            refused = await caller.next()
+            await other.open()
+            other.send(_frame(1, ["sensor-1"]))
+            assert not (await other.next()).failures
+    assert isinstance(_error(refused), MalformedRequest)
 
 
 async def test_a_lookup_stream_too_many_is_refused_and_its_place_is_given_back() -> None:

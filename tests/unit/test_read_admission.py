@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyhole.backoff import retry_after_seconds
-from keyhole.errors import DeadlineExceeded, KeyholeError, Overloaded
+from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
 from keyhole.metrics.labels import READ_LIMITS
 from keyhole.rpc import read_admission
 from keyhole.rpc.read_admission import Limit, ReadAdmission, ReadLimits, peer_of
@@ -116,6 +116,29 @@ def test_who_is_refused_by_the_rate_of_all_has_not_used_its_own(clock: ManualClo
         second.begin(100)
     assert admission.refused[Limit.RATE] == 100
     assert admission.refused[Limit.CALLER_RATE] == 0
+
+
+def test_a_request_of_more_keys_than_may_be_takes_nothing_from_anybody(clock: ManualClock) -> None:
+    admission = admission_of(clock, caller_rate=100, rate=100)
+    with admission.call(A) as first, admission.call(B) as second:
+        with pytest.raises(MalformedRequest, match="2,000,000 keys in one request; at most 16,384 may be"):
+            first.begin(2_000_000)
+        second.begin(99)
+        first.begin(1)
+    assert admission.refused == dict.fromkeys(READ_LIMITS, 0)
+
+
+def test_what_one_caller_owes_holds_others_up_for_no_longer_than_what_it_may_save(clock: ManualClock) -> None:
+    admission = admission_of(clock, caller_rate=100, rate=1_000)
+    with admission.call(A) as large, admission.call(B) as other:
+        large.begin(16_000)
+        with pytest.raises(Overloaded, match="all callers together"):
+            other.begin(1)
+        clock.advance(0.102)
+        other.begin(1)
+        clock.advance(100.0)
+        with pytest.raises(Overloaded, match=r"ipv4:10\.0\.0\.1: 1 more"):
+            large.begin(1)
 
 
 def test_a_new_connection_begins_with_what_its_caller_has_left(clock: ManualClock) -> None:

@@ -23,6 +23,7 @@ from typing import Protocol
 from keyhole.clock import Clock
 from keyhole.errors import DeadlineExceeded, KeyholeError, Overloaded
 from keyhole.rpc.frame_ages import LATE, FrameAges
+from keyhole.rpc.read_requests import check_key_count
 from keyhole.rpc.token_bucket import TokenBucket
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -175,6 +176,7 @@ class ReadAdmission:
 
     def begin(self, call: ReadCall, keys: int, sent_ms: int, timeout_ms: int) -> None:
         """Takes room for keys, or raises; see ReadCall.begin."""
+        check_key_count(keys)  # before others lack what nobody will look up
         everybody, taken, now = self._all, call.taken, self._clock.monotonic()
         if call.until is not None and now >= call.until:
             raise self.dropped(keys)
@@ -214,7 +216,9 @@ class ReadAdmission:
         own, common = call.taken.bucket, self._all.bucket
         if own is not None and (seconds := own.take(keys, now)):
             raise self._too_many_a_second(Limit.CALLER_RATE, call.names[0], keys, seconds)
-        if common is not None and (seconds := common.take(keys, now)):
+        # A frame that is larger than what its caller may have in a second is owed by that caller, and not by all.
+        most_owed = math.inf if own is None else self._limits.caller_rate
+        if common is not None and (seconds := common.take(keys, now, most_owed)):
             if own is not None:
                 own.give_back(keys)
             raise self._too_many_a_second(Limit.RATE, "", keys, seconds)
@@ -294,6 +298,7 @@ class ReadCall:
             sent_ms, timeout_ms: As in a LookupRequest.
 
         Raises:
+            MalformedRequest: More than may be in one request.
             DeadlineExceeded: The call's deadline, or the frame's, has passed: they are dropped.
             Overloaded: They would be beyond a limit, which the message names. The fact `retry_after_seconds` says when
                 to try again, `cap` the setting, `limit` its value.

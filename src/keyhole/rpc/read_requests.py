@@ -65,6 +65,14 @@ def key_count(request: query_pb2.LookupRequest) -> int:
     return len(request.storage_keys) or len(request.keys)
 
 
+def check_key_count(count: int) -> None:
+    """Raises MalformedRequest: So many keys are more than may be in one request."""
+    if count > MAX_KEYS_PER_REQUEST:
+        raise MalformedRequest(
+            f"{count:,} keys in one request; at most {MAX_KEYS_PER_REQUEST:,} may be: send several", keys=count
+        )
+
+
 def check_consistency(options: query_pb2.ReadOptions) -> None:
     """What scans take. Raises Unsupported for a consistency that they don't have."""
     if options.consistency not in _OF_SERVERS:
@@ -88,11 +96,7 @@ def _lookup(
                 "the consistency is neither COMMITTED nor LATEST; Get and GetMany of a client proxy also take SNAPSHOT"
             )
         bounds, as_json = bounds_from_proto(options), options.format == query_pb2.VALUE_FORMAT_JSON
-    count = len(storage_keys) or len(keys)
-    if count > MAX_KEYS_PER_REQUEST:
-        raise MalformedRequest(
-            f"{count:,} keys in one request; at most {MAX_KEYS_PER_REQUEST:,} may be: send several", keys=count
-        )
+    check_key_count(len(storage_keys) or len(keys))
     return KeyLookup(
         (state.application, state.state),
         bounds,

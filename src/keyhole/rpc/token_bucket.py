@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class TokenBucket:
     """So many tokens a second. Used by one thread.
@@ -23,8 +25,11 @@ class TokenBucket:
         self._tokens = rate
         self._at = now
 
-    def take(self, count: int, now: float) -> float:
+    def take(self, count: int, now: float, most_owed: float = math.inf) -> float:
         """Takes so many tokens, if they are there.
+
+        Args:
+            most_owed: Of what is owed, the next ones wait for no more than this.
 
         Returns:
             0: they are taken. Else how many seconds from now they will be there, if nobody else takes any; nothing
@@ -34,7 +39,7 @@ class TokenBucket:
         missing = min(count, self._rate) - self._tokens
         if missing > 0:
             return missing / self._rate
-        self._tokens -= count
+        self._tokens = max(self._tokens - count, -most_owed)
         return 0.0
 
     def give_back(self, count: int) -> None:
