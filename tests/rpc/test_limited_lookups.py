@@ -19,6 +19,7 @@ from keyhole.rpc import frame_ages, status
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.convert import key_to_proto
 from keyhole.rpc.read_admission import Limit
+from keyhole.rpc.read_requests import MAX_KEYS_PER_REQUEST
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.client_proxy.app import ClientProxy
@@ -227,6 +228,8 @@ async def _asks_too_much_and_then_another_one_asks(address: str) -> None:
         await other.write(_frame(1, ["sensor-1"]))
         assert not (await other.read()).failures
     assert isinstance(_error(refused), MalformedRequest)
+    # Of a frame as large as a message may be, the refusal would be as large.
+    assert len(refused.values) == MAX_KEYS_PER_REQUEST
 
 
 async def test_a_frame_of_more_keys_than_may_be_takes_nothing_of_what_all_may_have_in_a_second() -> None:
@@ -247,7 +250,10 @@ async def test_a_frame_of_more_keys_than_may_be_takes_nothing_of_what_all_may_ha
             await other.open()
             other.send(_frame(1, ["sensor-1"]))
             assert not (await other.next()).failures
+        stats = await figures.read_stats(server.address)
     assert isinstance(_error(refused), MalformedRequest)
+    failed = figures.value(stats, "keyhole_state_server_failed_reads_total", reason="MALFORMED_REQUEST")
+    assert failed == 2 * MAX_KEYS_PER_REQUEST
 
 
 async def test_a_lookup_stream_too_many_is_refused_and_its_place_is_given_back() -> None:

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keyhole.client.wire.segments import Answers
+from keyhole.errors import MalformedRequest
+from keyhole.rpc.read_requests import MAX_KEYS_PER_REQUEST
 from keyhole.v1 import error_pb2, state_pb2
 from keyhole.v1 import query_pb2 as pb
-from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering
+from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
 
 
 class _Work:
@@ -148,3 +150,8 @@ def test_what_one_server_has_answered_is_passed_on_as_it_came_under_the_callers_
     sent: list[pb.LookupResponse] = []
     answering(3, lambda response, size=0, /: sent.append(response))(Answers([b"a", b""], came.sources, message=came))
     assert sent == [pb.LookupResponse(frame=3, values=[b"a", b""], sources=[state_pb2.Source(server="s")])]
+
+
+def test_a_refusal_has_no_more_values_than_a_frame_may_have_keys() -> None:
+    refused = refusal(pb.LookupRequest(frame=7, storage_keys=[b""] * 1_000_000), MalformedRequest("too many"))
+    assert (refused.frame, len(refused.values)) == (7, MAX_KEYS_PER_REQUEST)

@@ -11,7 +11,7 @@ from keyhole.client.wire.segments import Answers
 from keyhole.errors import KeyholeError, Overloaded
 from keyhole.rpc import status
 from keyhole.rpc.frames import failures_to_proto
-from keyhole.rpc.read_requests import key_count
+from keyhole.rpc.read_requests import refused_count
 from keyhole.v1 import query_pb2 as pb
 
 # A client that sends but does not read is not read from either, beyond so many responses, or bytes of values in them.
@@ -113,7 +113,7 @@ def answering(frame: int, respond: Respond) -> Callable[[Answers], None]:
 
 def refusal(request: pb.LookupRequest, error: KeyholeError) -> pb.LookupResponse:
     """Makes the response to a frame of which no key can be answered."""
-    return _refused(request.frame, key_count(request), error)
+    return _refused(request.frame, refused_count(request), error)
 
 
 def _unread(instead_of: pb.LookupResponse, unsent_bytes: int) -> pb.LookupResponse:

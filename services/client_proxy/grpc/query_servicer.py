@@ -18,7 +18,7 @@ from keyhole.protocol.server_view import StateName
 from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall, is_of_one_caller
-from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame
+from keyhole.rpc.read_requests import MAX_KEYS_PER_REQUEST, check_consistency, key_count, lookup_of_frame, refused_count
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.authentication import current
@@ -246,7 +246,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
 
         def failed(error: Exception) -> None:
             told = _told(error)
-            self._refused(request.state, told, key_count(request))
+            self._refused(request.state, told, refused_count(request))
             ended(refusal(request, told))
 
         deadline = self._before_deadline(request.timeout_ms / 1000 if request.timeout_ms else self._default_timeout)
@@ -271,7 +271,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
                 call = admitted.enter_context(self.admission.call(context))
                 admitted.enter_context(call.lookup(keys or 1))
             except KeyholeError as error:
-                self._refused(request.state, error, keys)
+                self._refused(request.state, error, min(keys, MAX_KEYS_PER_REQUEST))
                 raise
             return await self._reads.many(request, self._deadline(context), most_bytes)
 

@@ -18,7 +18,14 @@ from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import check_values, portions
 from keyhole.rpc.known_selections import KnownSelections
 from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall
-from keyhole.rpc.read_requests import check_consistency, key_count, lookup_of_frame, lookup_of_keys
+from keyhole.rpc.read_requests import (
+    MAX_KEYS_PER_REQUEST,
+    check_consistency,
+    key_count,
+    lookup_of_frame,
+    lookup_of_keys,
+    refused_count,
+)
 from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.scan_requests import is_descending, scan_range
@@ -209,9 +216,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
 
     def _many(self, request: pb.GetManyRequest, context: _Context) -> list[pb.Answer]:
         began = self._clock.monotonic()
-        count, reads = len(request.keys), self._reads(request.state)
+        keys = len(request.keys)
+        count, reads = min(keys, MAX_KEYS_PER_REQUEST), self._reads(request.state)
         try:
-            with self.admission.call(context) as call, call.lookup(count):
+            with self.admission.call(context) as call, call.lookup(keys):
                 lookup = lookup_of_keys(request)
                 return many_answers(self._registry.table(*lookup.state), lookup)
         except KeyholeError as error:
@@ -223,10 +231,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
     def frame(self, request: pb.LookupRequest, caller: Caller, call: ReadCall) -> pb.LookupResponse:
         """The answer to one frame of lookups, whichever way it came."""
         began = self._clock.monotonic()
-        count, reads = key_count(request), self._reads(request.state)
+        count, reads = refused_count(request), self._reads(request.state)
         try:
             caller.check(Verb.READ, request.state.application, request.state.state)
-            call.begin(count or 1, request.sent_ms, request.timeout_ms)
+            call.begin(key_count(request) or 1, request.sent_ms, request.timeout_ms)
             try:
                 lookup = lookup_of_frame(request)
                 response = frame_response(self._registry.table(*lookup.state), lookup, request.frame)

@@ -65,6 +65,13 @@ def key_count(request: query_pb2.LookupRequest) -> int:
     return len(request.storage_keys) or len(request.keys)
 
 
+def refused_count(request: query_pb2.LookupRequest) -> int:
+    """How many values the refusal of a frame has, and how many keys count as refused: no more than may be in one, or
+    the refusal of a frame of empty keys would be as large as that.
+    """
+    return min(key_count(request), MAX_KEYS_PER_REQUEST)
+
+
 def check_key_count(count: int) -> None:
     """Raises MalformedRequest: So many keys are more than may be in one request."""
     if count > MAX_KEYS_PER_REQUEST:
