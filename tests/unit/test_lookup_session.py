@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from keyhole.client.wire.segments import Answers
-from keyhole.errors import MalformedRequest
+from keyhole.clock import SystemClock
+from keyhole.errors import MalformedRequest, Overloaded
+from keyhole.rpc.read_admission import ReadCall
 from keyhole.rpc.read_requests import MAX_KEYS_PER_REQUEST
 from keyhole.v1 import error_pb2, state_pb2
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.grpc.lookup_session import LookupSession, Respond, answering, refusal
+from services.client_proxy.grpc.query_servicer import ProxyServicer
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class _Work:
@@ -155,3 +161,32 @@ def test_what_one_server_has_answered_is_passed_on_as_it_came_under_the_callers_
 def test_a_refusal_has_no_more_values_than_a_frame_may_have_keys() -> None:
     refused = refusal(pb.LookupRequest(frame=7, storage_keys=[b""] * 1_000_000), MalformedRequest("too many"))
     assert (refused.frame, len(refused.values)) == (7, MAX_KEYS_PER_REQUEST)
+
+
+async def test_a_stream_that_is_given_up_while_its_answer_is_written_begins_nothing_behind_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: asyncio.Queue[pb.LookupRequest] = asyncio.Queue()
+
+    async def requests() -> AsyncIterator[pb.LookupRequest]:
+        while True:
+            yield await sent.get()
+
+    directory: Any = SimpleNamespace(clock=SystemClock(), tables={})
+    servicer, begun = ProxyServicer(directory, PATIENCE_SECONDS), list[tuple[int, int]]()
+    admission = servicer.admission
+
+    def begin(call: ReadCall, keys: int, *_: int) -> None:
+        begun.append((keys, admission.calls))
+        raise Overloaded("the proxy has enough")
+
+    monkeypatch.setattr(admission, "begin", begin)
+    context: Any = SimpleNamespace(peer=lambda: "ipv4:10.0.0.1:5000", time_remaining=lambda: None)
+    responses: Any = servicer.Lookup(requests(), context)
+    sent.put_nowait(pb.LookupRequest(frame=1, storage_keys=[b"k"]))
+    assert (await anext(responses)).frame == 1
+    sent.put_nowait(pb.LookupRequest(frame=2, storage_keys=[b"k"] * 7))
+    await responses.aclose()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (begun, admission.calls) == ([(1, 1)], 0)

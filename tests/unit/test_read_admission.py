@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyhole.backoff import retry_after_seconds
-from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
+from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, MalformedRequest, Overloaded
 from keyhole.metrics.labels import READ_LIMITS
 from keyhole.rpc import read_admission
 from keyhole.rpc.read_admission import Limit, ReadAdmission, ReadLimits, peer_of
@@ -222,6 +222,32 @@ def test_lookups_that_end_behind_their_call_give_back_what_they_took(clock: Manu
         call.end(10)
     assert admission.keys == 0
     assert not admission._callers
+
+
+@pytest.mark.parametrize("limits", [{"caller_keys": 10}, {"caller_keys": 10, "caller_rate": 100}])
+def test_what_a_call_does_behind_its_end_is_refused_and_changes_nothing_for_its_caller_s_next_one(
+    clock: ManualClock, limits: dict[str, int]
+) -> None:
+    admission = admission_of(clock, **limits)
+    with admission.call(A) as gone:
+        pass
+    clock.advance(2)
+    with admission.call(B):
+        pass  # A has nothing under way, and has been forgotten
+    with admission.call(A) as call:
+        with pytest.raises(InternalError, match="behind the end of its call"):
+            gone.begin(3)
+        gone.end(0)
+        call.begin(10)
+        assert admission.keys == 10
+        with admission.call(A) as another, pytest.raises(Overloaded, match=r"ipv4:10\.0\.0\.1: 10 keys"):
+            another.begin(1)
+        call.end(10)
+    clock.advance(2)
+    with admission.call(B):
+        pass
+    gone.end(0)  # nobody knows it any more
+    assert admission.keys == 0
 
 
 def test_callers_are_forgotten_and_never_remembered_without_end(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 from keyhole.client.wire.segments import Answers
@@ -42,8 +42,10 @@ class LookupSession:
         self._under_way = 0
         self._reading = True
 
-    async def run(self, requests: AsyncIterator[pb.LookupRequest]) -> AsyncIterator[pb.LookupResponse]:
-        """Yields the responses; ends when the client, or `drain`, has ended the requests and all are answered."""
+    async def run(self, requests: AsyncIterator[pb.LookupRequest]) -> AsyncGenerator[pb.LookupResponse]:
+        """Yields the responses; ends when the client, or `drain`, has ended the requests and all are answered. Once it
+        is closed, no frame is handled.
+        """
         reader = asyncio.get_running_loop().create_task(self._read(requests))
         try:
             while (unsent := await self._responses.get()) is not None:

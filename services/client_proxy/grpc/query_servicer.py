@@ -148,8 +148,10 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             session = LookupSession(functools.partial(self._handle, call))
             self._sessions.add(session)
             try:
-                async for message in session.run(requests):
-                    yield message
+                # Ended before the call is: what it reads would be begun behind that.
+                async with aclosing(session.run(requests)) as responses:
+                    async for message in responses:
+                        yield message
             finally:
                 self._sessions.discard(session)
 

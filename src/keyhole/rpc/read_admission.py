@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keyhole.clock import Clock
-from keyhole.errors import DeadlineExceeded, KeyholeError, Overloaded
+from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, Overloaded
 from keyhole.rpc.frame_ages import LATE, FrameAges
 from keyhole.rpc.read_requests import check_key_count
 from keyhole.rpc.token_bucket import TokenBucket
@@ -167,15 +167,19 @@ class ReadAdmission:
             raise self._too_many_calls(Limit.CALLS, "", everybody)
         taken.calls += 1
         everybody.calls += 1
+        opened = ReadCall(self, names, taken, None if left is None else self._clock.monotonic() + left)
         try:
-            yield ReadCall(self, names, taken, None if left is None else self._clock.monotonic() + left)
+            yield opened
         finally:
+            opened.is_over = True
             taken.calls -= 1
             everybody.calls -= 1
             self._rest(names, taken)
 
     def begin(self, call: ReadCall, keys: int, sent_ms: int, timeout_ms: int) -> None:
         """Takes room for keys, or raises; see ReadCall.begin."""
+        if call.is_over:
+            raise InternalError("a lookup was begun behind the end of its call; nobody waits for it")
         check_key_count(keys)  # before others lack what nobody will look up
         everybody, taken, now = self._all, call.taken, self._clock.monotonic()
         if call.until is not None and now >= call.until:
@@ -235,6 +239,8 @@ class ReadAdmission:
         """Forgets a caller who has nothing under way any more. What it took in the last second still counts."""
         if taken is self._platform or taken.calls or taken.keys:
             return
+        if self._callers.get(names) is not taken:
+            return  # forgotten already: what there is by this name is of a later call
         if taken.bucket is None:
             self._callers.pop(names, None)
             return
@@ -282,7 +288,7 @@ class ReadAdmission:
 class ReadCall:
     """One call of a caller. Each `begin` that does not raise is followed by one `end`, also behind the call's own."""
 
-    __slots__ = ("_admission", "ages", "names", "taken", "until")
+    __slots__ = ("_admission", "ages", "is_over", "names", "taken", "until")
 
     def __init__(self, admission: ReadAdmission, names: tuple[str, ...], taken: _Taken, until: float | None) -> None:
         self._admission = admission
@@ -290,6 +296,7 @@ class ReadCall:
         self.taken = taken
         self.until = until
         self.ages: FrameAges | None = None
+        self.is_over = False
 
     def begin(self, keys: int, sent_ms: int = 0, timeout_ms: int = 0) -> None:
         """So many keys are to be looked up. Quick: asked for every frame, in about a microsecond.
@@ -300,6 +307,7 @@ class ReadCall:
         Raises:
             MalformedRequest: More than may be in one request.
             DeadlineExceeded: The call's deadline, or the frame's, has passed: they are dropped.
+            InternalError: The call has ended.
             Overloaded: They would be beyond a limit, which the message names. The fact `retry_after_seconds` says when
                 to try again, `cap` the setting, `limit` its value.
         """
