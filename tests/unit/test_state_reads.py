@@ -6,16 +6,18 @@ import asyncio
 
 import pytest
 
+from keyhole.client.wire import state_reads
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.lookups import LookupBatch
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.row_codec import encode_row
-from keyhole.errors import DeadlineExceeded, StaleDescriptor
+from keyhole.errors import DeadlineExceeded, Overloaded, StaleDescriptor
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from keyhole.v1 import state_pb2
 from tests.support.states import descriptor
+from tests.support.waiting import LONG_SECONDS, eventually
 
 
 class Stream:
@@ -86,13 +88,60 @@ async def test_a_row_of_a_schema_that_nobody_describes_fails_at_the_deadline_by_
         await batch.waiters[0]  # type: ignore[misc]  # a future
 
 
-def lookup(timeout: float) -> LookupBatch:
-    """Of one key."""
+def lookup(timeout: float, keys: int = 1) -> LookupBatch:
     loop = asyncio.get_running_loop()
     batch = LookupBatch(ReadBounds(), loop.time() + timeout)
-    batch.keys.append("k")
-    batch.waiters.append(loop.create_future())
+    batch.keys += ["k"] * keys
+    batch.waiters += [loop.create_future() for _ in range(keys)]
     return batch
+
+
+def cancel(batch: LookupBatch, *places: int) -> None:
+    for place in places:
+        waiter = batch.waiters[place]
+        assert isinstance(waiter, asyncio.Future)
+        waiter.cancel()
+
+
+def refusal(seconds: float) -> Overloaded:
+    return Overloaded("the server has enough", retry_after_seconds=seconds)
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent_again_once_it_was_refused() -> None:
+    stream = Stream()
+    reads = StateReads(OneLink(stream), "app", "counts", Describer(OLDER), lambda: None)  # type: ignore[arg-type]  # a part of one
+    before, behind = lookup(LONG_SECONDS, 3), lookup(LONG_SECONDS, 3)
+    for batch in (before, behind):
+        reads.submit(batch)
+    of_before, of_behind = await stream.sent.get(), await stream.sent.get()
+    cancel(before, 0, 1, 2)
+    of_before.sink.failed(0, 3, refusal(0.05))
+    assert reads._refused_keys == 0
+    of_behind.sink.failed(0, 3, refusal(0.05))
+    assert reads._refused_keys == 3
+    cancel(behind, 0, 2)
+    again = await stream.sent.get()
+    assert len(again.keys) == 1
+    again.sink.failed(0, 1, refusal(0.05))
+    assert reads._refused_keys == 1
+    cancel(behind, 1)
+    await eventually(lambda: not reads._refused_keys)
+    assert stream.sent.empty()
+
+
+async def test_what_nobody_waits_for_any_more_leaves_its_room_to_those_who_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_reads, "_MOST_REFUSED_KEYS", 10)
+    stream = Stream()
+    reads = StateReads(OneLink(stream), "app", "counts", Describer(OLDER), lambda: None)  # type: ignore[arg-type]  # a part of one
+    given_up, other = lookup(3 * LONG_SECONDS, 10), lookup(3 * LONG_SECONDS, 10)
+    for batch in (given_up, other):
+        reads.submit(batch)
+        (await stream.sent.get()).sink.failed(0, 10, refusal(LONG_SECONDS))
+        cancel(given_up, *range(10))
+    assert reads._refused_keys == 10
+    assert not any(waiter.done() for waiter in other.waiters)
+    reads.close(refusal(0))
+    assert all(waiter.done() for waiter in other.waiters)
 
 
 async def test_a_patient_lookup_does_not_fail_with_the_question_of_an_impatient_one() -> None:

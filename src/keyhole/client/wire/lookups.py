@@ -121,6 +121,11 @@ class LookupBatch:
         part.waiters = [self.waiters[place] for place in places]
         return part
 
+    def unanswered(self) -> Self:
+        """Those that somebody still waits for."""
+        places = [place for place, waiter in enumerate(self.waiters) if not waiter.done()]
+        return self if len(places) == len(self.waiters) else self.picked(places)
+
     def _empty(self) -> Self:
         part = type(self)(self.bounds, self.deadline, again=self.again, patient=self.patient)
         part.attempts, part.cut_off, part.by_proxy = self.attempts, self.cut_off, self.by_proxy

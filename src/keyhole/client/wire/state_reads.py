@@ -68,9 +68,11 @@ class StateReads:
         self._topic_id = ""
         # With what ends their waiting, which would keep all of this alive.
         self._parked: dict[LookupBatch, asyncio.TimerHandle] = {}
-        # Those that were cut off, or refused for a while, with what sends them again.
+        # Those that were cut off, and those that were refused for a while, with what sends them again.
         self._waiting: dict[LookupBatch, asyncio.TimerHandle] = {}
+        self._refused: dict[LookupBatch, asyncio.TimerHandle] = {}
         self._refused_keys = 0
+        self._looked_at = -_AGAIN_SECONDS
         self._closed: KeyholeError | None = None
         self._describing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -181,7 +183,8 @@ class StateReads:
         if self._describing is not None:
             self._describing.cancel()
         self._fail_parked(error)
-        waiting, self._waiting = self._waiting, {}
+        waiting = self._waiting | self._refused
+        self._waiting, self._refused, self._refused_keys = {}, {}, 0
         for batch, timer in waiting.items():
             timer.cancel()
             batch.fail(error)
@@ -196,20 +199,32 @@ class StateReads:
 
     def _submit_later(self, batch: LookupBatch, error: KeyholeError, seconds: float) -> None:
         """What is beyond a limit is sent again when whoever refused it has said: not sooner, and not all at once."""
-        keys = len(batch.keys)
-        until = self._loop.time() + seconds * JITTER.uniform(1.0, 1.5)
+        batch = batch.unanswered()
+        keys, now = len(batch.keys), self._loop.time()
+        until = now + seconds * JITTER.uniform(1.0, 1.5)
         if self._closed is not None:
             batch.fail(self._closed)
-        elif self._refused_keys + keys > _MOST_REFUSED_KEYS or until >= batch.deadline:
+        elif until >= batch.deadline or not self._has_room(keys, now):
             batch.fail(error)
-        else:
+        elif keys:
             batch.cut_off, batch.by_proxy = error, False
             self._refused_keys += keys
-            self._waiting[batch] = self._loop.call_at(until, self._resume_refused, batch)
+            self._refused[batch] = self._loop.call_at(until, self._resume_refused, batch)
+
+    def _has_room(self, keys: int, now: float) -> bool:
+        if self._refused_keys + keys > _MOST_REFUSED_KEYS and now >= self._looked_at + _AGAIN_SECONDS:
+            self._looked_at = now  # not at each of many refusals
+            for batch in [of for of in self._refused if all(waiter.done() for waiter in of.waiters)]:
+                self._refused.pop(batch).cancel()
+                self._refused_keys -= len(batch.keys)
+        return self._refused_keys + keys <= _MOST_REFUSED_KEYS
 
     def _resume_refused(self, batch: LookupBatch) -> None:
+        del self._refused[batch]
         self._refused_keys -= len(batch.keys)
-        self._resume(batch)
+        left = batch.unanswered()
+        if left.keys:
+            self.submit(left)
 
     def _wait(self, batch: LookupBatch, until: float, why: KeyholeError | None) -> None:
         if self._closed is not None:
@@ -274,7 +289,7 @@ class StateReads:
 
     def _forget_unless_waiting(self) -> None:
         """What is to be sent again is known to whoever closes this."""
-        if not self._waiting:
+        if not self._waiting and not self._refused:
             self._forget()
 
     def _expire(self, batch: LookupBatch) -> None:
