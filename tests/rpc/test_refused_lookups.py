@@ -46,6 +46,24 @@ async def test_a_client_comes_again_when_it_was_told_to_and_not_where_there_is_n
         assert (server.frames, no.value.facts["retry_after_seconds"]) == (before + 1, str(LONG_SECONDS))
 
 
+async def test_a_client_that_is_told_to_come_again_at_once_pauses_all_the_same() -> None:
+    async with (
+        fake_servers("a") as (server,),
+        proxy_of(server.address) as proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+    ):
+        server.host(descriptor(), rows(100))
+        assert (await client.get(APPLICATION, STATE, "sensor-0")).found
+        server.refuse = Overloaded("the server has enough", retry_after_seconds=0)
+        before, began = server.frames, asyncio.get_running_loop().time()
+        reading = asyncio.ensure_future(client.get(APPLICATION, STATE, "sensor-1"))
+        await eventually(lambda: server.frames >= before + 20)
+        # Of the 20 pauses, the shortest there may be.
+        assert asyncio.get_running_loop().time() - began >= 19 * 0.025
+        server.refuse = None
+        assert (await reading).found
+
+
 async def test_of_keys_of_several_servers_only_those_that_were_refused_are_asked_for_again() -> None:
     async with (
         fake_servers("a", "b") as (a, b),

@@ -201,7 +201,8 @@ class StateReads:
         """What is beyond a limit is sent again when whoever refused it has said: not sooner, and not all at once."""
         batch = batch.unanswered()
         keys, now = len(batch.keys), self._loop.time()
-        until = now + seconds * JITTER.uniform(1.0, 1.5)
+        # Who says 0 is not asked again at each round trip.
+        until = now + max(seconds * JITTER.uniform(1.0, 1.5), pause_seconds())
         if self._closed is not None:
             batch.fail(self._closed)
         elif until >= batch.deadline or not self._has_room(keys, now):
