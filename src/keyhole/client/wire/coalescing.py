@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -53,12 +53,13 @@ Moved: TypeAlias = list[tuple[Lane, list[Part]]]
 
 @dataclass(slots=True)
 class Frame:
-    """One message. `deadline` is that of its most patient segment."""
+    """One message. `deadline` is that of its most patient segment, `first_deadline` that of the least patient one."""
 
     number: int
     lane: Lane
     keys: Sequence[bytes]
     deadline: float
+    first_deadline: float
     sent_at: float
     parts: list[Part] = field(repr=False)
 
@@ -114,6 +115,11 @@ class Coalescer:
         """How many keys wait or are in flight."""
         return self._keys
 
+    @property
+    def in_flight(self) -> Collection[Frame]:
+        """The frames that have no answer."""
+        return self._in_flight.values()
+
     def add(self, lane: Lane, segment: Segment) -> None:
         """Lets a segment wait for the next frame.
 
@@ -168,8 +174,8 @@ class Coalescer:
                 self._fail([part], key_too_long(part, self._max_frame_bytes))
             if parts:
                 self._frames += 1
-                deadline = max(part.segment.deadline for part in parts)
-                frame = Frame(self._frames, lane, keys, deadline, now, parts)
+                deadlines = [part.segment.deadline for part in parts]
+                frame = Frame(self._frames, lane, keys, max(deadlines), min(deadlines), now, parts)
                 self._in_flight[frame.number] = frame
                 return frame
         return None

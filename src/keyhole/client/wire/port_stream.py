@@ -22,8 +22,11 @@ from keyhole.v1 import query_pb2
 _log = logging.getLogger(__name__)
 
 # A server answers frames as it reads them. One that has sent nothing for so long while it owes an answer is as good as
-# gone: gRPC, with its pings, says then what is so.
-_SILENT_SECONDS = 2.0
+# gone: gRPC, with its pings, says then what is so. It needs time for that: so it is half of what a read has left at
+# most, and a moment at least.
+_SILENT_SECONDS, _LEAST_SILENT_SECONDS = 2.0, 0.05
+# uvloop calls timers that are due before it reads: what has come by then counts.
+_UNREAD_SECONDS = 0.01
 
 
 class PortStream(asyncio.Protocol):
@@ -56,6 +59,8 @@ class PortStream(asyncio.Protocol):
         self._alone = True
         self._owed = 0
         self._heard_at = 0.0
+        # When it was found silent, by what was read until then; and until when it is not ended for that.
+        self._silent_since, self._unread_until = -math.inf, -math.inf
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -164,7 +169,7 @@ class PortStream(asyncio.Protocol):
         """A timer that is too early only looks again, as LookupStream's."""
         wakeup = self._coalescer.next_expiry() if self._blocked else self._coalescer.next_wakeup()
         if self._owed:
-            wakeup = min(wakeup, self._heard_at + _SILENT_SECONDS)
+            wakeup = min(wakeup, self._silent_at())
         if wakeup >= self._timer_at:
             return
         if self._timer is not None:
@@ -176,10 +181,23 @@ class PortStream(asyncio.Protocol):
         self._timer, self._timer_at = None, math.inf
         now = self._loop.time()
         self._coalescer.expire(now)
-        if self._owed and now >= self._heard_at + _SILENT_SECONDS:
-            self.end(ServerLost(f"the lookup port of {self._target} keeps silent", address=self._target))
+        if self._owed and now >= self._silent_at():
+            if self._silent_since == self._heard_at:
+                self.end(ServerLost(f"the lookup port of {self._target} keeps silent", address=self._target))
+            else:
+                self._silent_since, self._unread_until = self._heard_at, now + _UNREAD_SECONDS
         self._send()
         self._end_if_left()
+
+    def _silent_at(self) -> float:
+        """When a port that says nothing more counts as silent."""
+        heard, earliest = self._heard_at, self._heard_at + max(_SILENT_SECONDS, _LEAST_SILENT_SECONDS)
+        for frame in self._coalescer.in_flight:
+            half = (frame.first_deadline - frame.sent_at) / 2
+            at = max(heard, frame.sent_at) + max(half, _LEAST_SILENT_SECONDS)
+            if at < earliest:
+                earliest = at
+        return max(earliest, self._unread_until)
 
     def _end_if_left(self) -> None:
         if self._leaving and not self._coalescer.keys:
