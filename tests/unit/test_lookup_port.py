@@ -202,6 +202,22 @@ async def test_a_caller_that_reads_late_gets_all_answers() -> None:
         assert [(await caller.next()).frame for _ in range(50)] == list(range(1, 51))
 
 
+async def test_the_time_in_which_a_caller_did_not_read_is_not_counted_once_it_reads() -> None:
+    clock = LookedAt()
+    async with served(clock=clock) as port, opened(port) as caller:
+        sent = packed_message(frame(1, b"key"))
+        caller.writer.write(sent[:7])
+        (connection,) = port.connections
+        await eventually(lambda: connection._incoming.held)
+        connection.pause_writing()
+        clock.advance(30)
+        connection.resume_writing()
+        clock.advance(2)
+        await asyncio.sleep(0.02)
+        caller.writer.write(sent[7:])
+        assert await caller.next() == pb.LookupResponse(frame=1, values=[b"key"])
+
+
 @pytest.mark.parametrize("sent", [b"", OPENING[:5], OPENING + packed_message(frame(1, b"key"))[:7]])
 async def test_who_does_not_come_to_the_end_of_a_message_is_let_go(sent: bytes) -> None:
     clock = LookedAt()

@@ -199,7 +199,8 @@ class _Connection(asyncio.Protocol):
         self._read(on=False)
 
     def resume_writing(self) -> None:
-        self._stalled = False
+        # It has read: what was not answered meanwhile has its time from now on.
+        self._stalled, self._since = False, self._port.clock.monotonic()
         if self._turn is None and not self._over:
             self._turn = asyncio.get_running_loop().call_soon(self._answer_some)
 
