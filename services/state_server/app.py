@@ -145,7 +145,12 @@ class StateServer:
             )
             await self._lookups.start()
             registry.lookup_port = self._lookups.port
-        await self._rpc.start()
+        try:
+            await self._rpc.start()
+        except BaseException:
+            if self._lookups is not None:
+                await self._lookups.stop()
+            raise
         if self._page is not None:
             await self._page.start()
         if registry.replica:

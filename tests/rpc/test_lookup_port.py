@@ -18,6 +18,7 @@ from keyhole.errors import (
     Draining,
     KeyholeError,
     PermissionDenied,
+    PortTaken,
     StaleDescriptor,
     Unauthenticated,
     UnknownState,
@@ -126,6 +127,20 @@ async def test_a_server_that_stops_says_so_to_those_who_are_connected() -> None:
             assert not stopping.done()  # it does not wait for calls that are under way
             call.cancel()
         await stopping
+
+
+async def test_a_server_whose_port_of_grpc_is_taken_leaves_no_lookup_port_behind(plain: RunningServer) -> None:
+    (lookups,) = free_ports(1)
+    taken = int(plain.address.rpartition(":")[2])
+    second = RunningServer("b", None, None, {"lookups": f"127.0.0.1:{lookups}"}, port=taken)
+    with pytest.raises(PortTaken, match="state-server"):
+        await second.server.start()
+    (await asyncio.start_server(lambda *_: None, "127.0.0.1", lookups)).close()
+    port = second.server._lookups
+    assert port is not None
+    assert port._looking is not None
+    await asyncio.wait([port._looking], timeout=LONG_SECONDS)
+    assert port._looking.cancelled()
 
 
 @dataclass

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,12 +27,14 @@ from keyhole.errors import (
     TooLarge,
     Unsupported,
 )
+from keyhole.rpc import lookup_port
 from keyhole.rpc.lookup_port import AnswerFrame, LookupPort, PortLimits
 from keyhole.rpc.port_frames import REQUEST_BYTES, VERSION, Incoming, packed, packed_message
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
 from keyhole.security.authentication import Caller as Known
 from keyhole.security.guard import PortGuard
 from keyhole.v1 import query_pb2 as pb
+from tests.support.certificates import Authority
 from tests.support.lookup_ports import Caller, LookedAt, calling, unlimited
 from tests.support.waiting import LONG_SECONDS, eventually
 
@@ -281,6 +288,36 @@ async def test_a_drain_says_so_sends_what_is_on_its_way_and_takes_nobody_more() 
         assert isinstance(await caller.why_ended(), Draining)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port.port)
+
+
+async def test_whoever_ends_its_handshake_behind_a_drain_is_told_so_and_behind_a_stop_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted = list[object]()
+
+    class Noted(lookup_port._Connection):
+        def __init__(self, port: LookupPort) -> None:
+            super().__init__(port)
+            accepted.append(self)
+
+    monkeypatch.setattr(lookup_port, "_Connection", Noted)
+    authority = Authority(tmp_path)
+    files = authority.issue("server", "127.0.0.1")
+    own, shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=authority.path)
+    own.load_cert_chain(files.certificate, files.key)
+    guard: Any = SimpleNamespace(check_host=lambda *_: None, http_context=lambda: own, access=None)
+    port = LookupPort("127.0.0.1:0", echo, unlimited(), LookedAt(), guard)
+    await port.start()
+    async with calling(port.port) as first, calling(port.port) as second:
+        await eventually(lambda: len(accepted) == 2)
+        port.drain()
+        await first.writer.start_tls(shown, server_hostname="127.0.0.1")
+        assert isinstance(await first.why_ended(), Draining)
+        await port.stop()
+        with contextlib.suppress(ConnectionError):
+            await second.writer.start_tls(shown, server_hostname="127.0.0.1")
+            assert await second.is_over()
+        await eventually(lambda: not port.connections)
 
 
 async def test_an_address_that_is_taken_or_none_or_in_the_clear_for_all_is_refused() -> None:

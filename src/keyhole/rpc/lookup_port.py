@@ -104,6 +104,9 @@ class LookupPort:
         self.limits = limits
         self.connections: set[_Connection] = set()
         self.held_bytes = 0
+        # Why connections are ended, once they are, also those whose handshake ends later; and whether it was stopped.
+        self.drained: Draining | None = None
+        self.stopped = False
         self._server: asyncio.AbstractServer | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -135,12 +138,14 @@ class LookupPort:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self.drained = Draining("the lookup port is closed, as its server is shutting down")
         for connection in list(self.connections):
-            connection.end(Draining("the lookup port is closed, as its server is shutting down"))
+            connection.end(self.drained)
 
     async def stop(self) -> None:
         """Gives the port back, and cuts off who has not taken its last answers. Idempotent."""
         self.drain()
+        self.stopped = True
         if self._looking is not None:
             self._looking.cancel()
         for connection in list(self.connections):
@@ -176,8 +181,11 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._port.limits.unsent_bytes)
         self._port.connections.add(self)
-        if len(self._port.connections) > self._port.limits.connections:
+        if self._port.stopped or len(self._port.connections) > self._port.limits.connections:
             self.cut()
+        elif self._port.drained is not None:
+            # Its handshake began before.
+            self.end(self._port.drained)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
