@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +31,7 @@ from keyhole.rpc import lookup_port
 from keyhole.rpc.lookup_port import AnswerFrame, LookupPort, PortLimits
 from keyhole.rpc.port_frames import REQUEST_BYTES, VERSION, Incoming, packed, packed_message
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
+from keyhole.rpc.unsent import Unsent
 from keyhole.security.authentication import Caller as Known
 from keyhole.security.guard import PortGuard
 from keyhole.v1 import query_pb2 as pb
@@ -197,6 +198,64 @@ async def test_a_caller_that_never_reads_is_read_from_no_more_and_then_let_go() 
         assert (await good.next()).frame == 1
         clock.advance(61)
         await eventually(lambda: connection not in port.connections)
+
+
+async def test_callers_that_never_read_take_so_much_together_and_who_reads_is_answered() -> None:
+    most = 3 << 20
+    limits = PortLimits(unsent_bytes=1 << 20, all_unsent_bytes=most)
+    async with served(large, limits) as port, AsyncExitStack() as callers:
+
+        def unsent() -> int:
+            return sum(of._transport.get_write_buffer_size() for of in port.connections if not of._over)
+
+        highest = 0
+
+        def most_are_gone() -> bool:
+            nonlocal highest
+            highest = max(highest, unsent())
+            return len(port.connections) <= 5
+
+        good = await callers.enter_async_context(opened(port))
+        (of_good,) = port.connections
+        for _ in range(20):
+            caller = await callers.enter_async_context(opened(port))
+            caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            caller.send(*(frame(number, b"k") for number in range(1, 101)))
+        await eventually(most_are_gone, LONG_SECONDS)
+        for number in range(1, 20):
+            good.send(frame(number, b"k"))
+            assert (await good.next()).frame == number
+            highest = max(highest, unsent())
+        assert of_good in port.connections
+        assert len(VALUE) < highest <= most + len(VALUE)
+        for connection in list(port.connections):
+            connection.cut()
+        assert port.unsent.bytes == 0
+
+
+async def test_who_is_cut_off_for_what_all_have_not_read_is_who_took_nothing_for_longest() -> None:
+    class Taker:
+        """A connection whose caller has so many bytes unread."""
+
+        def __init__(self) -> None:
+            self.unread = 0
+            self.is_cut = False
+
+        def cut(self) -> None:
+            self.is_cut = True
+
+    unsent = Unsent[Taker](100, lambda of: of.unread, Taker.cut)
+    reads, never, late = Taker(), Taker(), Taker()
+    for taker, unread in ((reads, 40), (never, 30), (late, 30)):
+        taker.unread = unread
+        unsent.note(taker, unread)
+    reads.unread = 39
+    late.unread += 1
+    unsent.note(late, late.unread)
+    assert (unsent.bytes, reads.is_cut, never.is_cut, late.is_cut) == (100, False, False, False)
+    late.unread += 1
+    unsent.note(late, late.unread)
+    assert (unsent.bytes, reads.is_cut, never.is_cut, late.is_cut) == (71, False, True, False)
 
 
 async def test_a_caller_that_reads_late_gets_all_answers() -> None:

@@ -32,6 +32,7 @@ from keyhole.rpc.port_frames import OPENING_BYTES, REQUEST_BYTES, VERSION, Incom
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, peer_of
 from keyhole.rpc.read_requests import key_count
 from keyhole.rpc.status import to_proto
+from keyhole.rpc.unsent import Unsent
 from keyhole.security.authentication import ANYBODY, NOT_KNOWN, Caller, become
 from keyhole.security.guard import PortGuard
 from keyhole.v1 import query_pb2
@@ -59,6 +60,7 @@ class PortLimits(NamedTuple):
         idle_seconds: How long a connection may be silent.
         stalled_seconds: How long a caller may take nothing of its answers.
         unsent_bytes: Of answers that a caller has not taken; beyond it, nothing more of its is read or answered.
+        all_unsent_bytes: The same of all callers together; beyond it, who has taken nothing for longest is cut off.
         held_bytes: Of all callers' messages that are not whole yet; beyond it, whoever sends more is closed.
     """
 
@@ -67,6 +69,7 @@ class PortLimits(NamedTuple):
     idle_seconds: float = 600.0
     stalled_seconds: float = 60.0
     unsent_bytes: int = 4 << 20
+    all_unsent_bytes: int = 256 << 20
     held_bytes: int = 256 << 20
 
 
@@ -104,6 +107,7 @@ class LookupPort:
         self.limits = limits
         self.connections: set[_Connection] = set()
         self.held_bytes = 0
+        self.unsent = Unsent[_Connection](limits.all_unsent_bytes, _Connection.unread, _Connection.cut_unread)
         # Why connections are ended, once they are, also those whose handshake ends later; and whether it was stopped.
         self.drained: Draining | None = None
         self.stopped = False
@@ -173,6 +177,7 @@ class _Connection(asyncio.Protocol):
         self._ending = ExitStack()
         self._reading, self._stalled, self._over = True, False, False
         self._turn: asyncio.Handle | None = None
+        self._unread = 0  # of what was sent, when that was looked at last
         # Of the last message, of the beginning of the present one, or of having been stalled or ended.
         self._since = port.clock.monotonic()
 
@@ -190,6 +195,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
         self._port.connections.discard(self)
+        self._port.unsent.note(self, 0)
         self._ending.close()
         self._forget()
 
@@ -239,7 +245,19 @@ class _Connection(asyncio.Protocol):
     def cut(self) -> None:
         """Closes it without a word, and at once."""
         self._over = True
+        self._port.unsent.note(self, 0)
         self._transport.abort()
+
+    def unread(self) -> int:
+        """How many bytes of answers wait here for the caller to take them."""
+        return self._transport.get_write_buffer_size()
+
+    def cut_unread(self) -> None:
+        """Cuts it off, as all callers together have too much unread."""
+        _log.warning(
+            "a connection is cut off, because its caller, as others, does not read", extra={"bytes": self._unread}
+        )
+        self.cut()
 
     def _answer_some(self) -> None:
         self._turn = None
@@ -298,7 +316,16 @@ class _Connection(asyncio.Protocol):
         return self._ending.enter_context(self._port.admission.call(peer))
 
     def _send(self, response: query_pb2.LookupResponse) -> None:
+        if self._unread:
+            self._note_unread()  # whether it has taken some of it
         self._transport.write(packed_message(response))
+        self._note_unread()
+
+    def _note_unread(self) -> None:
+        unread = 0 if self._over else self.unread()
+        if unread or self._unread:
+            self._unread = unread
+            self._port.unsent.note(self, unread)
 
     def _read(self, *, on: bool) -> None:
         if on is not self._reading and not self._over:
