@@ -212,7 +212,7 @@ class ServerConnection:
                     _log.info("server found", extra={"address": self.address, "server": view.server})
                 self.holdings = tuple(ownership.holdings)
                 self.reached = True
-                self.stream.announced(view.lookup_port)
+                self.stream.announced(view.lookup_port, view.incarnation)
                 self._become(view)
         except grpc.RpcError as error:
             return status.from_rpc_error(error, self.address)

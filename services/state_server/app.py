@@ -141,7 +141,12 @@ class StateServer:
         if self._config.lookups:
             # Before anybody can follow what this server has: it is announced with that.
             self._lookups = LookupPort(
-                self._config.lookups, queries.frame, queries.admission, self._clock, self._rpc.guard
+                self._config.lookups,
+                queries.frame,
+                queries.admission,
+                self._clock,
+                self._rpc.guard,
+                incarnation=incarnation,
             )
             await self._lookups.start()
             registry.lookup_port = self._lookups.port

@@ -85,8 +85,9 @@ class Served:
         self.frames.append(list(request.storage_keys))
         return self.answer(request)
 
-    async def start(self, at: int = 0, limits: PortLimits = PortLimits()) -> None:  # noqa: B008 - a value
-        self.port = LookupPort(f"127.0.0.1:{at}", self.answers, unlimited(), LookedAt(), None, limits)
+    async def start(self, at: int = 0, limits: PortLimits = PortLimits(), incarnation: str = "") -> None:  # noqa: B008 - a value
+        address = f"127.0.0.1:{at}"
+        self.port = LookupPort(address, self.answers, unlimited(), LookedAt(), None, limits, incarnation)
         await self.port.start()
 
     def stream(self, shown: Any = None, heard: Callable[[], None] = lambda: None) -> ServerStream:
@@ -315,6 +316,29 @@ async def test_who_has_a_newer_token_connects_anew_before_the_older_one_ends_and
     assert stream.port is not None
     assert stream.port._authorization == "Bearer 1"
     assert served.grpc.waiting == []
+
+
+async def test_another_server_that_has_the_number_of_a_port_by_now_is_not_asked(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_stream, "_MOST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(server_stream, "_FIRST_PAUSE_SECONDS", 0.01)
+    number = served.port.port
+    await served.port.stop()
+    await served.start(number, incarnation="one")
+    stream = served.stream()
+    stream.announced(number, "one")
+    await eventually(lambda: stream.port, LONG_SECONDS)
+    await served.port.stop()
+    await served.start(number, incarnation="two")
+    with caplog.at_level("INFO", server_stream.__name__):
+        await eventually(lambda: "another server" in str([vars(record) for record in caplog.records]), LONG_SECONDS)
+    send(stream, b"a")
+    assert (stream.port, served.grpc.waiting, served.frames) == (None, [b"a"], [])
+    stream.announced(number, "two")
+    await eventually(lambda: stream.port, LONG_SECONDS)
+    sink = send(stream, b"b")
+    await eventually(lambda: sink.came == {0: b"b"})
 
 
 async def test_closing_fails_what_is_under_way_with_its_error_and_leaves_no_connection(served: Served) -> None:

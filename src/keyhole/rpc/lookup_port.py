@@ -24,6 +24,7 @@ from keyhole.errors import (
     KeyholeError,
     MalformedRequest,
     Overloaded,
+    ServerLost,
     Unauthenticated,
     Unsupported,
 )
@@ -83,6 +84,7 @@ class LookupPort:
         address: host:port to listen on; port 0: any free one.
         admission: What callers may take by lookups: a connection is a call.
         guard: TLS, and who may call; None: plaintext, and everybody.
+        incarnation: Of the process; whoever means another one is turned away. Empty: everybody means this one.
 
     Raises:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
@@ -96,6 +98,7 @@ class LookupPort:
         clock: Clock,
         guard: PortGuard | None,
         limits: PortLimits = _USUAL,
+        incarnation: str = "",
     ) -> None:
         self._host, self.port = parted(address, f"the address of {_WHAT}")
         if guard is not None:
@@ -105,6 +108,7 @@ class LookupPort:
         self.clock = clock
         self.guard = guard
         self.limits = limits
+        self.incarnation = incarnation
         self.connections: set[_Connection] = set()
         self.held_bytes = 0
         self.unsent = Unsent[_Connection](limits.all_unsent_bytes, _Connection.unread, _Connection.cut_unread)
@@ -299,7 +303,9 @@ class _Connection(asyncio.Protocol):
     def _open(self, opening: query_pb2.LookupOpening) -> None:
         if opening.version != VERSION:
             raise Unsupported(f"this lookup port speaks version {VERSION}, and not {opening.version}: use gRPC")
-        guard, transport = self._port.guard, self._transport
+        guard, transport, own = self._port.guard, self._transport, self._port.incarnation
+        if own and opening.incarnation not in ("", own):
+            raise ServerLost("another server has the number of this lookup port by now: use gRPC")
         peer = _Peer(transport.get_extra_info("peername"))
         caller = ANYBODY
         if guard is not None and guard.access is not None:

@@ -901,19 +901,25 @@ class LookupOpening(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     AUTHORIZATION_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1; others are refused."""
     authorization: _builtins.str
     """"Bearer ", then the token, as the header of a call has it. Empty: none, as with a certificate alone."""
+    incarnation: _builtins.str
+    """Of the server that is meant, as it was said with its lookup_port: another one, that has the number by now, ends the
+    connection. Empty: whoever is there.
+    """
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         authorization: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization", b"authorization", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization", b"authorization", "incarnation", b"incarnation", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,7 +50,7 @@ class DirectServer:
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
-        self._lookup_port = 0
+        self._lookup_port: tuple[int, str] = (0, "")
         shown = channels.prepared(address, credentials)
         self._channel = channels.prepared_aio_channel(address, shown, alone=False)
         # The health service, by its bytes: the client brings no package for it.
@@ -62,13 +62,13 @@ class DirectServer:
         self._closed = False
         self._reaching = asyncio.get_running_loop().create_task(self._reach(0.0))
 
-    def announced(self, lookup_port: int) -> None:
-        """The proxy says where the server's lookup port is; 0: it has none. It is tried once the server has let this
-        client in by gRPC.
+    def announced(self, lookup_port: int, incarnation: str) -> None:
+        """The proxy says where the lookup port of a server's process is; 0: it has none. It is tried once the server
+        has let this client in by gRPC.
         """
-        self._lookup_port = lookup_port
+        self._lookup_port = lookup_port, incarnation
         if self.reached:
-            self.stream.announced(lookup_port)
+            self.stream.announced(lookup_port, incarnation)
 
     def avoid(self) -> None:
         """It was lost, or is silent: it is asked again some time after it lives."""
@@ -94,7 +94,7 @@ class DirectServer:
                 pause_seconds = self._backoff.next()
                 continue
             self.reached = True
-            self.stream.announced(self._lookup_port)
+            self.stream.announced(*self._lookup_port)
             _log.debug("a server is asked directly", extra={"address": self.address})
             return
 
@@ -191,7 +191,8 @@ class DirectServers:
     def _take(self, name: StateName, routes: query_pb2.Routes) -> None:
         views = views_of(routes)
         self.hop_seconds = routes.hop_timeout_ms / 1000 or self.hop_seconds
-        self._views[name] = views
+        self._views.pop(name, None)
+        self._views[name] = views  # what was told last is last
         table = build(views).get(name)
         if table is not None:
             self._tables[name] = table
@@ -205,10 +206,9 @@ class DirectServers:
         self._connect()
 
     def _connect(self) -> None:
-        # Of what proxies of two versions say of one server, that of the newer one counts.
-        named: dict[str, int] = {}
+        named: dict[str, ServerView] = {}
         for view in (view for of in self._views.values() for view in of):
-            named[view.address] = max(view.lookup_port, named.get(view.address, 0))
+            named[view.address] = _newer(named.get(view.address), view)
         for address in self._servers.keys() - named.keys():
             gone = self._servers.pop(address)
             if gone is not None:
@@ -216,14 +216,24 @@ class DirectServers:
                 closing = asyncio.get_running_loop().create_task(gone.close(error))
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-        for address, lookup_port in named.items():
+        for address, view in named.items():
             server = self._servers.get(address)
             try:
                 server = self._servers[address] = server or DirectServer(address, self._credentials)
-                server.announced(lookup_port)
+                if not view.lost:  # else somebody else may have the number by now
+                    server.announced(view.lookup_port, view.incarnation)
             except KeyholeError as error:
                 # Of the credentials: a token is not sent in the clear; a file is just being replaced. Tried again with
                 # the next routes.
                 if address not in self._servers:
                     _log.warning("a server is not asked directly", extra={"address": address, "reason": error.message})
                 self._servers[address] = None
+
+
+def _newer(before: ServerView | None, then: ServerView) -> ServerView:
+    """Which of two views of one server says where its lookup port is; `then` was told later."""
+    if before is None or bool(before.lost) is not bool(then.lost):
+        return then if before is None or before.lost else before
+    # Of what proxies of two versions say of one process, that of the newer one counts.
+    is_older_version = before.incarnation == then.incarnation and not then.lookup_port
+    return before if is_older_version else then

@@ -41,12 +41,14 @@ class PortStream(asyncio.Protocol):
         target: Its address, for messages.
         authorization: As Renewing has it.
         heard: Called at every response, before it is handed out: the other side lives.
+        incarnation: Of the server that is meant; empty: whoever is there.
     """
 
-    def __init__(self, target: str, authorization: str, heard: Callable[[], None]) -> None:
+    def __init__(self, target: str, authorization: str, heard: Callable[[], None], incarnation: str = "") -> None:
         self._target = target
         self._authorization = authorization
         self._heard = heard
+        self._incarnation = incarnation
         self._coalescer = Coalescer(target)
         self._messages = FrameMessages(self._coalescer)
         self._incoming = Incoming(MAX_MESSAGE_BYTES)
@@ -105,7 +107,9 @@ class PortStream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not every loop's transport is a subclass of asyncio's; it does the same.
         self._transport = cast("asyncio.Transport", transport)
-        opening = query_pb2.LookupOpening(version=VERSION, authorization=self._authorization)
+        opening = query_pb2.LookupOpening(
+            version=VERSION, authorization=self._authorization, incarnation=self._incarnation
+        )
         self._transport.write(packed_message(opening))
 
     def connection_lost(self, exc: Exception | None) -> None:

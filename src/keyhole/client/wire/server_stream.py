@@ -46,6 +46,7 @@ class ServerStream:
         self._shown = shown
         self._heard = heard
         self._announced = 0
+        self._incarnation = ""
         self._said = ""
         self._streams: set[PortStream] = set()
         self._keeping: asyncio.Task[None] | None = None
@@ -65,11 +66,15 @@ class ServerStream:
         else:
             self._grpc.submit(lane, segment)
 
-    def announced(self, port: int) -> None:
-        """The server says where its lookup port is; 0: it has none. It is connected to in the background."""
-        if port == self._announced:
+    def announced(self, port: int, incarnation: str = "") -> None:
+        """The server says where its lookup port is; 0: it has none. It is connected to in the background.
+
+        Args:
+            incarnation: Of the server that says so: another one that has the number by then is not asked.
+        """
+        if (port, incarnation) == (self._announced, self._incarnation):
             return
-        self._announced = port
+        self._announced, self._incarnation = port, incarnation
         if self._keeping is not None:
             self._keeping.cancel()
         self._use(None)
@@ -118,7 +123,8 @@ class ServerStream:
     async def _connect(self, port: int) -> PortStream:
         host, _ = parted(self._address, "a server's address")
         tls, name = (None, "") if self._shown is None else self._shown.tls()
-        stream = PortStream(self._address, self._shown.authorization() if self._shown else "", self._heard)
+        authorization = self._shown.authorization() if self._shown else ""
+        stream = PortStream(self._address, authorization, self._heard, self._incarnation)
         self._streams.add(stream)
         stream.over.add_done_callback(lambda _: self._take_from(stream))
         try:

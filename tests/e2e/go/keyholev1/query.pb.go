@@ -1795,6 +1795,9 @@ type LookupOpening struct {
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// "Bearer ", then the token, as the header of a call has it. Empty: none, as with a certificate alone.
 	Authorization string `protobuf:"bytes,2,opt,name=authorization,proto3" json:"authorization,omitempty"`
+	// Of the server that is meant, as it was said with its lookup_port: another one, that has the number by now, ends the
+	// connection. Empty: whoever is there.
+	Incarnation   string `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1839,6 +1842,13 @@ func (x *LookupOpening) GetVersion() uint32 {
 func (x *LookupOpening) GetAuthorization() string {
 	if x != nil {
 		return x.Authorization
+	}
+	return ""
+}
+
+func (x *LookupOpening) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
 	}
 	return ""
 }
@@ -3372,10 +3382,11 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"\asources\x18\x03 \x03(\v2\x12.keyhole.v1.SourceR\asources\x12\x1b\n" +
 	"\tsource_of\x18\x04 \x03(\rR\bsourceOf\x125\n" +
 	"\bfailures\x18\x05 \x03(\v2\x19.keyhole.v1.LookupFailureR\bfailures\x12#\n" +
-	"\rserver_micros\x18\x06 \x01(\x04R\fserverMicros\"O\n" +
+	"\rserver_micros\x18\x06 \x01(\x04R\fserverMicros\"q\n" +
 	"\rLookupOpening\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12$\n" +
-	"\rauthorization\x18\x02 \x01(\tR\rauthorization\"R\n" +
+	"\rauthorization\x18\x02 \x01(\tR\rauthorization\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\tR\vincarnation\"R\n" +
 	"\rLookupFailure\x12\x18\n" +
 	"\aindexes\x18\x01 \x03(\rR\aindexes\x12'\n" +
 	"\x05error\x18\x02 \x01(\v2\x11.keyhole.v1.ErrorR\x05error\"5\n" +

@@ -1,0 +1,66 @@
+"""Which lookup port a client that asks servers directly takes for a server's, of what proxies have told it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyhole.client.routing import direct_servers
+from keyhole.client.routing.direct_servers import DirectServers
+from keyhole.security.credentials import PLAIN
+from keyhole.v1 import query_pb2 as pb
+
+
+class Server:
+    """In place of a DirectServer: notes what is announced."""
+
+    made: dict[str, Server] = {}  # noqa: RUF012 - of one test
+
+    def __init__(self, address: str, _: object) -> None:
+        self.made[address] = self
+        self.told: list[tuple[int, str]] = []
+
+    def announced(self, lookup_port: int, incarnation: str) -> None:
+        self.told.append((lookup_port, incarnation))
+
+
+def routes(port: int, incarnation: str, *, lost: bool = False) -> pb.Routes:
+    server = pb.RoutedServer(
+        server="a", address="a:7400", incarnation=incarnation, lookup_port=port, lost=lost, max_key_bytes=100
+    )
+    return pb.Routes(servers=[server])
+
+
+OLD, NEW = routes(9001, "one"), routes(9000, "two")
+COUNTS, SUMS = ("app", "counts"), ("app", "sums")
+
+
+@pytest.mark.parametrize(
+    ("told", "port"),
+    [
+        ([(COUNTS, OLD), (SUMS, NEW)], (9000, "two")),
+        ([(COUNTS, NEW), (SUMS, OLD), (COUNTS, NEW)], (9000, "two")),
+        ([(COUNTS, NEW), (SUMS, routes(9001, "one", lost=True))], (9000, "two")),
+        # A proxy of an older version does not know of lookup ports.
+        ([(COUNTS, NEW), (SUMS, routes(0, "two"))], (9000, "two")),
+        ([(COUNTS, OLD), (SUMS, routes(0, "two"))], (0, "two")),
+        ([(COUNTS, NEW), (COUNTS, routes(9000, "two", lost=True))], (9000, "two")),
+    ],
+)
+async def test_the_port_is_that_of_the_process_that_was_told_last_and_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, told: list[tuple[tuple[str, str], pb.Routes]], port: tuple[int, str]
+) -> None:
+    monkeypatch.setattr(direct_servers, "DirectServer", Server)
+    links: Any = None
+    servers = DirectServers(links, PLAIN)
+    for name, of in told:
+        servers._take(name, of)
+    assert Server.made["a:7400"].told[-1] == port
+
+
+async def test_the_port_of_a_server_that_is_lost_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_servers, "DirectServer", Server)
+    links: Any = None
+    DirectServers(links, PLAIN)._take(COUNTS, routes(9000, "two", lost=True))
+    assert Server.made["a:7400"].told == []
