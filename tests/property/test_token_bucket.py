@@ -31,7 +31,7 @@ class _Ticking:
             self.tokens = min(self.rate, self.tokens + self.rate / TICKS)
 
     def take(self, count: int) -> bool:
-        if self.tokens < self.rate and self.tokens < count:
+        if self.tokens < min(count, 1):
             return False
         self.tokens -= count
         return True
@@ -84,6 +84,35 @@ def test_in_the_long_run_no_more_is_given_than_the_rate_and_what_was_saved_and_o
         if not bucket.take(count, _at(now)):
             given_out += count
     assert given_out <= rate + Fraction(rate * now, TICKS) + max((count for _, count in takings), default=0)
+
+
+@given(rates, st.lists(st.tuples(jumps, counts)), st.integers(1, 60))
+def test_who_wants_much_is_let_in_when_one_who_wants_little_would_be(
+    rate: int, takings: list[tuple[int, int]], count: int
+) -> None:
+    bucket, other, now = _bucket(rate, 0), _bucket(rate, 0), 0
+    for jump, taken in takings:
+        now += jump
+        bucket.take(taken, _at(now))
+        other.take(taken, _at(now))
+    assert bucket.take(count, _at(now)) == other.take(1, _at(now))
+
+
+@given(rates, st.integers(1, 5), st.integers(2, 60))
+def test_who_wants_much_has_its_turn_beside_one_who_takes_whatever_it_can_get(
+    rate: int, little: int, much: int
+) -> None:
+    bucket, given_out = _bucket(rate, 0), 0
+    bucket.take(rate, _at(0))
+    wants_at: Any = Fraction(0)
+    for tick in range(1, 100):
+        # It comes when it was told to, and the other one all the time.
+        while wants_at <= _at(tick):
+            seconds = bucket.take(much, wants_at)
+            given_out += seconds == 0
+            wants_at += seconds or 1
+        bucket.take(little, _at(tick))
+    assert given_out >= 1
 
 
 @given(rates, st.lists(st.tuples(jumps, counts)), counts)

@@ -8,8 +8,9 @@ import math
 class TokenBucket:
     """So many tokens a second. Used by one thread.
 
-    It begins full, with the tokens of one second. What is larger than it is given once it is full, and owed: the next
-    ones wait until that is paid. So a frame of any size comes through, and in the long run no more than the rate does.
+    It begins full, with the tokens of one second. Whoever comes when there is one is given all that it wants, and what
+    is not there is owed: the next ones wait until that is paid. So a frame of any size comes through, also beside many
+    small ones, and in the long run no more than the rate does.
     Source: the token bucket of RFC 2697, with a burst that may go into debt.
 
     Args:
@@ -26,17 +27,16 @@ class TokenBucket:
         self._at = now
 
     def take(self, count: int, now: float, most_owed: float = math.inf) -> float:
-        """Takes so many tokens, if they are there.
+        """Takes so many tokens, if one is there.
 
         Args:
             most_owed: Of what is owed, the next ones wait for no more than this.
 
         Returns:
-            0: they are taken. Else how many seconds from now they will be there, if nobody else takes any; nothing
-            was taken.
+            0: they are taken. Else in how many seconds they can be, if nobody else takes any; nothing was taken.
         """
         self._save(now)
-        missing = min(count, self._rate) - self._tokens
+        missing = min(count, 1, self._rate) - self._tokens
         if missing > 0:
             return missing / self._rate
         self._tokens = max(self._tokens - count, -most_owed)
