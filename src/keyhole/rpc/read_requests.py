@@ -66,8 +66,8 @@ def key_count(request: query_pb2.LookupRequest) -> int:
 
 
 def refused_count(request: query_pb2.LookupRequest) -> int:
-    """How many values the refusal of a frame has, and how many keys count as refused: no more than may be in one, or
-    the refusal of a frame of empty keys would be as large as that.
+    """How many values the refusal of a frame has, and how many keys count as refused. No more than may be in one: that
+    of a frame of empty keys would be as large as the frame.
     """
     return min(key_count(request), MAX_KEYS_PER_REQUEST)
 
