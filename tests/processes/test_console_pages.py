@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -188,13 +189,21 @@ def test_what_each_of_the_last_epochs_took_is_a_bar_that_is_told_in_its_parts(
     page.shows("hourly", ".queries")
     page.open(stack.url + f"#/epochs/{APPLICATION}/sensors")
     page.comes_true(lambda: len(page.all(".epoch")) >= 2)
-    bars = len(page.all(".epoch"))
-    page.comes_true(lambda: len(page.all(".epoch")) > bars)  # the writer goes on
+
+    def number(text: str, pattern: str) -> int:
+        found = re.search(pattern, text)
+        assert found, text
+        return int(found[1])
+
+    # The page shows the last 60: how many there have been depends on the machine.
+    newest = number(page.text("main"), r"Epoch\s+(\d+)")
+    page.comes_true(lambda: number(page.text("main"), r"Epoch\s+(\d+)") > newest)  # the writer goes on
     page.tab_to(".epoch")
     page.press(Keys.HOME)
-    page.shows("Epoch 1: ", ".cell-told")
+    page.shows("Epoch ", ".cell-told")
+    first = number(page.text(".cell-told"), r"Epoch (\d+): ")
     page.press(Keys.ARROW_RIGHT)
-    page.shows("Epoch 2: ", ".cell-told")
+    page.comes_true(lambda: number(page.text(".cell-told"), r"Epoch (\d+): ") > first)
     for part in ("Spark not told", "stage ", "commit ", "complete ", "run 1"):
         assert part in page.text(".cell-told")
     page.press(Keys.TAB, Keys.ENTER)
@@ -241,8 +250,8 @@ def test_with_tokens_each_sees_what_the_policy_allows(stack: ConsoleStack, page:
     page.shows("This proxy wants a bearer token")
     page.all(".token input")[0].send_keys("wrong", Keys.ENTER)
     page.shows("The proxy does not take this token")
-    page.all(".token input")[0].clear()
-    page.all(".token input")[0].send_keys(stack.token("reader"), Keys.ENTER)
+    # As a person does: what a driver empties without a key comes back when the page is drawn again.
+    page.all(".token input")[0].send_keys(Keys.CONTROL, "a", Keys.NULL, stack.token("reader"), Keys.ENTER)
     page.shows("hourly", "main")
     assert "sensors" not in page.text("main")
     page.open(stack.secured_url + HOURLY)  # this tab keeps it
