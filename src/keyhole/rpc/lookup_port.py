@@ -358,9 +358,7 @@ class _Peer(NamedTuple):
     name: object
 
     def peer(self) -> str:
-        if not isinstance(self.name, tuple):
-            return ""
-        return f"{peer_of(self.name[0])[:-2]}:{self.name[1]}"
+        return peer_of(*self.name[:2]) if isinstance(self.name, tuple) else ""
 
     def time_remaining(self) -> None:
         """It has no end of its own."""

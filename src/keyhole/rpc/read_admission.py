@@ -90,11 +90,12 @@ class Called(Protocol):
         """Seconds; None: it has no deadline."""
 
 
-def peer_of(address: str | None) -> str:
-    """An address, without a port, as gRPC says where a call comes from: one caller is the same on all ports."""
+def peer_of(address: str | None, port: int = 0) -> str:
+    """An address as gRPC says where a call comes from. Who a caller is goes by it without the port."""
     if not address:
         return ""
-    return f"ipv6:{urllib.parse.quote(f'[{address}]', safe=':')}:0" if ":" in address else f"ipv4:{address}:0"
+    host = f"ipv6:{urllib.parse.quote(f'[{address}]', safe=':')}" if ":" in address else f"ipv4:{address}"
+    return f"{host}:{port}"
 
 
 def is_of_one_caller(error: KeyholeError) -> bool:

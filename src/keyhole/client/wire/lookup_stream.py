@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -12,13 +11,11 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.client.wire.coalescing import Coalescer, Lane, Moved
-from keyhole.client.wire.lookup_messages import FrameMessages
+from keyhole.client.wire.lookup_messages import FrameMessages, not_handed_out
 from keyhole.client.wire.segments import Segment
-from keyhole.errors import InternalError, KeyholeError, ServerLost
+from keyhole.errors import KeyholeError, ServerLost
 from keyhole.rpc import status
 from keyhole.v1 import query_pb2
-
-_log = logging.getLogger(__name__)
 
 # For the other side to end a stream; one that lives takes as long as a lookup does.
 _LEAVE_SECONDS = 0.5
@@ -188,8 +185,7 @@ class LookupStream:
         except grpc.RpcError as error:
             lost = status.from_rpc_error(error, self._target)
         except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must hear of it
-            _log.exception("a response could not be handed out", extra={"address": self._target})
-            lost = InternalError(f"a response of {self._target} could not be handed out; the log has the cause")
+            lost = not_handed_out(self._target)
         else:
             # An end without an error still has a status.
             code = await call.code()

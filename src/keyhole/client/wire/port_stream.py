@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 from typing import cast
@@ -11,15 +10,13 @@ from typing import cast
 from google.protobuf.message import DecodeError
 
 from keyhole.client.wire.coalescing import Coalescer, Lane, Moved
-from keyhole.client.wire.lookup_messages import FrameMessages
+from keyhole.client.wire.lookup_messages import FrameMessages, not_handed_out
 from keyhole.client.wire.segments import Segment
-from keyhole.errors import InternalError, KeyholeError, MalformedRequest, ServerLost
+from keyhole.errors import KeyholeError, MalformedRequest, ServerLost
 from keyhole.rpc.frames import FRAME_BYTES, MAX_MESSAGE_BYTES
 from keyhole.rpc.port_frames import VERSION, Incoming, packed, packed_message
 from keyhole.rpc.status import from_proto
 from keyhole.v1 import query_pb2
-
-_log = logging.getLogger(__name__)
 
 # A server answers frames as it reads them. One that has sent nothing for so long while it owes an answer is as good as
 # gone: gRPC, with its pings, says then what is so. It needs time for that: so it is half of what a read has left at
@@ -133,8 +130,7 @@ class PortStream(asyncio.Protocol):
         except KeyholeError as error:
             self.end(error)
         except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must hear of it
-            _log.exception("a response could not be handed out", extra={"address": self._target})
-            self.end(InternalError(f"a response of {self._target} could not be handed out; the log has the cause"))
+            self.end(not_handed_out(self._target))
         if self._coalescer.keys and self._turn is None and not self.over.done():
             self._turn = self._loop.call_soon(self._send_in_time)
         self._end_if_left()

@@ -25,6 +25,9 @@ from keyhole.stores.disk.identity import Identity, decode_position, encode_posit
 from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment
 from keyhole.stores.lmdb.errors import errors_told
 
+# Puts, from which on it pays to make room for them where they go.
+_FILLS_PAGES = 256
+
 
 class LmdbSnapshot:
     """See base.Snapshot. One thread at a time, not always the same."""
@@ -82,10 +85,6 @@ class LmdbSnapshot:
 
     def _told(self, error: lmdb.Error) -> KeyholeError:
         return _told(error, self._opened, closed=self._closed or self._store.closed)
-
-
-_FILLS_PAGES = 256
-"""Puts, from which on it pays to make room for them where they go."""
 
 
 class LmdbStore:
