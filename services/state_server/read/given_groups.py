@@ -1,8 +1,8 @@
 """What this server was given of one state: the key groups to own and to follow, and how far it has them. The only
 writer of these facts, on the event loop.
 
-What may be written, and what a standby may show, is said by KeyGroups, on the host's thread. What is here is the
-assignment, and what readers see; that lags behind KeyGroups until a view is published.
+What may be written, and what a standby may show, is said by KeyGroups (replica/key_groups.py), on the host's thread.
+What is here is the assignment, and what readers see; that lags behind KeyGroups until a view is published.
 """
 
 from __future__ import annotations
