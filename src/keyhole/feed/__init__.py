@@ -14,8 +14,10 @@
 
     progress.py   what was sent and not acknowledged                    -> up to where all was
     positions.py  boundaries in the updates topic                       -> from where a feeder sends
-    feeder.py     the loop that reads, maps, sends and writes boundaries; Kafka is behind its interfaces
+    whole_topic.py  a boundary, or an end                               -> in every partition, and acknowledged
+    feeder.py     the loop that reads, maps, sends and writes boundaries: exactly once, and its text says how
 
+    fed_topics.py what it reads and writes, and its lease, as interfaces
     kafka/        these interfaces on Kafka
     topic_feed.py a feeder on Kafka, through outages
     rates.py      how many records there were, now and then             -> records per second
