@@ -206,6 +206,16 @@ def test_what_each_of_the_last_epochs_took_is_a_bar_that_is_told_in_its_parts(
     page.comes_true(lambda: number(page.text(".cell-told"), r"Epoch (\d+): ") > first)
     for part in ("Spark not told", "stage ", "commit ", "complete ", "run 1"):
         assert part in page.text(".cell-told")
+    # Newer epochs push the bar out that has the keyboard: what is read stays, and the arrow keys go on from the oldest.
+    page.press(Keys.HOME)
+    page.shows("Epoch ", ".cell-told")
+    held = number(page.text(".cell-told"), r"Epoch (\d+): ")
+    oldest = "return document.querySelector('.epoch').ariaLabel"
+    page.comes_true(lambda: number(page.run(oldest), r"Epoch (\d+): ") > held)
+    assert number(page.text(".cell-told"), r"Epoch (\d+): ") == held
+    assert page.run("return document.activeElement.matches('.epoch')")
+    page.press(Keys.ARROW_RIGHT)
+    page.comes_true(lambda: number(page.text(".cell-told"), r"Epoch (\d+): ") > held)
     page.press(Keys.TAB, Keys.ENTER)
     assert "Epoch" in page.text("main table")
     assert page.run("return [...document.querySelectorAll('.stack')].every(of => of.offsetHeight > 100)")

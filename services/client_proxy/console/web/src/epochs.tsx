@@ -1,6 +1,6 @@
 /** What the last epochs of a query took: a bar for each, in its parts. */
 
-import { useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { clock, milliseconds, moment, plural, whole } from "./format";
 import { Fact, Hint, Loaded } from "./parts";
 import { usePoll } from "./poll";
@@ -173,10 +173,21 @@ function marksOf(of: EpochTimes): string {
 }
 
 function Bars({ epochs, scale, label }: { epochs: EpochTimes[]; scale: number; label: string }) {
-  const [looked, setLooked] = useState<string | null>(null);
+  const [looked, setLooked] = useState<EpochTimes | null>(null);
   const [focused, setFocused] = useState<string | null>(null);
   const row = useRef<HTMLDivElement>(null);
-  const stop = epochs.some((of) => keyOf(of) === focused) ? focused : keyOf(epochs.at(-1)!);
+  const has = (key: string | null): boolean => epochs.some((of) => keyOf(of) === key);
+  const stop = has(focused) ? focused : keyOf(epochs.at(-1)!);
+  const holds = row.current?.contains(document.activeElement) ?? false; // before the bars are drawn anew
+
+  // Newer epochs push a bar out, and the browser's focus would be gone with it: the oldest bar takes it over. What was
+  // read of the epoch stays.
+  useLayoutEffect(() => {
+    if (!holds || has(focused)) return;
+    const kept = looked;
+    (row.current?.children[0] as HTMLElement | undefined)?.focus({ preventScroll: true });
+    setLooked(kept);
+  });
 
   const go = (event: KeyboardEvent): void => {
     const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1, Home: -epochs.length, End: epochs.length };
@@ -188,7 +199,8 @@ function Bars({ epochs, scale, label }: { epochs: EpochTimes[]; scale: number; l
     (row.current?.children[next] as HTMLElement | undefined)?.focus();
   };
 
-  const shown = epochs.find((of) => keyOf(of) === looked);
+  // Of an epoch that has left the picture, what was last known of it.
+  const shown = looked && (epochs.find((of) => keyOf(of) === keyOf(looked)) ?? looked);
   return (
     <div class="map">
       <div class="epochs">
@@ -209,10 +221,10 @@ function Bars({ epochs, scale, label }: { epochs: EpochTimes[]; scale: number; l
                 class={`epoch ${of.replayed ? "replayed" : ""}`}
                 tabIndex={keyOf(of) === stop ? 0 : -1}
                 aria-label={`Epoch ${of.epoch}: ${milliseconds(length)}${marksOf(of)}`}
-                onPointerEnter={() => setLooked(keyOf(of))}
+                onPointerEnter={() => setLooked(of)}
                 onFocus={() => {
                   setFocused(keyOf(of));
-                  setLooked(keyOf(of));
+                  setLooked(of);
                 }}
               >
                 <span class="mark" aria-hidden="true">
