@@ -17,6 +17,7 @@ from keyhole.errors import JarsUnavailable, JavaMissing
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
+from tests.support.examples import ask_for_all, examples
 
 pytest_plugins = [
     "tests.support.sharing",
@@ -96,17 +97,21 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--thorough`: for those who have the time."""
-    parser.addoption("--thorough", action="store_true", help="other random examples in each run")
+    """`--all-examples` and `--thorough`: for those who have the time."""
+    parser.addoption("--all-examples", action="store_true", help="all examples of property tests, not a third of them")
+    parser.addoption("--thorough", action="store_true", help="all of them, and others in each run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without `--thorough` the same examples in every run: what fails then has to do with what was changed."""
+    thorough = config.getoption("--thorough")
+    ask_for_all(thorough or config.getoption("--all-examples"))
     settings.register_profile(
         "keyhole",
+        max_examples=examples(100),
         # A busy machine is no failure: what takes too long ends by pytest's own limit.
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        derandomize=not config.getoption("--thorough"),
+        derandomize=not thorough,
     )
     settings.load_profile("keyhole")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import examples
 from tests.support.tiers import OF_FOLDER, TIERS, refusal, refuse_unknown_fixtures, tier_of
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -140,3 +141,29 @@ def test_ci_runs_each_further_tier_from_all_folders_that_have_it() -> None:
             if tier in marked and path != Path(__file__):
                 marked[tier].add(f"tests/{path.relative_to(TESTS).parts[0]}")
     assert {tier: set(folders.split()) for tier, folders in stages.items()} == marked
+
+
+def test_ci_runs_all_property_tests_with_all_their_examples() -> None:
+    """Hypothesis marks them."""
+    (stage,) = re.findall(r"^stage properties uv run pytest (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M)
+    *options, first, second = stage.split()
+    assert options == ["--all-examples", "-m", '"core', "and", 'hypothesis"']
+    drawn = {
+        path
+        for path in TESTS.rglob("test_*.py")
+        if re.search(r"^from hypothesis|^import hypothesis", path.read_text(), re.M)
+    }
+    assert {f"tests/{path.relative_to(TESTS).parts[0]}" for path in drawn} == {first, second}
+
+
+def test_each_property_test_that_says_how_many_examples_it_has_says_it_by_examples() -> None:
+    for path in TESTS.rglob("*.py"):
+        for number in re.findall(r"max_examples=(\w+)", path.read_text()):
+            assert number == "examples", f"{path}: max_examples={number}. Write max_examples=examples({number})"
+
+
+def test_a_run_has_fewer_than_ten_examples_only_where_there_are_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "_all", False)
+    assert [examples.examples(number) for number in (8, 12, 30, 60)] == [8, 10, 10, 20]
+    monkeypatch.setattr(examples, "_all", True)
+    assert [examples.examples(number) for number in (8, 12, 30, 60)] == [8, 12, 30, 60]

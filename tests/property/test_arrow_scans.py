@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from keyhole import Client
 from keyhole.testing.served_states import ServedStates
+from tests.support.examples import examples
 from tests.support.waiting import LONG_SECONDS
 
 _KEYS = {
@@ -97,7 +98,7 @@ def served() -> Iterator[tuple[ServedStates, Client]]:
 _NAMES = (f"app/state-{number}" for number in itertools.count())
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(40))
 @given(drawn=drawn())
 def test_a_table_is_the_rows_of_its_scan(served: tuple[ServedStates, Client], drawn: Drawn) -> None:
     states, client = served

@@ -12,6 +12,7 @@ from keyhole.errors import KeyholeError, Overloaded, ServerLost
 from keyhole.model.read import ReadBounds
 from keyhole.rpc.frames import Failure, cut_to_frame, frame_is_full
 from keyhole.v1 import state_pb2
+from tests.support.examples import examples
 
 LANES = [Lane("a", "one", "t1"), Lane("a", "two", "t2"), Lane("a", "two", "t2", bounds=ReadBounds(min_epoch=7))]
 MAX_FRAME_KEYS, MAX_KEYS, MAX_FRAME_BYTES = 5, 40, 100
@@ -153,10 +154,10 @@ class Coalescing(RuleBasedStateMachine):
 
 
 TestCoalescing = Coalescing.TestCase
-TestCoalescing.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestCoalescing.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     segments=st.lists(st.lists(st.sampled_from([0, 1, 1, 5, 20, 200]), min_size=1, max_size=9), min_size=1, max_size=6),
     room=st.sampled_from([1, 10, 30, 1000]),

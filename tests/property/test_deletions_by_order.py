@@ -37,6 +37,7 @@ from services.state_server.write.merge import merge_of
 from services.state_server.write.staged import StagedAttempt
 from services.state_server.write.ttl_gc import SweepLimits
 from tests.support.bench import Bench
+from tests.support.examples import examples
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted, names_in, table
 
 ENGINES: dict[str, Callable[[StoreLimits], StoreEngine]] = {
@@ -230,7 +231,7 @@ def stores(engine: str) -> Iterator[list[Store]]:
 
 @pytest.mark.parametrize("kind", STATES)
 @given(data=st.data(), seed=st.integers(0, 999))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_each_entry_is_what_the_highest_row_says(kind: str, data: st.DataObject, seed: int) -> None:
     each_entry_is_what_the_highest_row_says("memory", kind, data, seed)
 
@@ -238,7 +239,7 @@ def test_each_entry_is_what_the_highest_row_says(kind: str, data: st.DataObject,
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "memory"])
 @pytest.mark.parametrize("kind", STATES)
 @given(data=st.data(), seed=st.integers(0, 999))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_so_it_is_in_stores_on_disk(engine: str, kind: str, data: st.DataObject, seed: int) -> None:
     """Which take longer to open."""
     each_entry_is_what_the_highest_row_says(engine, kind, data, seed)

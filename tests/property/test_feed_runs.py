@@ -23,6 +23,7 @@ from keyhole.protocol.control import read_control
 from keyhole.protocol.updates import PUT, BoundaryRecord, RulesRecord, UpdateRecord, decode
 from keyhole.testing.changelog import MemoryChangelog, NextCommit
 from keyhole.testing.updates import send
+from tests.support.examples import examples
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
 
@@ -226,7 +227,7 @@ class FeedRuns(RuleBasedStateMachine):
             self.world.close()
 
 
-FeedRuns.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+FeedRuns.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)
 TestFeedRuns = FeedRuns.TestCase
 
 

@@ -17,6 +17,7 @@ from keyhole.errors import ChangelogRecreated, Fenced
 from keyhole.feed.feeder import Feeder
 from keyhole.feed.progress import SourceProgress
 from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
+from tests.support.examples import examples
 from tests.support.feeder_world import DEAD, KEY_GROUPS, FeederProcess, Killed, World
 
 KEYS = ["a", "b", "c", "d"]
@@ -158,7 +159,7 @@ class Feeding(RuleBasedStateMachine):
         assert self.world.rejected() == self.world.unreadable()
 
 
-Feeding.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Feeding.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestFeeding = Feeding.TestCase
 
 

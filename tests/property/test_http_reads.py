@@ -21,6 +21,7 @@ from keyhole import AsyncClient
 from keyhole.encoding.key_text import key_of, parse_key, text_of, typed
 from keyhole.encoding.row_codec import encode_row
 from keyhole.model.state import KeyColumn, StateDescriptor, StateKind, ValueField, ValueSchema
+from tests.support.examples import examples
 from tests.support.http_values import plain, python_of
 from tests.support.key_strategies import COLUMNS, keys
 from tests.support.proxies import fake_servers, proxy_of
@@ -140,7 +141,7 @@ def spelled(key: tuple[Any, ...]) -> str:
     return quote(text_of(key if len(key) > 1 else key[0]), safe="").replace(".", "%2E")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(KEYED, ROWS)
 def test_a_lookup_over_http_says_what_the_client_gets(
     stack: Stack, keyed: tuple[tuple[KeyColumn, ...], list[tuple[Any, ...]]], row: bytes
@@ -166,7 +167,7 @@ def test_a_lookup_over_http_says_what_the_client_gets(
     stack.runner.run(read())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MAPPED, ROWS, st.booleans(), st.integers(1, 7))
 def test_a_scan_over_http_gives_the_entries_that_the_client_gets_page_by_page(
     stack: Stack,

@@ -27,6 +27,7 @@ from keyhole.stores.indexed import IndexedStore
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
+from tests.support.examples import examples
 
 GROUPS = (0, 1, 7)
 FIRST = ValueSchema(1, (ValueField("a", "int"), ValueField("b", "string")))
@@ -43,7 +44,7 @@ OF = StateDescriptor(
 )
 ANY = ValueRange(b"\0", b"\2")
 SETTINGS = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(25), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 # The longest has no room beside any value.
@@ -271,5 +272,5 @@ TestIndexesInLmdb = LmdbMachine.TestCase
 TestIndexesInRocksdb = RocksdbMachine.TestCase
 
 TestIndexesInMemory.settings = SETTINGS
-TestIndexesInLmdb.settings = settings(SETTINGS, max_examples=12)
-TestIndexesInRocksdb.settings = settings(SETTINGS, max_examples=5)
+TestIndexesInLmdb.settings = settings(SETTINGS, max_examples=examples(12))
+TestIndexesInRocksdb.settings = settings(SETTINGS, max_examples=examples(5))

@@ -36,6 +36,7 @@ from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
 from tests.property.test_index_values import with_indexes
+from tests.support.examples import examples
 from tests.support.key_strategies import keys
 from tests.support.predicate_model import GIVEN, predicates, states
 
@@ -214,19 +215,19 @@ def check(of: Drawn, kind: str) -> None:
         indexed.table.close()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(drawn())
 def test_a_scan_of_a_store_in_memory_is_the_same_with_indexes(of: Drawn) -> None:
     check(of, "memory")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(drawn())
 def test_a_scan_of_lmdb_is_the_same_with_indexes(of: Drawn) -> None:
     check(of, "lmdb")
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(drawn())
 def test_a_scan_of_rocksdb_is_the_same_with_indexes(of: Drawn) -> None:
     check(of, "rocksdb")

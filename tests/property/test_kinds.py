@@ -23,6 +23,7 @@ from services.state_server.write.merge import merge_of
 from services.state_server.write.spill import StagingRoom
 from services.state_server.write.staged import StagedAttempt
 from tests.support.bench import Bench
+from tests.support.examples import examples
 from tests.support.fates import Fate, Fated
 from tests.support.models import Model, State, aggregated
 from tests.support.states import KEY_GROUPS, content, descriptor, names_in, row
@@ -194,7 +195,7 @@ class Owner:
 @pytest.mark.parametrize("lives", LIVES)
 @pytest.mark.parametrize("kind", SECTIONS)
 @given(data=st.data(), on_disk=st.booleans(), seed=st.integers(0, 999))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_state_is_what_its_model_says(kind: str, lives: str, data: st.DataObject, on_disk: bool, seed: int) -> None:
     of = descriptor(**SECTIONS[kind], **LIVES[lives])
     room = StagingRoom(0, 1 << 30, Path(tempfile.gettempdir())) if on_disk else None
@@ -216,7 +217,7 @@ def test_the_state_is_what_its_model_says(kind: str, lives: str, data: st.DataOb
 
 
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_an_aggregate_tells_what_the_key_was_merged_with_before_its_epoch(data: st.DataObject) -> None:
     of = descriptor(kind=StateKind.AGGREGATING)
     owner = Owner(of, None, 0)

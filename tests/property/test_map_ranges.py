@@ -22,6 +22,7 @@ from services.state_server.read.map_ranges import entries_of_map_keys
 from services.state_server.read.table import Table
 from tests.property.test_scans import table_of
 from tests.support.entries import Epochs
+from tests.support.examples import examples
 from tests.support.key_strategies import COLUMNS, keys, order
 
 Values = tuple[Any, ...]
@@ -128,7 +129,7 @@ def test_a_range_of_map_keys_in_memory_is_that_of_a_filter(drawn: Drawn) -> None
 
 
 @pytest.mark.parametrize("made", [LmdbEngine, RocksdbEngine])
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(drawn=drawn())
 @example(drawn=_many())
 def test_a_range_of_map_keys_on_disk_is_that_of_a_filter(

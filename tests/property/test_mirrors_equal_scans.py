@@ -27,6 +27,7 @@ from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.registry import Registry
 from services.state_server.servicers.watches import Watches
+from tests.support.examples import examples
 from tests.support.hosts import Hosted
 from tests.support.states import CODEC, descriptor, group, key, row
 from tests.support.waiting import LONG_SECONDS
@@ -202,7 +203,7 @@ async def _run(page: int, select: Selection, steps: list[Any]) -> None:
         await world.hosted.host.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.sampled_from([1, 3, 500]), st.sampled_from([EVERYTHING, Selection(field("n") >= LEAST)]), STEPS)
 def test_a_mirror_equals_a_scan_at_its_epoch_whatever_ends_its_watch(
     page: int, select: Selection, steps: list[Any]
@@ -210,7 +211,7 @@ def test_a_mirror_equals_a_scan_at_its_epoch_whatever_ends_its_watch(
     asyncio.run(_run(page, select, steps))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.sampled_from([1, 500]), st.lists(CHANGES, max_size=6))
 def test_what_has_expired_is_hidden_when_it_is_by_reads_also_where_no_epoch_comes(page: int, steps: list[Any]) -> None:
     asyncio.run(_expire(page, steps))

@@ -19,6 +19,7 @@ from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from keyhole.testing.stores.machine import KEY_GROUPS, LIMIT_BYTES, Model, rows, storage_keys
+from tests.support.examples import examples
 
 Change = tuple[bytes, bytes | None]
 CHANGES = st.lists(st.tuples(storage_keys, rows | st.none()), max_size=6)
@@ -66,7 +67,7 @@ def check(snapshot: Snapshot, entries: dict[bytes, bytes], asked: list[bytes], s
 
 
 @pytest.mark.parametrize("engine", [memory, lmdb])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS, bounds=st.tuples(storage_keys, storage_keys))
 def test_an_overlaid_store_equals_a_dict(
     engine: Callable[[Path], StoreEngine], steps: list[list[Change] | str], bounds: tuple[bytes, bytes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.kubernetes_api import KubernetesApi, found_by, kubernetes_api
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -34,7 +35,7 @@ def take(api: KubernetesApi, step: tuple[object, ...]) -> None:
             getattr(api, what)(*arguments)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=25), st.sampled_from([None, 1, 2]))
 def test_any_sequence_of_events_breaks_and_new_lists_converges_to_the_pods_that_live(
     steps: list[tuple[object, ...]], page: int | None

@@ -21,6 +21,7 @@ from keyhole.errors import EpochGone, EpochNotReached, KeyholeError, NotOwner, N
 from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.v1 import state_pb2
+from tests.support.examples import examples
 from tests.support.simulated_watches import WatchedGroup
 from tests.support.simulation import DriverDiedError, Fault, Rows, SimulatedServer, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
@@ -407,7 +408,7 @@ class ReducingProtocol(Protocol):
         return float(self.world.codec.decode_row(value)["n"]) if value is not None else 0.0
 
 
-_SETTINGS = settings(max_examples=75, stateful_step_count=30)
+_SETTINGS = settings(max_examples=examples(75), stateful_step_count=30)
 
 TestProtocol = Protocol.TestCase
 TestOrderedProtocol = OrderedProtocol.TestCase

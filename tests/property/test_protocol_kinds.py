@@ -30,6 +30,7 @@ from keyhole.v1.state_pb2 import ROLE_OWNER, Source
 from services.state_server.read.indexed_scans import IndexRule
 from services.state_server.read.table import Table
 from tests.property.test_protocol import NAMES, Protocol
+from tests.support.examples import examples
 from tests.support.models import Model, Rows, Shown, State, aggregated
 from tests.support.simulated_watches import WatchedGroup
 from tests.support.simulation import SimulatedServer
@@ -323,7 +324,7 @@ class ExpiringAggregatesProtocol(KindsProtocol):
         yield self.world.codec.prefix(key), None if of is None else aggregated(row(of), b"%d" % of)
 
 
-_SETTINGS = settings(max_examples=40, stateful_step_count=30)
+_SETTINGS = settings(max_examples=examples(40), stateful_step_count=30)
 
 TestMapProtocol = MapProtocol.TestCase
 TestOrderedMapProtocol = OrderedMapProtocol.TestCase

@@ -26,6 +26,7 @@ from keyhole.protocol.membership import (
 )
 from keyhole.protocol.plan import AssignmentChange, Needs, plan_change
 from keyhole.protocol.receipts import Target
+from tests.support.examples import examples
 from tests.support.states import target
 
 NEEDS = {"counts": Needs(8, standbys=1), "others": Needs(3)}
@@ -274,7 +275,7 @@ finals = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(observations, max_size=12), finals)
 def test_every_key_group_ends_with_one_live_owner_and_no_grant_survives_that_is_no_members(
     seen: list[Observation], last: Observation
@@ -288,7 +289,7 @@ def test_every_key_group_ends_with_one_live_owner_and_no_grant_survives_that_is_
     assert plant.plan(last.seen(), placed=last.placed) is None, "there is nothing left to do, and something is planned"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(finals, finals)
 def test_planned_changes_move_only_what_balance_and_draining_ask_for(before: Observation, after: Observation) -> None:
     """From one settled fleet to another in which all of the first still answer."""
@@ -312,7 +313,7 @@ def _drained_elsewhere(owners: dict[int, str], able: tuple[str, ...]) -> int:
     return sum(owner not in able for owner in owners.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(observations, max_size=5), lives)
 def test_a_plan_depends_on_nothing_but_what_is_observed(seen: list[Observation], last: dict[str, int]) -> None:
     plant = Plant()

@@ -34,6 +34,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import AtOnce, restore
+from tests.support.examples import examples
 from tests.support.states import KEY_GROUPS, content, descriptor, table
 
 ENGINES: dict[str, Callable[[StoreLimits], StoreEngine]] = {
@@ -162,7 +163,7 @@ def index_of(base: Store) -> list[tuple[bytes, bytes]]:
     # Several pieces of a key group, which end at a marker or anywhere.
     pieces=st.builds(PieceLimits, records=st.integers(1, 5), unmarked_records=st.integers(2, 6)),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_restored_store_and_its_index_equal_a_model(
     engine: str,
     of: StateDescriptor,

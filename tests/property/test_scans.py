@@ -33,6 +33,7 @@ from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer
 from tests.support.entries import Epochs
+from tests.support.examples import examples
 from tests.support.key_strategies import COLUMNS, keys, order
 
 Values = tuple[Any, ...]
@@ -221,14 +222,14 @@ def test_a_scan_of_memory_gives_what_the_model_gives(drawn: Drawn) -> None:
 
 
 @given(drawn())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @example(long_key())
 def test_a_scan_of_lmdb_gives_what_the_model_gives(drawn: Drawn) -> None:
     check(drawn, LmdbEngine)
 
 
 @given(drawn())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @example(long_key())
 def test_a_scan_of_rocksdb_gives_what_the_model_gives(drawn: Drawn) -> None:
     check(drawn, RocksdbEngine)

@@ -34,6 +34,7 @@ from services.state_server.write.merge import changes, merge_of
 from services.state_server.write.merging import CommitContext
 from services.state_server.write.open_epoch import OpenEpoch
 from services.state_server.write.staged import StagedAttempt
+from tests.support.examples import examples
 from tests.support.states import descriptor, row
 
 Rows = Mapping[bytes, bytes | None]
@@ -220,7 +221,7 @@ def small_pieces() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("state", STATES)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_it_is_what_the_commit_makes_of_it(state: str, data: st.DataObject) -> None:
     of = data.draw(drawn(state))

@@ -31,6 +31,7 @@ from keyhole.protocol.updates import (
     decode,
     encode,
 )
+from tests.support.examples import examples
 from tests.support.states import descriptor
 
 SOURCE = "orders"
@@ -202,7 +203,7 @@ class RealTimeLane(RuleBasedStateMachine):
         assert [owner.sum for owner in self.owners] == total
 
 
-SETTINGS = settings(max_examples=200, stateful_step_count=40, deadline=None)
+SETTINGS = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 RealTimeLane.TestCase.settings = SETTINGS
 TestRealTimeLane = RealTimeLane.TestCase
 
@@ -556,7 +557,7 @@ def _random_log(chance: random.Random) -> list[tuple[int, Logged]]:
     return log
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_what_is_taken_depends_on_the_log_alone_whatever_is_forgotten_and_deleted(seed: int) -> None:
     """Sources end and come back, rules change, and what is older than `KEPT` is deleted from the log."""
@@ -585,7 +586,7 @@ def test_what_is_taken_depends_on_the_log_alone_whatever_is_forgotten_and_delete
         assert owner.position() == once.position()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(log=st.lists(st.one_of(ROWS, ROWS, BOUNDARIES), max_size=60), kill=st.integers(0, 60))
 def test_rows_are_remembered_as_a_set_of_numbers_would(log: list[Logged], kill: int) -> None:
     owner = _Applies([(1, record) for record in log])

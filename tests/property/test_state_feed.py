@@ -38,6 +38,7 @@ from keyhole.testing.changelog import MemoryWriter, NextCommit
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.state_feed import FeedCommit, StateFeed
 from services.state_server.write.updates import GroupFeed, UpdateLimits
+from tests.support.examples import examples
 from tests.support.states import descriptor as described
 from tests.support.states import group, hosted, memory_changelog, names_in
 
@@ -242,7 +243,7 @@ class Owners(RuleBasedStateMachine):
         snapshot.close()
 
 
-Owners.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Owners.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestOwners = Owners.TestCase
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
+
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.testing.stores.machine import SETTINGS, StoreMachine
+from tests.support.examples import examples
 
 
 class MemoryMachine(StoreMachine):
@@ -30,6 +33,7 @@ TestAMemoryStoreEqualsADict = MemoryMachine.TestCase
 TestAnLmdbStoreEqualsADict = LmdbMachine.TestCase
 TestARocksdbStoreEqualsADict = RocksdbMachine.TestCase
 
-TestAMemoryStoreEqualsADict.settings = SETTINGS
-TestAnLmdbStoreEqualsADict.settings = SETTINGS
-TestARocksdbStoreEqualsADict.settings = SETTINGS
+_SETTINGS = settings(SETTINGS, max_examples=examples(SETTINGS.max_examples))
+TestAMemoryStoreEqualsADict.settings = _SETTINGS
+TestAnLmdbStoreEqualsADict.settings = _SETTINGS
+TestARocksdbStoreEqualsADict.settings = _SETTINGS

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keyhole.errors import KeyholeError
 from tests.support.aggregating_tasks import NAMES, Tasks, found
+from tests.support.examples import examples
 from tests.support.simulation import DriverDiedError, Fault
 from tests.support.versions import aggregating
 
@@ -40,7 +41,7 @@ plans = st.builds(
 
 
 @given(st.lists(plans, min_size=2, max_size=6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_job_whose_class_changes_counts_as_one_over_all_rows(epochs: list[Plan]) -> None:
     world = Tasks(aggregating(1), "ab", standbys=1)
     version, counted = 1, {name: list[int]() for name in NAMES}

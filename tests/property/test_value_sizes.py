@@ -17,6 +17,7 @@ from keyhole.model.read import Answer
 from keyhole.model.state import ValueField, ValueSchema
 from keyhole.rpc.frames import FRAME_BYTES, MAX_VALUE_BYTES
 from keyhole.testing.fake_server import FakeServer
+from tests.support.examples import examples
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, descriptor
 from tests.support.waiting import LONG_SECONDS
@@ -77,7 +78,7 @@ def reads() -> Iterator[Reads]:
     made.end()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=20),
     calls=st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=40), min_size=1, max_size=4),

@@ -16,6 +16,7 @@ from jobs.vital_signs.blobs import Blob, blob_start, gathered, united, write_blo
 from jobs.vital_signs.chunks import CHUNK_US, SECOND_US, Chunk
 from jobs.vital_signs.files import Folder
 from jobs.vital_signs.segments import HOUR_US, Segment, applied, covered, extended, first_key, gaps
+from tests.support.examples import examples
 from tests.support.vital_signs import BEGIN_US, BLOB_US, KEY, ProcessorBench, chunk
 
 # Pieces of time around full hours, in quarters of an hour: small enough for sets.
@@ -129,7 +130,7 @@ class Job:
                 pass
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.randoms(use_true_random=False), st.integers(0, 60), st.integers(0, 12), st.integers(0, 199), st.integers(1, 200)
 )
@@ -160,7 +161,7 @@ def test_a_read_has_every_chunk_once_whatever_closes_before_between_and_after_it
         assert {second for second in arrived if begin <= second < end} <= whole <= job.arrived
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.lists(st.integers(45, 80), max_size=8), st.integers(40, 140)), max_size=12))
 def test_the_processor_keeps_closes_and_merges_exactly_the_chunks_that_were_not_too_late(
     batches: list[tuple[list[int], int]],
@@ -185,7 +186,7 @@ def test_the_processor_keeps_closes_and_merges_exactly_the_chunks_that_were_not_
         }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.lists(SECONDS, max_size=8), SECONDS, BLOBS_US), max_size=8))
 @example([([50], -70, 60 * SECOND_US), ([], 70, 90 * SECOND_US)])  # the last timer is that of a blob that is none
 def test_whatever_the_length_of_blobs_becomes_every_chunk_is_closed_once_and_none_stays_open_for_ever(

@@ -29,6 +29,7 @@ from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watcher import MOST_BYTES
 from services.state_server.registry import Registry
 from services.state_server.servicers.watches import Watches
+from tests.support.examples import examples
 from tests.support.hosts import Hosted
 from tests.support.states import descriptor, key, row
 from tests.support.waiting import LONG_SECONDS
@@ -251,13 +252,13 @@ def _expected(world: World) -> int:
     return sum(world.rows.get(name) != n for name, n in world.expected.items())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from([MOST_BYTES, 900, 0]), st.sampled_from([1, 3]), STEPS)
 def test_a_watch_from_any_token_is_the_difference_of_what_was_and_is(kept: int, page: int, steps: list[Any]) -> None:
     asyncio.run(_run(steps, descriptor(), kept, page, ALL))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from([MOST_BYTES, 900, 0]), st.sampled_from([1, 3]), SELECTED, STEPS)
 def test_a_watch_of_a_prefix_or_a_predicate_is_the_difference_of_two_scans_with_it(
     kept: int, page: int, wanted: Wanted, steps: list[Any]
@@ -265,7 +266,7 @@ def test_a_watch_of_a_prefix_or_a_predicate_is_the_difference_of_two_scans_with_
     asyncio.run(_run(steps, descriptor(), kept, page, wanted))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.sampled_from([MOST_BYTES, 900]), st.just(ALL) | SELECTED, STEPS)
 def test_where_entries_expire_the_watch_has_what_reads_show(kept: int, wanted: Wanted, steps: list[Any]) -> None:
     asyncio.run(_run(steps, descriptor(ttl_ms=TTL_MS), kept, 2, wanted))

@@ -30,6 +30,7 @@ from keyhole.rpc.frames import FRAME_BYTES
 from keyhole.spark.worker.aggregating import Aggregation, aggregated, result_row
 from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
+from tests.support.examples import examples
 
 DESCRIPTOR = StateDescriptor(
     "app",
@@ -128,7 +129,7 @@ def batch(rows: Iterable[tuple[str, int, str | None]]) -> pa.RecordBatch:
 rows = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 9), st.sampled_from([None, "put", "clear"])))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(stored=st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 9))), batches=st.lists(rows))
 def test_a_task_adds_its_rows_to_what_the_owner_held(
     owner: Owner, stored: dict[str, list[int]], batches: list[list[tuple[str, int, str | None]]]
