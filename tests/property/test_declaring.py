@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges
@@ -24,6 +24,7 @@ from keyhole.savepoint.restore import plan_of, restore
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import Application, control_of, numbers_of
+from tests.support.examples import examples
 from tests.support.interleaved import interleaved, schedules
 from tests.support.states import KEY_GROUPS, descriptor, key, row
 
@@ -62,6 +63,7 @@ def start_of(wanted: StateDescriptor, process: str = "one") -> Participant:
     return start
 
 
+@settings(max_examples=examples(100, least=66))
 @given(schedules, st.sampled_from([KEY_GROUPS, 2 * KEY_GROUPS]))
 def test_one_of_two_queries_has_the_state_and_the_other_is_refused(schedule: Sequence[int], key_groups: int) -> None:
     one, two = descriptor(query="one"), descriptor(query="two", key_groups=key_groups)

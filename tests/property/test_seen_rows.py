@@ -467,6 +467,20 @@ def test_an_end_forgets_a_source_and_holds_nothing_back() -> None:
     assert seen.position(7).ended == {}
 
 
+def test_a_segment_stays_open_over_a_restart_though_a_boundary_has_passed_all_that_was_seen_in_it() -> None:
+    """Else the next row would be given up later after a restart than without one."""
+    seen = limited(rows_for_ms=1_000)
+    seen.pass_time(1)
+    seen.take(SourceRow("a", 0, 0, 0), 10)
+    seen.reach(BoundaryRecord("a", 0, {0: 5}))
+    again = SeenRows(seen.position(12))
+    for one in (seen, again):
+        one.pass_time(2)
+        assert one.take(SourceRow("a", 0, 7, 0), 12)
+    assert again.position(13) == seen.position(13)
+    assert seen.position(13).segments == ((10, 1),)
+
+
 @pytest.mark.parametrize("killed", range(9))
 def test_rows_that_were_passed_over_behind_an_end_are_not_read_again_as_seen(killed: int) -> None:
     """The source comes back once its end is forgotten."""

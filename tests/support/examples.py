@@ -17,6 +17,9 @@ def ask_for_all(wanted: bool) -> None:
     _all = wanted
 
 
-def examples(number: int) -> int:
-    """`number` where all are asked for, else a third of it, and never fewer than ten of what there are."""
-    return number if _all else max(min(number, FEWEST), number // 3)
+def examples(number: int, least: int = FEWEST) -> int:
+    """`number` where all are asked for, else a third of it, and never fewer than `least` of what there are.
+
+    `least` is said where a breakage (tests/support/breakages) would go unnoticed with a third.
+    """
+    return number if _all else max(min(number, least), number // 3)

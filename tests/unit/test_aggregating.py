@@ -129,7 +129,7 @@ def batch(rows: Iterable[tuple[str, int, str | None]]) -> pa.RecordBatch:
 rows = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 9), st.sampled_from([None, "put", "clear"])))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60, least=60), deadline=None)
 @given(stored=st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 9))), batches=st.lists(rows))
 def test_a_task_adds_its_rows_to_what_the_owner_held(
     owner: Owner, stored: dict[str, list[int]], batches: list[list[tuple[str, int, str | None]]]
