@@ -69,6 +69,35 @@ def test_text_is_wrapped_at_100_columns(page: Path) -> None:
     assert [line for line in lines if len(re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", "", line)) > _COLUMNS] == []
 
 
+def _odd_rows(page: str) -> list[int]:
+    """The numbers of lines that are no row of the table that they stand in: two rows on one line, or half of one. What
+    a row has beyond its table's head is not shown.
+    """
+    found, cells, fence = [], 0, ""
+    for number, line in enumerate(page.splitlines(), start=1):
+        opened = re.match(r" *(`{3,})", line)
+        if opened and (not fence or opened[1] == fence):
+            fence = "" if fence else opened[1]
+        if fence or not line.startswith("|"):
+            cells = 0
+            continue
+        in_row = len(re.findall(r"(?<!\\)\|", line)) - 1
+        cells = cells or in_row
+        if in_row != cells:
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_row_of_a_table_has_as_many_cells_as_its_head(page: Path) -> None:
+    assert _odd_rows(page.read_text()) == []
+
+
+def test_two_rows_on_one_line_are_found_and_other_bars_are_not() -> None:
+    table = "| a | b |\n|---|---|\n| 1 | `x \\| y` |\n| 2 | | | 3 | 4 |\n| 5 |\n"
+    assert _odd_rows(f"{table}\n| a |\n|---|\n| 1 |\n\n```\n{table}```\n") == [4, 5]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"`(tests/[a-z_/]+\.py)`", page.read_text()))
