@@ -178,6 +178,7 @@ def drop_unusable(states: Mapping[str, StateReplica], ends: Mapping[Partition, i
             continue
         if position.offset > end:
             why = f"it is at offset {position.offset}, the changelog ends at {end}"
+        # Less one: Kafka's own note, with which a transaction ends, stands behind the last marker.
         elif position.offset < end - 1 and position.commit_time_ms < oldest_ms:
             why = "it was away longer than the changelog keeps deletions"
         else:
