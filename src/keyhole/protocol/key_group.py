@@ -34,7 +34,8 @@ class KeyGroupState(enum.Enum):
 
     ABSENT: Neither owned nor followed; the store may have it on disk. CATCHING_UP: Followed, and not shown yet.
     STANDBY: Followed to the changelog's end: it could be owned at once. STALE: Followed and shown, and so far behind
-    that the changelog may be compacted there; what was shown stays. RELEASED: Followed and shown, was owned until now.
+    that the changelog may be compacted there (state servers go by half of that time: replica/standby.py); what was
+    shown stays. RELEASED: Followed and shown, was owned until now.
     PROMOTED: To be owned, and shown as the standby copy that it was; its restore has not begun. RESTORING: To be owned,
     and being read to the end. RESTORING_SHOWN: The same; what was followed is shown meanwhile.
     OWNER: Holds all that was committed before this server's grant; may be written.
