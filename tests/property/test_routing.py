@@ -74,9 +74,9 @@ def test_every_copy_that_somebody_reachable_claims_has_its_place_and_nobody_else
             }
             assert len(copies) == len(set(copies))
             assert set(copies) == claims
-            assert table.nearest.addresses[group] == (copies[0] if copies else "")
+            assert table.first.addresses[group] == (copies[0] if copies else "")
             assert {routes.addresses[group] for routes in table.spread} <= (claims or {""})
-        for routes in (table.owners, table.nearest, *table.spread):
+        for routes in (table.owners, table.first, *table.spread):
             assert routes.sole == (routes.addresses[0] if len(set(routes.addresses)) == 1 else "")
 
 

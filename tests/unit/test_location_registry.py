@@ -60,7 +60,7 @@ def test_of_two_states_under_one_name_readers_get_one_and_never_a_mixture_f81() 
         ServerView("b", holdings=(_holding(second, 0, 1),)),
     ]
     table = build(views)[readings.APPLICATION, "one"]
-    assert (table.descriptor, set(table.nearest.addresses)) in [(first, {"a"}), (second, {"b", ""})]
+    assert (table.descriptor, set(table.first.addresses)) in [(first, {"a"}), (second, {"b", ""})]
     newer = ServerView("b", holdings=(_holding(second, 0, 1, generation=2),))
     assert build([views[0], newer])[readings.APPLICATION, "one"].descriptor == second
 

@@ -25,16 +25,16 @@ def _view(address: str, *holdings: Holding, **others: object) -> ServerView:
 
 def test_one_server_with_all_key_groups_is_the_sole_route() -> None:
     table = build([_view("a", _holding())])[NAME]
-    assert table.nearest.sole == "a"
-    assert set(table.nearest.addresses) == {"a"}
+    assert table.first.sole == "a"
+    assert set(table.first.addresses) == {"a"}
     assert table.missing == ""
 
 
 def test_key_groups_go_to_their_owners_and_keys_are_split_by_them() -> None:
     table = build([_view("a", _holding(LOW)), _view("b", _holding(HIGH))])[NAME]
-    assert table.nearest.sole == ""
+    assert table.first.sole == ""
     keys = [group.to_bytes(2, "big") + b"key" for group in (0, 15, 7, 8)]
-    assert table.nearest.split(keys) == {"a": [0, 2], "b": [1, 3]}
+    assert table.first.split(keys) == {"a": [0, 2], "b": [1, 3]}
 
 
 def test_the_newest_assignment_is_the_owners_and_the_old_one_answers_until_the_new_one_is_ready() -> None:
@@ -46,7 +46,7 @@ def test_the_newest_assignment_is_the_owners_and_the_old_one_answers_until_the_n
 
 def test_a_newer_generation_wins_over_a_higher_assignment_version() -> None:
     views = [_view("a", _holding(generation=1, version=9)), _view("b", _holding(generation=2, version=1))]
-    assert build(views)[NAME].nearest.sole == "b"
+    assert build(views)[NAME].first.sole == "b"
 
 
 def test_standbys_come_after_their_owner_and_before_it_while_it_restores_is_silent_or_lost() -> None:
@@ -66,7 +66,7 @@ def test_one_server_may_own_some_key_groups_and_follow_others() -> None:
     table = build([a, b])[NAME]
     assert table.owners.addresses == ("a",) * 8 + ("b",) * 8
     assert table.copies == (("a", "b"),) * 8 + (("b", "a"),) * 8
-    assert build([a, msgspec.structs.replace(b, lost="gone")])[NAME].nearest.sole == "a"
+    assert build([a, msgspec.structs.replace(b, lost="gone")])[NAME].first.sole == "a"
 
 
 def test_copies_that_are_not_ready_are_asked_last_and_readers_of_any_copy_are_not_sent_there() -> None:
@@ -83,7 +83,7 @@ def test_copies_that_are_not_ready_are_asked_last_and_readers_of_any_copy_are_no
 
 def test_standbys_share_the_key_groups_of_a_lost_owner() -> None:
     standbys = [_view(address, _holding(role=Role.STANDBY)) for address in "bcd"]
-    routes = build([_view("a", _holding(), lost="gone"), *standbys])[NAME].nearest.addresses
+    routes = build([_view("a", _holding(), lost="gone"), *standbys])[NAME].first.addresses
     assert sorted(routes.count(address) for address in "bcd") == [5, 5, 6]
 
 
@@ -97,30 +97,30 @@ def test_readers_of_any_copy_are_spread_over_all_of_them() -> None:
 
 def test_among_equals_the_ready_one_wins_and_a_draining_one_loses() -> None:
     for loses, wins in ("a", "b"), ("b", "a"):  # whichever of them comes first by its address
-        assert build([_view(loses, _holding(ready=False)), _view(wins, _holding())])[NAME].nearest.sole == wins
-        assert build([_view(loses, _holding(), draining=True), _view(wins, _holding())])[NAME].nearest.sole == wins
+        assert build([_view(loses, _holding(ready=False)), _view(wins, _holding())])[NAME].first.sole == wins
+        assert build([_view(loses, _holding(), draining=True), _view(wins, _holding())])[NAME].first.sole == wins
 
 
 def test_an_owner_wins_over_a_newer_standby() -> None:
-    assert build([_view("a", _holding()), _view("b", _holding(version=2, role=Role.STANDBY))])[NAME].nearest.sole == "a"
+    assert build([_view("a", _holding()), _view("b", _holding(version=2, role=Role.STANDBY))])[NAME].first.sole == "a"
 
 
 def test_a_lost_server_has_no_routes_but_its_reason_is_remembered() -> None:
     table = build([_view("a", _holding(), lost="connection refused")])[NAME]
-    assert set(table.nearest.addresses) == {""}
+    assert set(table.first.addresses) == {""}
     assert table.missing == "server server-a was lost: connection refused"
     assert table.descriptor == descriptor()
 
 
 def test_the_rest_of_a_lost_servers_neighbours_goes_on() -> None:
     table = build([_view("a", _holding(LOW)), _view("b", _holding(HIGH), lost="gone")])[NAME]
-    assert table.nearest.addresses == ("a",) * 8 + ("",) * 8
+    assert table.first.addresses == ("a",) * 8 + ("",) * 8
 
 
 def test_a_server_that_still_holds_the_state_from_before_it_was_made_anew_gets_no_route() -> None:
     old = _holding(descriptor=descriptor(topic_id="old"))
     table = build([_view("a", old), _view("b", _holding(generation=2))])[NAME]
-    assert (table.nearest.sole, table.descriptor.topic_id) == ("b", "topic-1")
+    assert (table.first.sole, table.descriptor.topic_id) == ("b", "topic-1")
 
 
 def test_the_newest_schema_that_any_server_tells_counts_whoever_owns_the_key_groups() -> None:
@@ -134,7 +134,7 @@ def test_the_newest_schema_that_any_server_tells_counts_whoever_owns_the_key_gro
 
 def test_a_state_that_nobody_holds_any_more_is_away_but_not_unknown() -> None:
     table = build([_view("a")], {NAME: descriptor()})[NAME]
-    assert set(table.nearest.addresses) == {""}
+    assert set(table.first.addresses) == {""}
     assert "no server holds it now" in table.missing
 
 
@@ -153,7 +153,7 @@ def test_a_server_that_lives_on_lets_go_of_what_it_does_not_tell_any_more() -> N
 
 
 def test_a_key_group_beyond_the_states_is_ignored() -> None:
-    assert build([_view("a", _holding(ALL | {999}))])[NAME].nearest.sole == "a"
+    assert build([_view("a", _holding(ALL | {999}))])[NAME].first.sole == "a"
 
 
 def test_the_smallest_key_limit_counts() -> None:

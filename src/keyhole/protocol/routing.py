@@ -52,7 +52,7 @@ class RouteTable(msgspec.Struct, frozen=True):
         owners: For readers that want nothing stale: each key group's owner, whether or not it is ready or answers.
         copies: By key group, all servers that hold a copy, in the order in which they are to be asked. First the owner,
             then ready standbys, owners that were replaced, copies that are not ready, at last servers that keep silent.
-        nearest: The first of these: the owner where it answers.
+        first: The first of these: the owner where it answers.
         spread: Each copy that can answer has its turn in one of these, for readers that take any.
         missing: Why key groups have no owner, one sentence per server that had or may have them.
         max_key_bytes: The smallest of the servers' limits; 0: unknown.
@@ -61,7 +61,7 @@ class RouteTable(msgspec.Struct, frozen=True):
     descriptor: StateDescriptor
     owners: Routes
     copies: tuple[tuple[str, ...], ...]
-    nearest: Routes
+    first: Routes
     spread: tuple[Routes, ...]
     missing: str
     max_key_bytes: int
@@ -126,7 +126,7 @@ def _table(told: list[tuple[ServerView, Holding]]) -> RouteTable:
         descriptor=descriptor,
         owners=owners,
         copies=copies,
-        nearest=Routes.of(of[0] if of else "" for of in copies),
+        first=Routes.of(of[0] if of else "" for of in copies),
         spread=tuple(
             Routes.of(ranking.able[turn % len(ranking.able)] if ranking.able else "" for ranking in ranked)
             for turn in range(max(1, turns))
@@ -142,7 +142,7 @@ def _away(descriptor: StateDescriptor) -> RouteTable:
         descriptor=descriptor,
         owners=nobody,
         copies=((),) * descriptor.key_groups,
-        nearest=nobody,
+        first=nobody,
         spread=(nobody,),
         missing="no server holds it now, though one did; its job may be starting again, or was removed",
         max_key_bytes=0,

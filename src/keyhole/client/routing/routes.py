@@ -49,7 +49,7 @@ class LaneRoutes:
             return FirstCopies(nowhere=[(trouble, range(len(keys)))])
         table = self._servers.tables[self._name]
         if self._stale is Stale.WHEN_NEEDED:
-            routes = table.nearest
+            routes = table.first
         else:
             routes = table.owners if self._stale is Stale.NEVER else JITTER.choice(table.spread)
         too_long = table.too_long(keys)
