@@ -21,6 +21,7 @@ CUT_ONCE = {
     "Forwarding": "src/keyhole/client/routing/frame.py",
     "ProxyServicer": "services/client_proxy/grpc/query_servicer.py",
     "Sink": "src/keyhole/spark/sink.py",
+    "Table": "services/state_server/read/table.py",
 }
 
 

@@ -55,12 +55,15 @@ async def test_a_token_that_was_made_up_is_refused_at_once(forged: tuple[dict[in
     hosted = Hosted()
     await hosted.own()
     await hosted.apply(1, {key("a"): row(1.0)})
-    held: Callable[[], Any] = hosted.table.hold_committed
-    hosted.table.hold_committed = changelog  # type: ignore[method-assign, assignment]  # nor is anything held
+    committed = hosted.table.committed
+    held: Callable[[], Any] = committed.hold
+    positions = committed.positions()
+    committed.positions = lambda: positions  # type: ignore[method-assign]
+    committed.hold = changelog  # type: ignore[method-assign, assignment]  # nor is anything held
     marks, as_of_ms = forged
     with pytest.raises(MalformedRequest, match=r"without it|begin"):
         await first_message(hosted, WatchPlace(marks, as_of_ms).token(hosted.of, 0))
-    hosted.table.hold_committed = held  # type: ignore[method-assign]
+    committed.hold = held  # type: ignore[method-assign]
     await hosted.host.close()
 
 

@@ -130,7 +130,7 @@ async def test_what_is_kept_of_one_epoch_is_bounded_over_all_its_portions(monkey
     monkeypatch.setattr("services.state_server.write.watched_write.MOST_BYTES", 500)
     hosted = await owning()
     changes, told = hosted.table.changes, list[GroupEpoch]()
-    changes.expect(Watcher(None, GROUPS), hosted.table.positions)
+    changes.expect(Watcher(None, GROUPS), hosted.table.committed.positions)
     monkeypatch.setattr(changes, "published", lambda epochs, _: told.extend(epochs))
     await hosted.apply(1, {key(name): row(1.0) for group in GROUPS for name in names_in(group, 1)})
     assert len(told) == KEY_GROUPS
@@ -144,7 +144,7 @@ async def test_who_is_slow_to_take_what_is_read_back_keeps_nobody_waiting() -> N
     for number in range(1, 5):
         await hosted.apply(number, {key("a"): row(float(number))})
     history = ChangelogHistory(lambda of: MemoryChangelog(hosted.kafka, of), 0.01)
-    ends = {group: position.offset for group, position in hosted.table.positions().items() if position.offset}
+    ends = {group: position.offset for group, position in hosted.table.committed.positions().items() if position.offset}
     marks = dict.fromkeys(ends, 0)
     async with AsyncExitStack() as stack, asyncio.timeout(LONG_SECONDS):
         slow = [await stack.enter_async_context(aclosing(history.epochs(hosted.of, marks, ends))) for _ in range(3)]

@@ -95,7 +95,7 @@ async def test_what_has_changed_of_rows_that_were_given_is_read_back_before_a_sn
     hosted = Hosted()
     await hosted.own()
     await hosted.apply(1, rows(1.0))
-    position = hosted.table.positions()[0]
+    position = hosted.table.committed.positions()[0]
     await hosted.apply(2, rows(2.0))
     first = min(of for of in rows(1.0) if of[:2] == b"\0\0")
     half_way = {0: WatchMark(position.offset, 1, 0, first)}
@@ -243,7 +243,7 @@ async def test_the_rows_of_a_quiet_state_that_is_fed_by_updates_are_all_that_is_
         assert not message.sent
         place = watch_place(message.token, fed.of, 0)
     # Who was given some of the rows goes on with the others.
-    first = fed.table.positions()[0]
+    first = fed.table.committed.positions()[0]
     half_way = dict.fromkeys(GROUPS, NOT_BEGUN) | {0: WatchMark(first.offset, first.epoch, 0, key(NAMES[0]))}
     place = WatchPlace(half_way, place.as_of_ms)
     again = watching(fed, WatchSnapshots(1, LONG_SECONDS), place, nothing)

@@ -121,7 +121,7 @@ async def test_what_has_expired_and_is_removed_or_replaced_is_a_deletion_of_what
     await hosted.own()
     watcher = Watcher(None, frozenset(range(KEY_GROUPS)), befores=True)
     changes = hosted.table.changes
-    changes.expect(watcher, hosted.table.positions)
+    changes.expect(watcher, hosted.table.committed.positions)
     assert changes.attach(watcher, {of: WatchMark.at(position) for of, position in changes.positions.items()})
     select = selecting(hosted, Selections())
     await hosted.apply(1, {key("a"): row(20.0)})

@@ -27,7 +27,7 @@ def attached(fed: Fed) -> Watcher:
     """One who watches all of the state from where it is."""
     changes = fed.table.changes
     watcher = Watcher(None, frozenset(range(KEY_GROUPS)), befores=True)
-    changes.expect(watcher, fed.table.positions)
+    changes.expect(watcher, fed.table.committed.positions)
     assert changes.attach(watcher, {of: WatchMark.at(position) for of, position in changes.positions.items()})
     return watcher
 
@@ -59,7 +59,7 @@ async def test_a_change_is_given_once_it_is_committed_and_rows_are_those_that_ar
     await fed.host.feeding.commit()
     ((_, second, before),) = taken(watcher)
     assert before == first != second
-    assert changes.positions[group].offset == fed.table.positions()[group].offset
+    assert changes.positions[group].offset == fed.table.committed.positions()[group].offset
     await closed(fed)
 
 
@@ -91,7 +91,7 @@ async def test_who_comes_while_a_store_is_written_misses_nothing_of_that_write(m
     # It is not in memory, and so is read back from the changelog.
     assert watcher.lost
     assert fed.table.complete_ms == fed.table.confirmed_ms
-    assert dict(fed.table.changes.positions) == dict(fed.table.positions())
+    assert dict(fed.table.changes.positions) == dict(fed.table.committed.positions())
     await closed(fed)
 
 

@@ -23,8 +23,8 @@ def lookup_apart(table: Table, keys: Sequence[bytes], bounds: ReadBounds) -> Cop
     failures: dict[int, KeyholeError] = {}
     groups: dict[bytes, list[int]] = {}
     for index, key in enumerate(keys):
-        if len(key) > table.store.max_key_bytes:
-            failures[index] = table.key_too_long(len(key))
+        if len(key) > table.keys.most_bytes:
+            failures[index] = table.keys.too_long(len(key))
         else:
             groups.setdefault(key[:GROUP_BYTES], []).append(index)
     rows: list[bytes | None] = [None] * len(keys)

@@ -12,10 +12,10 @@ from keyhole.encoding.codec import EntryRange, StateCodec
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.index_ranges import IndexedValues
 from keyhole.encoding.key_reading import key_length
-from keyhole.encoding.storage_key import GROUP_BYTES, are_storage_keys
-from keyhole.errors import KeyholeError, KeyTooLong, MalformedRequest, NotOwner, NotReady, Unsupported
+from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.errors import KeyholeError, NotOwner, NotReady, Unsupported
 from keyhole.metrics.counters import ReadCounts
-from keyhole.model.epoch import START, EpochStamp, Position
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.evolution import succeeds
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KEPT_EPOCHS, StateDescriptor
@@ -24,12 +24,13 @@ from keyhole.stores.base import Snapshot, Store
 from keyhole.v1 import state_pb2
 from services.state_server.counts import RowCounts
 from services.state_server.read.bounds_check import BoundsCheck
+from services.state_server.read.committed_rows import CommittedRows
 from services.state_server.read.copies import Copy, Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers, merged
 from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.given_groups import GivenGroups
-from services.state_server.read.held_snapshot import HeldSnapshot
 from services.state_server.read.indexed_scans import IndexedScan, IndexRule
+from services.state_server.read.key_check import KeyCheck
 from services.state_server.read.sources import Sources
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.visibility import Visibility
@@ -54,7 +55,9 @@ class Table:
 
     Attributes:
         given: What this server was given of the state, to own and to follow.
-        changes: What changes, for those who watch.
+        keys: Which keys can be asked for.
+        committed: What is committed, for those who watch.
+        changes: What changes, for them.
         feed: How far updates are applied; None: the state is not fed by updates.
         index_rule: When its scans use an index.
     """
@@ -80,6 +83,9 @@ class Table:
         self.owned = Copy(groups, sources.owner, sources.moment, bounds, _kept_epochs(descriptor))
         self.standby = Copy(groups, sources.standby, lambda: None, BoundsCheck(server, name, lease, owner=False))
         self.given = GivenGroups(self.owned, self.standby)
+        self.keys = KeyCheck(name, groups, store.max_key_bytes)
+        by_updates = bool(descriptor.updates_topic_id)
+        self.committed = CommittedRows(store, self.owned, self._visibility, by_updates=by_updates)
 
     def evolve(self, descriptor: StateDescriptor) -> bool:
         """The same state has another descriptor from now on. Returns False where that one is not news."""
@@ -188,7 +194,7 @@ class Table:
         self._check_as_of(bounds)
         if not keys:
             return CopyAnswers((), (self.owned.source(),))
-        self._check(keys)
+        self.keys.check(keys)
         show = self._visibility.show()
         if self.owned.covers(keys):
             return self.owned.answers(keys, bounds, show, most_bytes)
@@ -228,7 +234,7 @@ class Table:
         self._check_as_of(bounds)
         place = (within.prefix,)
         if len(within.prefix) > GROUP_BYTES:  # else it is the key group itself, which no storage key can be
-            self._check(place)
+            self.keys.check(place)
         if self.owned.covers(place):
             copy = self.owned
         elif bounds.stale is not Stale.NEVER and self.standby.covers(place):
@@ -256,54 +262,10 @@ class Table:
                 "without as_of",
             )
 
-    def _check(self, keys: Sequence[bytes]) -> None:
-        # One call in C each: a lookup frame has hundreds of keys.
-        if not are_storage_keys(keys, self.descriptor.key_groups):
-            raise MalformedRequest(f"not storage keys of state {self.name}: 2 bytes of key group, then the encoded key")
-        if (longest := max(map(len, keys))) > self.store.max_key_bytes:
-            raise self.key_too_long(longest)
-
-    def key_too_long(self, size: int) -> KeyTooLong:
-        """The error for a key of so many bytes."""
-        return KeyTooLong(
-            f"a key of state {self.name} takes {size} bytes; the store takes {self.store.max_key_bytes}, so no such "
-            "key can be in it",
-            limit=self.store.max_key_bytes,
-        )
-
-    def positions(self) -> Mapping[int, Position]:
-        """How far each owned key group is, in the changelog: all before is in what is published, or can be read back
-        from the changelog.
-        """
-        groups = dict.fromkeys(self.groups, START)
-        if self.feed is None:
-            held = self.owned.hold()
-            try:
-                return {**groups, **held.positions}
-            finally:
-                held.release()
-        # What is published may be older than what those who watch were given last.
-        stored = self.store.snapshot()
-        try:
-            return {**groups, **stored.positions()}
-        finally:
-            stored.close()
-
-    def hold_committed(self) -> HeldSnapshot:
-        """A snapshot of what is committed, for those who watch. Where the state is fed by updates, what is published is
-        replaced only once more is applied, and may be as old as that; and what watchers were given may be a moment
-        behind this.
-        """
-        return self.owned.hold() if self.feed is None else HeldSnapshot(self.store.snapshot())
-
     def show(self, stamp: EpochStamp) -> Visible | None:
         """How what is stored is shown now, in a copy that stands for this epoch; None: as it is."""
         show: Show | None = self._visibility.show()
         return None if show is None else show(stamp)
-
-    def show_committed(self, stamp: EpochStamp) -> Visible | None:
-        """How what an epoch has written is shown, as of its commit; None: as it is."""
-        return self._visibility.as_of(stamp)
 
     def refusal(self) -> KeyholeError:
         """Why key groups that are asked for can't be read here."""

@@ -118,7 +118,7 @@ class WatchSelection:
         stamp = pending.after.stamp
         # What has expired meanwhile a reader still has: as of no time nothing has.
         of_before = NO_EPOCH if self._asked.predicate else stamp
-        show, show_before = self._table.show_committed(stamp), self._table.show_committed(of_before)
+        show, show_before = self._table.committed.show(stamp), self._table.committed.show(of_before)
         befores, expires = pending.known and self.wants_befores, self._table.descriptor.ttl_ms > 0
 
         def shown(changes: Sequence[Changed]) -> list[ShownChange]:

@@ -85,7 +85,7 @@ class Watching:
             KeyholeError: What `ended` gives.
         """
         self._check_here()
-        self._changes.expect(self._watcher, self._table.positions)
+        self._changes.expect(self._watcher, self._table.committed.positions)
         try:
             self._begin()
             beginning = self._asked.place is None or any(mark.below is not None for mark in self._marks.values())
@@ -129,7 +129,7 @@ class Watching:
         self._refreshed_ms = self._times.all_ms
 
     def _check_place(self, place: WatchPlace) -> None:
-        most = self._table.store.max_key_bytes
+        most = self._table.keys.most_bytes
         if any(len(mark.below or b"") > most for mark in place.marks.values()):
             raise MalformedRequest(
                 f"the token names no place of state {self._table.name}: a key of it takes {most} bytes at most. Begin "
@@ -196,7 +196,7 @@ class Watching:
                     async for message in messages:
                         yield message
             complete_ms = self._table.complete_ms
-            held = queued.held(self._table.hold_committed)
+            held = queued.held(self._table.committed.hold)
             self._check_here()
             position, told = held.positions.get(group, START), self._changes.positions[group]
             # What others have yet to be given, all get together.
