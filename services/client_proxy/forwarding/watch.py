@@ -27,7 +27,9 @@ from keyhole.errors import (
     UnknownApplication,
     UnknownState,
 )
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
 from keyhole.protocol.routing import RouteTable
+from keyhole.rpc.convert_stamps import put_watched_stamp, watched_stamp
 from keyhole.rpc.watch_requests import check_watch_heeded, watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
@@ -54,7 +56,8 @@ class _Part:
         held_up: What it has said waits for the reader.
         silent: It has said nothing for too long.
         token: As it said last, where that was not taken in yet.
-        as_of_ms, epoch: As it said last; and of the epoch, `times`: its commit time and its watermark.
+        as_of_ms: As it said last.
+        stamp: Of the epoch of which it has sent all, as it said last.
     """
 
     address: str
@@ -66,8 +69,7 @@ class _Part:
     silent: bool = False
     token: str = ""
     as_of_ms: int = 0
-    epoch: int = 0
-    times: tuple[int, int] = (0, 0)
+    stamp: EpochStamp = NO_EPOCH
 
 
 class _Came(NamedTuple):
@@ -316,8 +318,7 @@ class FannedWatch:
             return None
         check_watch_heeded(self._request, response, "a server")
         part.begun = True
-        part.as_of_ms, part.epoch = response.as_of_ms, response.epoch
-        part.times = response.commit_time_ms, response.watermark_ms
+        part.as_of_ms, part.stamp = response.as_of_ms, watched_stamp(response)
         part.token = response.token or part.token
         if self._waiting_since is not None and not self._homeless and all(one.begun for one in self._parts):
             self._waiting_since = self._cause = None
@@ -349,18 +350,16 @@ class FannedWatch:
         place = WatchPlace(self._marks, self._as_of_ms)
         done = not self._told_done and self._rows_done
         self._told_done |= done
-        last = None if self._homeless else min(self._parts, key=lambda part: part.epoch)
-        commit_time_ms, watermark_ms = (0, 0) if last is None else last.times
-        return pb.WatchResponse(
+        forwarded = pb.WatchResponse(
             changes=response.changes,
             token=place.token(self._descriptor, self._asked.digest) if whole else "",
             snapshot_done=done,
             as_of_ms=self._as_of_ms,
-            epoch=0 if last is None else last.epoch,
             selected=self._request.HasField("selection"),
-            commit_time_ms=commit_time_ms,
-            watermark_ms=watermark_ms,
         )
+        if not self._homeless:
+            put_watched_stamp(min((part.stamp for part in self._parts), key=lambda stamp: stamp.epoch), forwarded)
+        return forwarded
 
     def _settle(self, part: _Part) -> None:
         if part.token:

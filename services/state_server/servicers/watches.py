@@ -9,6 +9,7 @@ from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.errors import Overloaded
+from keyhole.rpc.convert_stamps import put_watched_stamp
 from keyhole.rpc.frames import check_values
 from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
@@ -81,16 +82,15 @@ class Watches:
 
 
 def _response(table: Table, message: Message, select: WatchSelection, *, selected: bool) -> pb.WatchResponse:
-    return pb.WatchResponse(
+    response = pb.WatchResponse(
         changes=[_changes(table, sent, select) for sent in message.sent],
         token=message.token,
         snapshot_done=message.snapshot_done,
         as_of_ms=message.as_of_ms,
-        epoch=message.stamp.epoch,
         selected=selected,
-        commit_time_ms=message.stamp.commit_time_ms,
-        watermark_ms=message.stamp.watermark_ms,
     )
+    put_watched_stamp(message.stamp, response)
+    return response
 
 
 def _changes(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
@@ -103,10 +103,8 @@ def _changes(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChan
 
 
 def _spelled(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
-    return pb.WatchedChanges(
+    changes = pb.WatchedChanges(
         key_group=sent.key_group,
-        epoch=sent.stamp.epoch,
-        commit_time_ms=sent.stamp.commit_time_ms,
         snapshot=sent.snapshot,
         keys=[key[GROUP_BYTES:] for key in sent.keys],
         values=_values(table, sent.rows, select),
@@ -114,8 +112,9 @@ def _spelled(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChan
         begins=sent.begins,
         befores=[] if sent.befores is None else _values(table, sent.befores, select),
         expires_ms=sent.expires,
-        watermark_ms=sent.stamp.watermark_ms,
     )
+    put_watched_stamp(sent.stamp, changes)
+    return changes
 
 
 def _values(table: Table, rows: Sequence[bytes | None], select: WatchSelection) -> list[bytes]:

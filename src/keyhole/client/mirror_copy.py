@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keyhole.client.mirror_entries import EntriesByKey
-from keyhole.client.mirror_intake import EXPIRES_BYTES, NO_STAMP, MirrorIntake
+from keyhole.client.mirror_intake import EXPIRES_BYTES, MirrorIntake
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_reading import entry_reader
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of
+from keyhole.model.epoch import NO_EPOCH
 from keyhole.model.read import Answer, Entry, KeyedEntry, ReadBounds, Role, Source, Stale
 from keyhole.rpc.convert import time_from_ms
 from keyhole.rpc.scan_requests import check_has_entries
@@ -36,8 +37,8 @@ class MirrorCopy(MirrorIntake):
         """
         if self._done_at is None or not self._told:
             return False
-        none = not any(of[0] for of in self._epochs.values())
-        return self._complete[0] > 0 or self._fed or none or self._monotonic() - self._done_at > _UNTOLD_SECONDS
+        none = not any(stamp.epoch for stamp in self._epochs.values())
+        return self._complete.epoch > 0 or self._fed or none or self._monotonic() - self._done_at > _UNTOLD_SECONDS
 
     @property
     def entries(self) -> int:
@@ -56,7 +57,7 @@ class MirrorCopy(MirrorIntake):
     @property
     def epoch(self) -> int:
         """The last one of which all has been taken in; 0: none, or the state is fed by updates."""
-        return self._complete[0]
+        return self._complete.epoch
 
     @property
     def as_of_ms(self) -> int:
@@ -80,14 +81,14 @@ class MirrorCopy(MirrorIntake):
         with self._lock:
             if isinstance(epochs, Mapping):
                 return all(self._epoch_of(group) >= epoch for group, epoch in epochs.items())
-            return self._complete[0] >= epochs or all(self._epoch_of(group) >= epochs for group in self._epochs)
+            return self._complete.epoch >= epochs or all(self._epoch_of(group) >= epochs for group in self._epochs)
 
     def reaches(self, other: MirrorCopy) -> bool:
         """Whether it is as far as another one, in each key group."""
         return all(self._epoch_of(group) >= other._epoch_of(group) for group in list(other._epochs))
 
     def _epoch_of(self, group: int) -> int:
-        return max(self._complete[0], self._epochs.get(group, NO_STAMP)[0])
+        return max(self._complete.epoch, self._epochs.get(group, NO_EPOCH).epoch)
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class MirrorCopy(MirrorIntake):
             kept = self._rows.get(encoded)
             if kept is None:
                 return self._absent(key, encoded)
-            group = kept[0] << 8 | kept[1]
+            group = group_of(kept)
             source = self._sources.get(group) or self._source(group)
             if self._row_at != GROUP_BYTES and _expired(kept, self._now_ms(group)):
                 return Answer(False, None, source)
@@ -191,14 +192,14 @@ class MirrorCopy(MirrorIntake):
     def _source(self, group: int) -> Source:
         source = self._sources.get(group)
         if source is None:
-            epoch, commit_ms, watermark_ms = max(self._complete, self._epochs.get(group, NO_STAMP))
+            stamp = max(self._complete, self._epochs.get(group, NO_EPOCH))
             source = self._sources[group] = Source(
                 server="",
                 role=Role.MIRROR,
-                epoch=epoch,
-                commit_time=time_from_ms(commit_ms),
-                watermark=time_from_ms(watermark_ms),
-                generation=0,
+                epoch=stamp.epoch,
+                commit_time=time_from_ms(stamp.commit_time_ms),
+                watermark=time_from_ms(stamp.watermark_ms),
+                generation=stamp.generation,
                 assignment_version=0,
                 unconfirmed=False,
                 as_of=time_from_ms(self._as_of_ms),
@@ -207,11 +208,12 @@ class MirrorCopy(MirrorIntake):
 
     def _now_ms(self, group: int) -> int:
         """By which entries of a key group are expired or not: by the watermark, or by this machine's clock."""
-        of_group = self._epochs.get(group, NO_STAMP)
+        of_group = self._epochs.get(group, NO_EPOCH)
         if self._by_watermark:
-            return max(self._complete[2], of_group[2])
+            return max(self._complete.watermark_ms, of_group.watermark_ms)
         # What has expired stays so, should the clock be set back, or be behind.
-        self._latest_ms = max(self._latest_ms, int(self._clock() * 1000), self._complete[1], of_group[1])
+        committed_ms = max(self._complete.commit_time_ms, of_group.commit_time_ms)
+        self._latest_ms = max(self._latest_ms, int(self._clock() * 1000), committed_ms)
         return self._latest_ms
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
+
+import msgspec
 
 from keyhole.client.mirror_entries import EntriesByKey
 from keyhole.client.mirror_extent import MirrorExtent
@@ -21,16 +23,15 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.encoding.watch_token import marks_of
 from keyhole.errors import InternalError, TooLarge
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
 from keyhole.model.read import Source
 from keyhole.model.state import TtlClock
+from keyhole.rpc.convert_stamps import watched_stamp
 from keyhole.v1 import query_pb2 as pb
 
 ENTRY_BYTES = 130
 """What an entry takes beside its key and its row, at most: two objects, and its place in a dict (measured)."""
 
-NO_STAMP = 0, 0, 0
-Stamp: TypeAlias = tuple[int, int, int]
-"""An epoch, when it was committed, and its watermark: milliseconds; 0: not known."""
 EXPIRES_BYTES = 8
 
 
@@ -57,13 +58,13 @@ class _Staged:
 
     Attributes:
         changes: By encoded key: what is kept of the row; None: it is deleted.
-        of: The last of their epochs.
+        stamp: Of the last of their epochs.
     """
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}
         self.size = 0
-        self.of = NO_STAMP
+        self.stamp = NO_EPOCH
 
 
 class MirrorIntake:
@@ -99,8 +100,8 @@ class MirrorIntake:
         self._bytes = 0
         self._staged: dict[int, _Staged] = {}
         # By key group its last whole epoch, and the last one of which all key groups have all.
-        self._epochs: dict[int, Stamp] = {}
-        self._complete: Stamp = NO_STAMP
+        self._epochs: dict[int, EpochStamp] = {}
+        self._complete = NO_EPOCH
         self._as_of_ms = 0
         self._heard = self._monotonic()
         # Of a state whose entries expire: where its rows begin, by which clock, and how far that is.
@@ -155,7 +156,7 @@ class MirrorIntake:
             for key, row, at in zip(part.keys, part.values, expires, strict=True):
                 changes[key] = prefix + at.to_bytes(EXPIRES_BYTES, "big") + row if row else None
                 staged.size += len(key) + len(row)
-        staged.of = part.epoch, part.commit_time_ms, part.watermark_ms
+        staged.stamp = watched_stamp(part)
 
     def _settle(self, response: pb.WatchResponse) -> None:
         marks = marks_of(response.token)
@@ -166,9 +167,9 @@ class MirrorIntake:
         rows_done = all(mark.below is None for mark in marks.values())
         with self._lock:
             for group, mark in marks.items():
-                if mark.epoch > self._epochs.setdefault(group, NO_STAMP)[0]:
-                    self._epochs[group] = mark.epoch, 0, 0
-            self._complete = max(self._complete, (response.epoch, response.commit_time_ms, response.watermark_ms))
+                if mark.epoch > self._epochs.setdefault(group, NO_EPOCH).epoch:
+                    self._epochs[group] = msgspec.structs.replace(NO_EPOCH, epoch=mark.epoch)
+            self._complete = max(self._complete, watched_stamp(response))
             if response.as_of_ms > self._as_of_ms:
                 self._as_of_ms, self._heard = response.as_of_ms, self._monotonic()
             if rows_done and self._done_at is None:
@@ -188,7 +189,7 @@ class MirrorIntake:
                 del rows[key]
             if (by_key := self._by_key) is not None:
                 by_key.change(puts.keys() - before.keys(), gone)
-            self._epochs[group] = max(self._epochs.get(group, NO_STAMP), staged.of)
+            self._epochs[group] = max(self._epochs.get(group, NO_EPOCH), staged.stamp)
             self._sources.pop(group, None)
             self._bytes += _size(puts) - _size(before)
 

@@ -19,8 +19,11 @@ class Run(msgspec.Struct, frozen=True):
 
 
 @ready
-class EpochStamp(msgspec.Struct, frozen=True):
+class EpochStamp(msgspec.Struct, frozen=True, order=True):
     """What an epoch is known by wherever it goes: in markers, complete records, and the answers of copies.
+
+    Ordered by the epoch, and then by the fields behind it: of one epoch, a stamp with its times is greater than one
+    without them.
 
     Attributes:
         generation: Of the run that wrote it.

@@ -4,7 +4,7 @@ pure."""
 from __future__ import annotations
 
 from keyhole.model.epoch import NO_EPOCH, EpochStamp
-from keyhole.v1 import state_pb2, stats_pb2
+from keyhole.v1 import query_pb2, state_pb2, stats_pb2
 from keyhole.v1 import state_server_pb2 as pb
 
 
@@ -14,6 +14,18 @@ def put_stamp(stamp: EpochStamp, message: state_pb2.Source | stats_pb2.StateCopy
     message.generation = stamp.generation
     message.commit_time_ms = stamp.commit_time_ms
     message.watermark_ms = stamp.watermark_ms
+
+
+def put_watched_stamp(stamp: EpochStamp, message: query_pb2.WatchResponse | query_pb2.WatchedChanges) -> None:
+    """Sets up to which epoch a watch has been sent all, or of which epoch changes are. Its generation is not said."""
+    message.epoch = stamp.epoch
+    message.commit_time_ms = stamp.commit_time_ms
+    message.watermark_ms = stamp.watermark_ms
+
+
+def watched_stamp(message: query_pb2.WatchResponse | query_pb2.WatchedChanges) -> EpochStamp:
+    """The inverse, but for the generation: 0, as it is not said."""
+    return EpochStamp(message.epoch, 0, message.commit_time_ms, message.watermark_ms)
 
 
 def put_written_stamp(stamp: EpochStamp, message: pb.CommitRequest | pb.ReadBaseRequest) -> None:
