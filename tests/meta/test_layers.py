@@ -28,10 +28,6 @@ def test_what_a_python_worker_may_not_import_is_all_of_spark_and_of_the_coordina
     assert there - needed == set(contract["forbidden_modules"]) - {"py4j"}
 
 
-# A share of a frame, and the frame that hears what becomes of it: the share imports it for its type alone.
-_BY_TYPE = ("keyhole.client.routing.asked", "keyhole.client.routing.frame")
-
-
 def _modules() -> Mapping[str, Path]:
     """Each file of the library, the services and the jobs by its module's name."""
     found = {}
@@ -61,8 +57,6 @@ def _check_no_cycle(imports: Mapping[str, set[str]]) -> None:
 def test_no_file_imports_one_that_imports_it_not_even_in_a_function() -> None:
     modules = _modules()
     imports = {name: {*_imported(file.read_text(), modules)} - {name} for name, file in modules.items()}
-    share, frame = _BY_TYPE
-    imports[share].remove(frame)
     _check_no_cycle(imports)
 
 

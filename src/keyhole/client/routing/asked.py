@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from keyhole.client.routing.known_servers import KnownServers
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import KeyholeError, NoServer
 
-if TYPE_CHECKING:
-    from keyhole.client.routing.frame import Forwarding
-    from keyhole.client.routing.known_servers import KnownServers
+
+class AskedSink(Protocol):
+    """A frame hears here what comes of the keys that it has asked servers for. Event loop's thread."""
+
+    def answered(self, asked: Asked, start: int, answers: Answers) -> None:
+        """Answers for some of its keys, from `start` on."""
+
+    def failed(self, asked: Asked, start: int, count: int, error: KeyholeError) -> None:
+        """The server has no answer for `count` of its keys, from `start` on."""
+
+    def overdue(self, asked: Asked) -> None:
+        """The server has been silent for the hop deadline. It may answer yet."""
 
 
 class Asked:
-    """The keys of a frame that one server is asked for. Its Forwarding hears what comes of them. Event loop's thread.
+    """The keys of a frame that one server is asked for. Event loop's thread.
 
     Args:
+        sink: Hears what comes of them.
         places: Where its keys stand in the frame; None: it has them all.
     """
 
-    __slots__ = ("_forwarding", "_heard", "_left", "_loop", "_places", "_timer", "address", "overdue", "segment")
+    __slots__ = ("_heard", "_left", "_loop", "_places", "_sink", "_timer", "address", "overdue", "segment")
 
     def __init__(
         self,
-        forwarding: Forwarding,
+        sink: AskedSink,
         address: str,
         places: Sequence[int] | None,
         keys: Sequence[bytes],
@@ -35,7 +46,7 @@ class Asked:
         self.address = address
         self.segment = Segment(keys, self, deadline)
         self.overdue = False
-        self._forwarding = forwarding
+        self._sink = sink
         self._places = places
         self._left = len(keys)
         self._timer: asyncio.TimerHandle | None = None
@@ -45,7 +56,7 @@ class Asked:
         return range(start, start + count) if self._places is None else self._places[start : start + count]
 
     def send(self, servers: KnownServers, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
-        """Lets the keys travel with the server's next frame. The Forwarding hears what comes of it, also of silence.
+        """Lets the keys travel with the server's next frame. The sink hears what comes of it, also of silence.
 
         Returns:
             False where they can't travel. They have failed by then.
@@ -56,7 +67,7 @@ class Asked:
                 raise NoServer(f"server {self.address} is no longer among the discovered ones")
             link.stream.submit(lane, self.segment)
         except KeyholeError as error:
-            self._forwarding.failed(self, 0, self._left, error)
+            self._sink.failed(self, 0, self._left, error)
             return False
         self._loop, self._heard = loop, loop.time()
         hop_seconds = servers.hop_seconds
@@ -71,11 +82,11 @@ class Asked:
 
     def answered(self, start: int, answers: Answers) -> None:
         self._answered(len(answers.values))
-        self._forwarding.answered(self, start, answers)
+        self._sink.answered(self, start, answers)
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None:
         self._answered(count)
-        self._forwarding.failed(self, start, count, error)
+        self._sink.failed(self, start, count, error)
 
     def _answered(self, count: int) -> None:
         self._left -= count
@@ -95,4 +106,4 @@ class Asked:
             self._timer = self._loop.call_later(grace_seconds, self._is_overdue, hop_seconds, 0)
             return
         self.overdue = True
-        self._forwarding.overdue(self)
+        self._sink.overdue(self)
