@@ -46,14 +46,8 @@ class ClientProxy:
             self._directory,
             config.default_timeout_seconds,
             max_scans=config.max_scans,
-            caps=ScanCaps(
-                config.max_caller_scans,
-                config.max_scan_rows,
-                config.max_scan_bytes,
-                config.max_scan_seconds,
-                config.PREFIX,
-            ),
-            admission=ReadAdmission(_limits(config), clock, "this proxy"),
+            caps=ScanCaps.of(config),
+            admission=ReadAdmission(ReadLimits.of(config), clock, "this proxy"),
         )
         self._rpc = RpcServer("client-proxy", config.host, config.port, config)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
@@ -166,18 +160,6 @@ class ClientProxy:
     async def _serve_once_reached(self) -> None:
         await self._directory.reached.wait()
         await self._rpc.set_serving(True)
-
-
-def _limits(config: ClientProxyConfig) -> ReadLimits:
-    return ReadLimits(
-        caller_calls=config.max_caller_lookup_calls,
-        calls=config.max_lookup_calls,
-        caller_keys=config.max_caller_lookup_keys,
-        keys=config.max_lookup_keys,
-        caller_rate=config.max_caller_lookup_keys_per_second,
-        rate=config.max_lookup_keys_per_second,
-        settings=config.PREFIX,
-    )
 
 
 async def serve(config: ClientProxyConfig, stopping: asyncio.Event) -> None:

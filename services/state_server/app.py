@@ -114,15 +114,9 @@ class StateServer:
             counts=registry.counts,
         )
         control = StateServerServicer(registry, self._changelog, settings)
-        caps = ScanCaps(
-            self._config.max_caller_scans,
-            self._config.max_scan_rows,
-            self._config.max_scan_bytes,
-            self._config.max_scan_seconds,
-            self._config.PREFIX,
-        )
-        limits = ScanLimits(most=self._config.max_scans)
-        queries = QueryServicer(registry, self._clock, self._changelog, limits, caps, self._admission())
+        scans, caps = ScanLimits(most=self._config.max_scans), ScanCaps.of(self._config)
+        admission = ReadAdmission(ReadLimits.of(self._config), self._clock, "this server")
+        queries = QueryServicer(registry, self._clock, self._changelog, scans, caps, admission)
         stats = ServerStats(
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
         )
@@ -163,17 +157,6 @@ class StateServer:
             registry.on_retire(self._leave)
         else:
             self._idle_look = asyncio.ensure_future(self._forget_idle(registry))
-
-    def _admission(self) -> ReadAdmission:
-        of = self._config
-        limits = ReadLimits(
-            caller_calls=of.max_caller_lookup_calls,
-            calls=of.max_lookup_calls,
-            caller_rate=of.max_caller_lookup_keys_per_second,
-            rate=of.max_lookup_keys_per_second,
-            settings=of.PREFIX,
-        )
-        return ReadAdmission(limits, self._clock, "this server")
 
     def _replicate(self, registry: Registry, settings: HostSettings) -> None:
         for application in self._config.applications:

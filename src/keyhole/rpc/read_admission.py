@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keyhole.clock import Clock
+from keyhole.config import ClientProxyConfig, StateServerConfig
 from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, Overloaded
 from keyhole.rpc.frame_ages import LATE, FrameAges
 from keyhole.rpc.read_requests import check_key_count
@@ -75,6 +76,22 @@ class ReadLimits:
     caller_rate: int = 0
     rate: int = 0
     settings: str = ""
+
+    @classmethod
+    def of(cls, config: ClientProxyConfig | StateServerConfig) -> ReadLimits:
+        """As the settings of a process have them. A state server answers at once: no keys are under way there."""
+        caller_keys = keys = 0
+        if isinstance(config, ClientProxyConfig):
+            caller_keys, keys = config.max_caller_lookup_keys, config.max_lookup_keys
+        return cls(
+            caller_calls=config.max_caller_lookup_calls,
+            calls=config.max_lookup_calls,
+            caller_keys=caller_keys,
+            keys=keys,
+            caller_rate=config.max_caller_lookup_keys_per_second,
+            rate=config.max_lookup_keys_per_second,
+            settings=config.PREFIX,
+        )
 
 
 NO_LIMITS = ReadLimits()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from keyhole.clock import Clock
+from keyhole.config import ClientProxyConfig, StateServerConfig
 from keyhole.errors import Overloaded, TooLarge
 from keyhole.rpc.scan_requests import CALLS_AT_A_TIME
 from keyhole.security.authentication import current
@@ -45,6 +46,17 @@ class ScanCaps:
     bytes: int = 0
     seconds: float = 0.0
     settings: str = ""
+
+    @classmethod
+    def of(cls, config: ClientProxyConfig | StateServerConfig) -> ScanCaps:
+        """As the settings of a process have them."""
+        return cls(
+            at_once=config.max_caller_scans,
+            rows=config.max_scan_rows,
+            bytes=config.max_scan_bytes,
+            seconds=config.max_scan_seconds,
+            settings=config.PREFIX,
+        )
 
     @property
     def are_some(self) -> bool:
