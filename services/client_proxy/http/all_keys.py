@@ -62,6 +62,8 @@ class KeysScan:
         self._number = scan_number()
         self._deadline = deadline
         self._most_bytes = most_bytes
+        # Behind what was found; None: there is no more.
+        self._place: ScanPlace | OrderedPlace | None = None
         self._rows: list[tuple[bytes, bytes, int]] = []
         self._sources: dict[bytes, int] = {}
         self._size = 0
@@ -74,47 +76,54 @@ class KeysScan:
             KeyholeError: As Scan, where it has come no further than it began. Else that far is an answer, also where
                 there was nothing: the next request says why there is no more for now.
         """
-        return await (self._in_order() if self._asked.ordered else self._by_key_group())
-
-    async def _by_key_group(self) -> FoundKeys:
-        descriptor, after = self._descriptor, self._asked.after
-        place = began = place_of(after, descriptor) if after else ScanPlace()
-        while place.key_group < descriptor.key_groups:
-            try:
-                async with aclosing(self._pages(place.key_group, place.after, self._left())) as pages:
-                    async for page in pages:
-                        self._add(prefix_of(place.key_group), page)
-                        place = place.at(self._rows[-1][0])
-                        if self._full():
-                            return self._told(place)
-            except UnavailableError:
-                if place == began:
-                    raise
-                return self._told(place)
-            place = ScanPlace(place.key_group + 1)
-        return self._told(None)
-
-    async def _in_order(self) -> FoundKeys:
         descriptor, after, down = self._descriptor, self._asked.after, self._asked.descending
-        place = began = ordered_place_of(after, descriptor, descending=down) if after else OrderedPlace(down)
-        merged = ordered_pages(
-            descriptor.key_groups, self._fetched, descending=down, after=place.after, limit=self._asked.limit
-        )
+        began: ScanPlace | OrderedPlace
+        if self._asked.ordered:
+            began = ordered_place_of(after, descriptor, descending=down) if after else OrderedPlace(down)
+            finding = self._in_order(began)
+        else:
+            began = place_of(after, descriptor) if after else ScanPlace()
+            finding = self._by_key_group(began)
+        self._place = began
         try:
-            async with aclosing(merged) as batches:
-                async for batch in batches:
-                    for entry in batch:
-                        row, source = entry.value
-                        self._rows.append((entry.key, row, self._place_of(source)))
-                        self._size += len(entry.key) + len(row)
-                        place = place.at(entry.key)
-                        if self._full():
-                            return self._told(place)
+            await finding
         except UnavailableError:
-            if place == began:
+            if self._place == began:
                 raise
-            return self._told(place)
-        return self._told(None)
+        sources = [state_pb2.Source.FromString(source) for source in self._sources]
+        return FoundKeys(self._rows, sources, None if self._place is None else self._place.token(descriptor))
+
+    async def _by_key_group(self, place: ScanPlace) -> None:
+        while place.key_group < self._descriptor.key_groups:
+            self._place = place
+            async with aclosing(self._pages(place.key_group, place.after, self._left())) as pages:
+                async for page in pages:
+                    self._add(prefix_of(place.key_group), page)
+                    self._place = place = place.at(self._rows[-1][0])
+                    if self._full():
+                        return
+            place = ScanPlace(place.key_group + 1)
+        self._place = None
+
+    async def _in_order(self, place: OrderedPlace) -> None:
+        asked = self._asked
+        merged = ordered_pages(
+            self._descriptor.key_groups,
+            self._fetched,
+            descending=asked.descending,
+            after=place.after,
+            limit=asked.limit,
+        )
+        async with aclosing(merged) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    row, source = entry.value
+                    self._rows.append((entry.key, row, self._place_of(source)))
+                    self._size += len(entry.key) + len(row)
+                    self._place = place = place.at(entry.key)
+                    if self._full():
+                        return
+        self._place = None
 
     async def _fetched(self, key_group: int, after: bytes, most: int) -> Fetched:
         prefix, size, found = prefix_of(key_group), 0, list[FetchedEntry]()
@@ -160,10 +169,6 @@ class KeysScan:
 
     def _full(self) -> bool:
         return self._size > self._most_bytes or not self._left()
-
-    def _told(self, place: ScanPlace | OrderedPlace | None) -> FoundKeys:
-        sources = [state_pb2.Source.FromString(source) for source in self._sources]
-        return FoundKeys(self._rows, sources, None if place is None else place.token(self._descriptor))
 
 
 def _known_by(source: state_pb2.Source) -> bytes:

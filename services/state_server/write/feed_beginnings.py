@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
-from keyhole.changelog.base import Changelog, UpdatesTopics
+from keyhole.changelog.base import Changelog
 from keyhole.errors import KeyholeError
 from services.state_server.host_settings import HostSettings
 from services.state_server.write.fed_begin import Beginning, NewGroups, read_beginning
 from services.state_server.write.fed_state import fed_states
 from services.state_server.write.host_thread import HostThread
 from services.state_server.write.query_states import QueryStates
+from services.state_server.write.topics_thread import TopicsThread
 
 _log = logging.getLogger(__name__)
-_Result = TypeVar("_Result")
 
 # How long a step waits for it: where it takes longer, the next one looks again.
 _WAIT_SECONDS = 1.0
@@ -44,13 +42,11 @@ class FeedBeginnings:
         self._states = states
         self._thread = thread
         self._settings = settings
+        self._topics = TopicsThread(changelog, f"keyhole-updates-begin-{query}")
         self._closed = threading.Event()
         self._stop = threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
         self._reading: asyncio.Future[Sequence[Beginning | KeyholeError]] | None = None
         self._again_at = float("-inf")
-        # The pool's.
-        self._topics: UpdatesTopics | None = None
 
     def wanted_until(self, stop: threading.Event) -> None:
         """What is begun from now on is wanted until then; it is tried at once."""
@@ -67,7 +63,7 @@ class FeedBeginnings:
         if self._reading is None:
             if clock.monotonic() < self._again_at:
                 return False
-            self._reading = asyncio.ensure_future(self._ask(self._read, new, self._stop))
+            self._reading = asyncio.ensure_future(self._topics.call(self._read, new, self._stop))
         done, _ = await asyncio.wait({self._reading}, timeout=_WAIT_SECONDS)
         if not done:
             return False
@@ -84,7 +80,7 @@ class FeedBeginnings:
         return bool(begun)
 
     def _read(self, new: Sequence[NewGroups], stop: threading.Event) -> Sequence[Beginning | KeyholeError]:
-        """Of each state, or why not. In the pool."""
+        """Of each state, or why not. On the topics' thread."""
 
         def stopped() -> bool:
             return stop.is_set() or self._closed.is_set()
@@ -93,7 +89,7 @@ class FeedBeginnings:
         for of in new:
             deadline = self._settings.kafka_deadline_seconds
             try:
-                read.append(read_beginning(self._changelog, self._known(), of, deadline, stopped))
+                read.append(read_beginning(self._changelog, self._topics.topics(), of, deadline, stopped))
             except KeyholeError as error:
                 read.append(error)
         return read
@@ -107,25 +103,14 @@ class FeedBeginnings:
 
     async def lost(self, topic_ids: Mapping[str, str]) -> Sequence[str]:
         """As UpdatesTopics.lost, in the thread that asks."""
-        return await self._ask(self._lost, topic_ids)
+        return await self._topics.call(self._lost, topic_ids)
 
     def _lost(self, topic_ids: Mapping[str, str]) -> Sequence[str]:
-        return self._known().lost(topic_ids, self._settings.kafka_deadline_seconds)
-
-    def _known(self) -> UpdatesTopics:
-        self._topics = self._topics or self._changelog.updates_topics()
-        return self._topics
-
-    async def _ask(self, call: Callable[..., _Result], *args: object) -> _Result:
-        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix=f"keyhole-updates-begin-{self._query}")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
+        return self._topics.topics().lost(topic_ids, self._settings.kafka_deadline_seconds)
 
     async def close(self) -> None:
         """Returns once nothing is read any more."""
         self._closed.set()
         if self._reading is not None:
             await asyncio.wait({self._reading})
-        if self._pool is not None:
-            if self._topics is not None:
-                await self._ask(self._topics.close)
-            self._pool.shutdown()
+        await self._topics.close()

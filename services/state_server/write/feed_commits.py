@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from keyhole.changelog.base import Changelog, ChangelogWriter, Partition, RefusedRecord, UpdatesTopics
+from keyhole.changelog.base import Changelog, ChangelogWriter, Partition, RefusedRecord
 from keyhole.errors import (
     ChangelogRecreated,
     Fenced,
@@ -34,9 +33,9 @@ from services.state_server.write.grant import Grant
 from services.state_server.write.host_thread import HostThread
 from services.state_server.write.query_states import QueryStates
 from services.state_server.write.state_feed import FeedCommit
+from services.state_server.write.topics_thread import TopicsThread
 
 _log = logging.getLogger(__name__)
-_Result = TypeVar("_Result")
 
 # Keys and rows of one transaction: at most, and where it was too much again and again. At least one key group.
 _MOST_BYTES, _LEAST_BYTES = 32 << 20, 64 << 10
@@ -75,7 +74,6 @@ class FeedCommits:
         generation: Callable[[], int],
         counts: EpochCounts,
     ) -> None:
-        self._changelog = changelog
         self._states = states
         self._grant = grant
         self._thread = thread
@@ -83,9 +81,7 @@ class FeedCommits:
         self._generation = generation
         self._counts = counts
         self._committing = asyncio.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        # The pool's.
-        self._topics: UpdatesTopics | None = None
+        self._topics = TopicsThread(changelog, "keyhole-updates-commit")
         # Host thread's, as the following: of the grant under which was committed last.
         self._writer: ChangelogWriter | None = None
         self._highest: dict[str, dict[int, int]] = {}
@@ -149,10 +145,10 @@ class FeedCommits:
         sound = True
         try:
             await self._put_aside(commit)
-            await self._in_pool(self._look, commit)
+            await self._topics.call(self._look, commit)
             sound = False
             try:
-                offsets = await self._in_pool(self._write, commit)
+                offsets = await self._topics.call(self._write, commit)
             except KeyholeError as error:
                 # Of all others the transaction is aborted for certain.
                 sound = not isinstance(error, Fenced | OutcomeUnknown | InternalError)
@@ -225,26 +221,22 @@ class FeedCommits:
         """Dead letters first. Those that are there are not written again, whatever becomes of the commit."""
         for at in range(0, len(commit.refused), _LETTERS):
             portion = commit.refused[at : at + _LETTERS]
-            await self._in_pool(self._write_letters, [one for _, one in portion])
+            await self._topics.call(self._write_letters, [one for _, one in portion])
             await self._thread.call(self._forget_letters, portion)
 
     def _write_letters(self, letters: Sequence[RefusedRecord]) -> None:
-        self._known().put_aside(letters, self._settings.kafka_deadline_seconds)
+        self._topics.topics().put_aside(letters, self._settings.kafka_deadline_seconds)
 
     def _forget_letters(self, letters: Sequence[tuple[FedState, RefusedRecord]]) -> None:
         """They are in their topic, and are not written again. Host thread."""
         for of in dict.fromkeys(of for of, _ in letters):
             of.put_aside([one for state, one in letters if state is of])
 
-    def _known(self) -> UpdatesTopics:
-        self._topics = self._topics or self._changelog.updates_topics()
-        return self._topics
-
     def _look(self, commit: _Commit) -> None:
-        """In the pool, after all that is committed was read: else a topic made anew might be applied as long as nobody
-        looks."""
+        """On the topics' thread, after all that is committed was read: else a topic made anew might be applied as long
+        as nobody looks."""
         ids = {of.name: of.topic_id for of, _ in commit.of}
-        if lost := self._known().lost(ids, self._settings.kafka_deadline_seconds):
+        if lost := self._topics.topics().lost(ids, self._settings.kafka_deadline_seconds):
             raise ChangelogRecreated(
                 f"the updates topics of {', '.join(lost)} are gone, or were made anew: drop these states, and feed "
                 "them from the start",
@@ -252,7 +244,7 @@ class FeedCommits:
             )
 
     def _write(self, commit: _Commit) -> Mapping[Partition, int]:
-        """The transaction. In the pool."""
+        """The transaction. On the topics' thread."""
         changes = [changed for _, of in commit.of for changed in of.changes]
         return self._grant.commit(commit.writer, changes, self._settings.kafka_deadline_seconds)
 
@@ -298,14 +290,7 @@ class FeedCommits:
             if of.name in names:
                 of.refuse_all(error)
 
-    async def _in_pool(self, call: Callable[..., _Result], *args: object) -> _Result:
-        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="keyhole-updates-commit")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
-
     async def close(self) -> None:
         """Returns once none is under way."""
         async with self._committing:
-            if self._pool is not None:
-                if self._topics is not None:
-                    await self._in_pool(self._topics.close)
-                self._pool.shutdown()
+            await self._topics.close()

@@ -45,8 +45,8 @@ CLIENT = (
         "a scan of all keys over HTTP loses its place over empty key groups",
         "client",
         "services/client_proxy/http/all_keys.py",
-        "                if place == began:\n",
-        "                if not self._rows:\n",
+        "            if self._place == began:\n",
+        "            if not self._rows:\n",
         ("test_scanning.py::test_a_scan_of_all_keys_keeps_its_place_over_many_empty_key_groups",),
     ),
     Breakage(

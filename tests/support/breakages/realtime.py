@@ -236,7 +236,7 @@ REALTIME: tuple[Breakage, ...] = (
         "an updates topic made anew is committed for as long as nobody looks",
         "realtime",
         _COMMITS,
-        "if lost := self._known().lost(ids, self._settings.kafka_deadline_seconds):",
+        "if lost := self._topics.topics().lost(ids, self._settings.kafka_deadline_seconds):",
         "if lost := ():",
         (f"{_OWNER}::test_an_updates_topic_made_anew_is_refused_and_what_was_committed_goes_on_being_read",),
     ),

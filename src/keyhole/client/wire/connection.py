@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -49,6 +49,7 @@ _KEYS_AT_ONCE = 16_384
 _OVER = 0.001
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 Alike = tuple[str, str, RequestedRead]
 """Application, state, and how a lookup was asked for: those that are alike in all of it travel together."""
@@ -116,7 +117,7 @@ class Connection:
         with self._told_if_closed():
             return await Scanner(self._links).entries(scan, reads, deadline)
 
-    async def scan_all(
+    def scan_all(
         self,
         name: tuple[str, str],
         bounds: ReadBounds,
@@ -141,10 +142,7 @@ class Connection:
             reads = OrderedReads(calls, seconds, limit, after, descending=asked.descending)
         else:
             reads = KeyGroupReads(self._links, name, calls, seconds, limit, after, asked.key_groups)
-        with self._told_if_closed():
-            async with aclosing(reads.pages()) as pages:
-                async for page in pages:
-                    yield page
+        return self._each(reads.pages())
 
     async def aggregate(
         self,
@@ -160,25 +158,27 @@ class Connection:
         with self._told_if_closed():
             return await AggregateReads(calls, aggregates, self.loop.time() + seconds).answer()
 
-    async def watch(
+    def watch(
         self, name: tuple[str, str], options: WatchOptions, seconds: float, after: str
     ) -> AsyncGenerator[WatchMessage]:
         """Messages of a watch. Close the iterator. Raises as AsyncClient.watch."""
-        stream = WatchStream(self._links, name, partial(self._reads, *name), options, seconds, after)
-        with self._told_if_closed():
-            async with aclosing(stream.messages()) as messages:
-                async for message in messages:
-                    yield message
+        return self._each(self._watch(name, options, seconds, after).messages())
 
-    async def stored(
+    def stored(
         self, name: tuple[str, str], options: WatchOptions, seconds: float, after: str
     ) -> AsyncGenerator[StoredMessage]:
         """The same, and nothing of it decoded. Close the iterator. Raises as AsyncClient.watch."""
-        stream = WatchStream(self._links, name, partial(self._reads, *name), options, seconds, after)
+        return self._each(self._watch(name, options, seconds, after).stored())
+
+    def _watch(self, name: tuple[str, str], options: WatchOptions, seconds: float, after: str) -> WatchStream:
+        return WatchStream(self._links, name, partial(self._reads, *name), options, seconds, after)
+
+    async def _each(self, given: AsyncGenerator[_T]) -> AsyncGenerator[_T]:
+        """What it gives, until it ends or this is closed."""
         with self._told_if_closed():
-            async with aclosing(stream.stored()) as messages:
-                async for message in messages:
-                    yield message
+            async with aclosing(given) as items:
+                async for item in items:
+                    yield item
 
     async def call(self, method: str, request: object, timeout: float) -> Any:
         """The response of one of the service's methods of one response. Raises KeyholeError."""
