@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from keyhole import AsyncClient
-from keyhole.client.wire import port_stream
 from keyhole.errors import (
     Draining,
     KeyholeError,
@@ -296,9 +295,8 @@ async def test_a_proxy_and_a_client_that_asks_directly_go_by_it_and_by_grpc_once
 
 
 async def test_reads_go_on_by_grpc_while_the_port_is_cut_off_or_reset_and_by_the_port_again_after_that(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
+    plain: RunningServer,
 ) -> None:
-    monkeypatch.setattr(port_stream, "_SILENT_SECONDS", 0.3)
     registry = plain.server._registry
     assert registry is not None
     (way,) = free_ports(1)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from keyhole.client.wire import port_stream, server_stream
+from keyhole.client.wire import server_stream
 from keyhole.client.wire.coalescing import Coalescer, Lane, Moved
+from keyhole.client.wire.port_stream import Silence
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.client.wire.server_stream import ServerStream
 from keyhole.errors import ClientClosed, DeadlineExceeded, KeyholeError, NoServer, Unauthenticated
@@ -80,6 +81,7 @@ class Served:
             frame=request.frame, values=request.storage_keys
         )
         self.grpc = Grpc()
+        self.silence = Silence()
 
     def answers(self, request: pb.LookupRequest, _: Caller, __: ReadCall) -> pb.LookupResponse:
         self.frames.append(list(request.storage_keys))
@@ -92,7 +94,7 @@ class Served:
 
     def stream(self, shown: Any = None, heard: Callable[[], None] = lambda: None) -> ServerStream:
         by_grpc: Any = self.grpc
-        self.made = ServerStream(by_grpc, "127.0.0.1:1", shown, heard)
+        self.made = ServerStream(by_grpc, "127.0.0.1:1", shown, heard, self.silence)
         return self.made
 
     async def reached(self) -> ServerStream:
@@ -211,8 +213,8 @@ async def test_whatever_a_port_ends_with_is_no_answer_to_anybody(served: Served,
     assert not sink.came
 
 
-async def test_a_port_that_keeps_silent_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_stream, "_SILENT_SECONDS", 0.2)
+async def test_a_port_that_keeps_silent_is_given_up(served: Served) -> None:
+    served.silence = Silence(most_seconds=0.2)
     stream = await served.reached()
     (connection,) = served.port.connections
     connection._transport.pause_reading()
@@ -223,9 +225,9 @@ async def test_a_port_that_keeps_silent_is_given_up(served: Served, monkeypatch:
 
 
 async def test_a_port_that_reads_nothing_gets_no_more_than_the_kernel_takes_and_the_others_expire(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served,
 ) -> None:
-    monkeypatch.setattr(port_stream, "_LEAST_SILENT_SECONDS", PATIENCE_SECONDS)
+    served.silence = Silence(PATIENCE_SECONDS, PATIENCE_SECONDS)
     stream = await served.reached()
     (connection,) = served.port.connections
     connection._transport.pause_reading()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
@@ -18,12 +18,19 @@ from keyhole.rpc.port_frames import VERSION, Incoming, packed, packed_message
 from keyhole.rpc.status import from_proto
 from keyhole.v1 import query_pb2
 
-# A server answers frames as it reads them. One that has sent nothing for so long while it owes an answer is as good as
-# gone: gRPC, with its pings, says then what is so. It needs time for that: so it is half of what a read has left at
-# most, and a moment at least.
-_SILENT_SECONDS, _LEAST_SILENT_SECONDS = 2.0, 0.05
 # uvloop calls timers that are due before it reads: what has come by then counts.
 _UNREAD_SECONDS = 0.01
+
+
+class Silence(NamedTuple):
+    """For how long a lookup port that owes an answer may send nothing: half of what a read has left, within bounds.
+
+    A server answers frames as it reads them. One that is silent for so long is as good as gone: gRPC, with its pings,
+    says then what is so, and needs the other half for that.
+    """
+
+    least_seconds: float = 0.05
+    most_seconds: float = 2.0
 
 
 class PortStream(asyncio.Protocol):
@@ -39,13 +46,22 @@ class PortStream(asyncio.Protocol):
         authorization: As Renewing has it.
         heard: Called at every response, before it is handed out: the other side lives.
         incarnation: Of the server that is meant; empty: whoever is there.
+        silence: After how much of it the connection is ended.
     """
 
-    def __init__(self, target: str, authorization: str, heard: Callable[[], None], incarnation: str = "") -> None:
+    def __init__(
+        self,
+        target: str,
+        authorization: str,
+        heard: Callable[[], None],
+        incarnation: str = "",
+        silence: Silence = Silence(),  # noqa: B008 - a value
+    ) -> None:
         self._target = target
         self._authorization = authorization
         self._heard = heard
         self._incarnation = incarnation
+        self._silence = silence
         self._coalescer = Coalescer(target)
         self._messages = FrameMessages(self._coalescer)
         self._incoming = Incoming(MAX_MESSAGE_BYTES)
@@ -191,10 +207,11 @@ class PortStream(asyncio.Protocol):
 
     def _silent_at(self) -> float:
         """When a port that says nothing more counts as silent."""
-        heard, earliest = self._heard_at, self._heard_at + max(_SILENT_SECONDS, _LEAST_SILENT_SECONDS)
+        least, most = self._silence
+        heard, earliest = self._heard_at, self._heard_at + most
         for frame in self._coalescer.in_flight:
             half = (frame.first_deadline - frame.sent_at) / 2
-            at = max(heard, frame.sent_at) + max(half, _LEAST_SILENT_SECONDS)
+            at = max(heard, frame.sent_at) + max(half, least)
             if at < earliest:
                 earliest = at
         return max(earliest, self._unread_until)

@@ -11,7 +11,7 @@ from keyhole.addresses import parted
 from keyhole.backoff import Backoff
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.lookup_stream import LookupStream
-from keyhole.client.wire.port_stream import PortStream
+from keyhole.client.wire.port_stream import PortStream, Silence
 from keyhole.client.wire.segments import Segment
 from keyhole.errors import KeyholeError, ServerLost
 from keyhole.rpc.rotation import Renewing
@@ -36,15 +36,22 @@ class ServerStream:
         address: Where the server is reached by gRPC; its lookup port is at the same host.
         shown: What the server is shown; None: nothing, and no TLS.
         heard: As LookupStream's.
+        silence: As PortStream's.
     """
 
     def __init__(
-        self, by_grpc: LookupStream, address: str, shown: Renewing | None, heard: Callable[[], None] = lambda: None
+        self,
+        by_grpc: LookupStream,
+        address: str,
+        shown: Renewing | None,
+        heard: Callable[[], None] = lambda: None,
+        silence: Silence = Silence(),  # noqa: B008 - a value
     ) -> None:
         self._grpc = by_grpc
         self._address = address
         self._shown = shown
         self._heard = heard
+        self._silence = silence
         self._announced = 0
         self._incarnation = ""
         self._said = ""
@@ -124,7 +131,7 @@ class ServerStream:
         host, _ = parted(self._address, "a server's address")
         tls, name = (None, "") if self._shown is None else self._shown.tls()
         authorization = self._shown.authorization() if self._shown else ""
-        stream = PortStream(self._address, authorization, self._heard, self._incarnation)
+        stream = PortStream(self._address, authorization, self._heard, self._incarnation, self._silence)
         self._streams.add(stream)
         stream.over.add_done_callback(lambda _: self._take_from(stream))
         try:
