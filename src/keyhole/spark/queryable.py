@@ -60,13 +60,12 @@ from typing import Unpack
 
 from pyspark.sql.types import StructType
 
-from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind
 from keyhole.spark.broadcasting import BroadcastReader
 from keyhole.spark.declaration.argument_types import Columns, columns
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
-from keyhole.spark.operators import MOST_SUBTASKS, Mode, Operator, Subtask, Subtasks
+from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
 from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.reductions import Reduction, reduced_fields
 from keyhole.spark.sink import OnRows, Sink
@@ -80,6 +79,14 @@ from keyhole.spark.write_path.builder import (
     build,
     query_sink,
     refuse_unknown,
+)
+from keyhole.spark.write_path.kind_arguments import (
+    check_mode,
+    check_none_deletes,
+    check_none_places,
+    check_sinks,
+    check_subtasks,
+    elements_kept,
 )
 from keyhole.spark.write_path.processor_sink import processor_sink
 from keyhole.spark.write_path.real_time import realtime
@@ -186,16 +193,8 @@ def list(  # noqa: A001 - the kind's name
         state, value: As for `value`.
     """
     refuse_unknown("list", options, ("value", "max_length", "unbounded", "mode", "order_by"))
-    if (max_length is None) is not unbounded:
-        raise InvalidConfiguration(
-            f"state {state!r}: a list grows with the stream. Say how many elements of a key are kept with max_length=, "
-            "or that it may grow for ever with unbounded=True, and not both",
-            state=state,
-        )
-    if max_length == 0:  # the declaration's word for any number
-        raise InvalidConfiguration(f"state {state!r}: max_length is 0; it must be 1 or more", state=state)
-    if mode not in ("append", "replace"):
-        raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be append or replace", state=state)
+    kept = elements_kept(state, max_length, unbounded=unbounded)
+    check_mode(state, mode, ("append", "replace"))
     return build(
         StateKind.LIST,
         state,
@@ -203,7 +202,7 @@ def list(  # noqa: A001 - the kind's name
         key=columns(key),
         value=_tuple(value),
         order_by=order_by,
-        max_length=0 if max_length is None else max_length,
+        max_length=kept,
         replaces=mode == "replace",
     )
 
@@ -296,12 +295,7 @@ def broadcast(
     Args:
         state, value, order_by: As for `value`. `key_groups` is 1, and `standbys` all servers.
     """
-    for fixed in ("key_groups", "standbys"):
-        if fixed in options:
-            raise InvalidConfiguration(
-                f"state {state!r}: {fixed} can't be chosen, leave it out: a broadcast state is on every server",
-                state=state,
-            )
+    check_none_places(state, options)
     options["key_groups"], options["standbys"] = 1, FOLLOWED_BY_ALL
     return build(StateKind.BROADCAST, state, options, key=columns(key), value=_tuple(value), order_by=order_by)
 
@@ -326,20 +320,9 @@ def operator(
             to run. One that is no more holds an empty list. A batch that is run again has as many as it had at first.
         state: As for `value`.
     """
-    if mode not in ("list", "union"):
-        raise InvalidConfiguration(f"state {state!r}: mode is {mode!r}; it must be list or union", state=state)
-    if subtasks is not None and not (type(subtasks) is int and 1 <= subtasks <= MOST_SUBTASKS):
-        raise InvalidConfiguration(
-            f"state {state!r}: subtasks is {subtasks!r}; it must be a whole number from 1 to {MOST_SUBTASKS:,}",
-            state=state,
-        )
-    for given in ("op", "delete_when"):
-        if options.get(given) is not None:
-            raise InvalidConfiguration(
-                f"state {state!r}: {given} can't be given, as the rows of an operator state delete nothing by "
-                "themselves: let the operator's process() leave out of its elements what is to go",
-                state=state,
-            )
+    check_mode(state, mode, ("list", "union"))
+    check_subtasks(state, subtasks)
+    check_none_deletes(state, options)
     made = Subtasks(operator, mode, subtasks)
     return build(StateKind.AGGREGATING, state, options, key=(SUBTASK,), result=result, subtasks=made)
 
@@ -384,12 +367,7 @@ def together(*sinks: Sink, **options: Unpack[QueryOptions]) -> Sink:
     """
     own = "; a state's own are given to the state"
     refuse_unknown("together", options, known=QueryOptions.__annotations__, remedy=own)
-    for given in sinks:
-        if not isinstance(given, Sink):
-            raise InvalidConfiguration(
-                f"together takes sinks, made by queryable.value and the like, and not a {type(given).__name__}; "
-                "of a list, give each: together(*sinks)"
-            )
+    check_sinks(sinks)
     if sinks:
         options.setdefault("config", sinks[0].config)
     return query_sink([part for sink in sinks for part in sink.parts_alone()], options)
