@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import NamedTuple
 
-from keyhole.encoding.indexed_fields import IndexedField, Values
+from keyhole.encoding.indexed_fields import INDEX_GROUPS, IndexedField, Values
 from keyhole.encoding.storage_key import GROUP_BYTES
 from keyhole.model.epoch import START, Position
-from keyhole.stores.index_entries import counted, entries_of, place_of
+from keyhole.stores.base import Snapshot
+from keyhole.stores.index_entries import counted, entries_of, indexes_in, place_of, rows_counted
 
 
 @dataclass
@@ -46,10 +48,57 @@ class IndexedGroup:
         """To be changed: what is in use never is."""
         return replace(self, rows=dict(self.rows), building=dict(self.building))
 
+    def declare(self, indexes: frozenset[bytes]) -> frozenset[bytes]:
+        """These are to be kept from now on, and no others.
+
+        Returns:
+            Those that have all rows, and are not kept any more.
+        """
+        gone = frozenset(self.rows.keys() - indexes)
+        self.left |= gone
+        self.rows = {index: rows for index, rows in self.rows.items() if index not in gone}
+        if self.building.keys() != indexes - self.rows.keys():
+            # What is half built goes on where the same is still to be built.
+            self.left |= self.building.keys()
+            self.building, self.cursor = {}, b""
+        self.given_up = False
+        return gone
+
     def give_up(self) -> None:
         """None of its indexes is kept from now on."""
         self.left |= self.rows.keys() | self.building.keys()
         self.rows, self.building, self.cursor, self.given_up = {}, {}, b"", True
+
+
+class FoundIndexes(NamedTuple):
+    """What a store has.
+
+    Attributes:
+        positions: Of the key groups of rows.
+        groups: By key group, its indexes.
+        untrue: What says of an index that it has all rows, where that is not to be believed.
+    """
+
+    positions: dict[int, Position]
+    groups: dict[int, IndexedGroup]
+    untrue: list[bytes]
+
+
+def found_indexes(snapshot: Snapshot, declared: frozenset[bytes]) -> FoundIndexes:
+    """Reads what a store has, of which only the declared indexes are kept from now on."""
+    stored = snapshot.positions()
+    found = FoundIndexes({group: at for group, at in stored.items() if group < INDEX_GROUPS}, {}, [])
+    for group in stored.keys() - found.positions.keys():
+        number, position = group - INDEX_GROUPS, stored[group]
+        counts = {index: rows_counted(snapshot, number, index) for index in indexes_in(snapshot, number)}
+        whole = {index: of for index, of in counts.items() if of is not None}
+        rows = {index: of for index, of in whole.items() if index in declared}
+        if position != found.positions.get(number):
+            # A release that knows no indexes has written rows: they have moved on alone.
+            rows = {}
+        found.untrue.extend(place_of(number, index) for index in whole.keys() - rows.keys())
+        found.groups[number] = IndexedGroup(position, rows, frozenset(counts.keys() - rows.keys()))
+    return found
 
 
 @dataclass

@@ -36,24 +36,13 @@ from keyhole.encoding.indexed_fields import (
     Values,
     indexed_fields,
 )
-from keyhole.encoding.key_codec import end_of_prefix
-from keyhole.encoding.storage_key import GROUP_BYTES, group_of
+from keyhole.encoding.storage_key import group_of
 from keyhole.model.epoch import START, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.stores.base import Advance, Batch, BatchPart, Snapshot, Store, StoreSize, takes_parts
-from keyhole.stores.index_entries import (
-    IndexedSnapshot,
-    NoRoomError,
-    counted,
-    entries_of,
-    index_group,
-    indexes_in,
-    place_of,
-    rows_before,
-    rows_behind,
-    rows_counted,
-)
-from keyhole.stores.index_steps import IndexedGroup, IndexStep
+from keyhole.stores.index_build import building_step, removal_step
+from keyhole.stores.index_entries import IndexedSnapshot, NoRoomError, index_group, place_of, rows_before
+from keyhole.stores.index_steps import IndexedGroup, IndexStep, found_indexes
 
 _log = logging.getLogger(__name__)
 
@@ -121,8 +110,6 @@ class IndexedStore:
     def close(self) -> None:
         self._store.close()
 
-    # --- what is declared -----------------------------------------------------------------------------------------
-
     def declare(self, descriptor: StateDescriptor) -> None:
         """The state has the descriptor's indexes from now on, and no others.
 
@@ -145,18 +132,9 @@ class IndexedStore:
             self._look()
         step = IndexStep()
         for number, before in self._groups.items():
-            of = before.copy()
-            gone = of.rows.keys() - self._declared
+            of = step.groups[number] = before.copy()
             # At once: from here on writes don't keep them.
-            step.deletes += [place_of(number, index) for index in gone]
-            of.left |= gone
-            of.rows = {index: rows for index, rows in of.rows.items() if index not in gone}
-            if of.building.keys() != self._declared - of.rows.keys():
-                # What is half built goes on where the same is still to be built.
-                of.left |= of.building.keys()
-                of.building, of.cursor = {}, b""
-            of.given_up = False
-            step.groups[number] = of
+            step.deletes += [place_of(number, index) for index in of.declare(self._declared)]
         if step.deletes:
             self._write(Batch(), step)
         self._groups.update(step.groups)
@@ -169,31 +147,18 @@ class IndexedStore:
 
     def _look(self) -> None:
         """What the store has: its key groups, and the indexes in them."""
-        untrue: list[bytes] = []
         snapshot = self._store.snapshot()
         try:
-            stored = snapshot.positions()
-            self._positions = {group: at for group, at in stored.items() if group < INDEX_GROUPS}
-            self._groups = {}
-            for group in stored.keys() - self._positions.keys():
-                number, position = group - INDEX_GROUPS, stored[group]
-                found = {index: rows_counted(snapshot, number, index) for index in indexes_in(snapshot, number)}
-                whole = {index: of for index, of in found.items() if of is not None}
-                rows = {index: of for index, of in whole.items() if index in self._declared}
-                if position != self._positions.get(number):
-                    # A release that knows no indexes has written rows: they have moved on alone.
-                    rows = {}
-                untrue += [place_of(number, index) for index in whole.keys() - rows.keys()]
-                self._groups[number] = IndexedGroup(position, rows, frozenset(found.keys() - rows.keys()))
+            found = found_indexes(snapshot, self._declared)
         finally:
             snapshot.close()
-        if untrue:
-            at = {group: Advance(stored[group], stored[group]) for group in map(group_of, untrue)}
-            self._store.apply(Batch(deletes=sorted(untrue), advances=at))
+        self._positions, self._groups = found.positions, found.groups
+        if found.untrue:
+            at = {index_group(number): of.position for number, of in found.groups.items()}
+            advances = {group: Advance(at[group], at[group]) for group in map(group_of, found.untrue)}
+            self._store.apply(Batch(deletes=sorted(found.untrue), advances=advances))
         self._todo = set(self._positions) | set(self._groups)
         self._known = True
-
-    # --- writes ---------------------------------------------------------------------------------------------------
 
     def apply(self, batch: Batch, befores: Mapping[bytes, bytes | None] | None = None) -> None:
         """See base.Store: the indexes change in the same step. Of rows that have one, those that they replace are read.
@@ -324,8 +289,6 @@ class IndexedStore:
         self._change_store(lambda: self._store.drop_key_group(index_group(number)))
         self._groups.pop(number, None)
 
-    # --- what is built and removed --------------------------------------------------------------------------------
-
     def build(self) -> bool:
         """Takes one step of what is to be added to new indexes, and removed of those that are gone.
 
@@ -349,52 +312,22 @@ class IndexedStore:
         """Takes a step in a key group. Returns False where it has nothing left to do."""
         of = self._groups.get(number)
         if of is not None and of.left:
-            self._remove(number, of.copy(), min(of.left))
+            self._write(Batch(), removal_step(self._store, number, of.copy(), min(of.left), self._build_entries))
             return True
         if of is not None and not of.is_kept and not self._fields:
             self._drop_indexes(number)
             return False
         if number not in self._positions or (of is not None and of.given_up):
             return False
-        missing = [field for field in self._fields if of is None or field.id not in of.rows]
-        if missing:
-            self._add(number, IndexedGroup() if of is None else of.copy(), missing)
-        return bool(missing)
+        if not (self._declared if of is None else self._declared - of.rows.keys()):
+            return False
+        self._add(number, IndexedGroup() if of is None else of.copy())
+        return True
 
-    def _remove(self, number: int, of: IndexedGroup, index: bytes) -> None:
-        place = place_of(number, index)
-        snapshot = self._store.snapshot()
+    def _add(self, number: int, of: IndexedGroup) -> None:
         try:
-            items = snapshot.items(index_group(number), place, end_of_prefix(place))
-            keys = [key for key, _ in itertools.islice(items, self._build_entries)]
-        finally:
-            snapshot.close()
-        if len(keys) < self._build_entries:
-            of.left -= {index}
-        self._write(Batch(), IndexStep(deletes=keys, groups={number: of}))
-
-    def _add(self, number: int, of: IndexedGroup, missing: Sequence[IndexedField]) -> None:
-        if not of.building:
-            of.building, of.cursor = {field.id: 0 for field in missing}, b""
-        snapshot = self._store.snapshot()
-        try:
-            entries, more = rows_behind(snapshot, number, of.cursor, self._build_entries)
-        finally:
-            snapshot.close()
-        step = IndexStep(groups={number: of})
-        try:
-            for values, field in zip(self._values([row for _, row in entries]), self._fields, strict=True):
-                if field.id in of.building:
-                    pairs = ((new, key[GROUP_BYTES:]) for (key, _), new in zip(entries, values, strict=True) if new)
-                    come = entries_of(place_of(number, field.id), pairs, self.max_key_bytes)
-                    of.building[field.id] += len(come)
-                    step.puts += come
+            step = building_step(self._store, number, of, self._fields, self._values, self._build_entries)
         except (UnreadableRowError, NoRoomError) as error:
-            step.puts.clear()
+            step = IndexStep(groups={number: of})
             self._give_up(step, number, error)
-        else:
-            of.cursor = entries[-1][0] if entries else of.cursor
-            if not more:
-                step.puts += [(place_of(number, index), counted(rows)) for index, rows in of.building.items()]
-                of.rows, of.building, of.cursor = of.rows | of.building, {}, b""
         self._write(Batch(), step)
