@@ -11,7 +11,9 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from keyhole import config
 from keyhole.demo.jobs import described, job_names
+from keyhole.encoding.reducers import REDUCERS
 from keyhole.protocol.failpoints import Step
+from keyhole.spark import queryable
 from keyhole.v1 import query_pb2, state_server_pb2, stats_pb2
 from tests.processes import test_broadcast_updates, test_kill_driver, test_kill_server
 
@@ -135,6 +137,15 @@ def test_the_default_ports_are_in_the_architecture_page() -> None:
     assert f"| a proxy's reads over HTTP | {config.DEFAULT_HTTP_PORT} by custom" in page
     assert f"| metrics exporter | {config.DEFAULT_EXPORTER_PORT} |" in page
     assert f"| state server | {config.DEFAULT_STATE_SERVER_PORT} |" in page
+
+
+def test_every_reducer_is_in_the_table_of_sparks_page_and_in_the_list_of_reducing() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    table = page.partition("| reducer | takes |")[2].partition("\n\n")[0]
+    told = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(told))) == set(REDUCERS)
+    listed = set(re.findall(r'"(\w+)(?:\(field\))?"', queryable.reducing.__doc__ or ""))
+    assert not set(REDUCERS) - listed
 
 
 def test_every_step_of_an_epoch_is_killed_at() -> None:
