@@ -402,8 +402,9 @@ async def test_a_proxy_refuses_scans_beyond_its_limit_and_takes_them_again_when_
         a.hold.clear()
         waiting = [asyncio.create_task(scanned(client)) for _ in range(256)]
         await eventually(lambda: a.scans == 256)
-        with pytest.raises(errors.Overloaded, match="256 scans are under way in this proxy"):
+        with pytest.raises(errors.Overloaded, match="256 scans are under way in this proxy, and 256 may be") as refused:
             await scanned(client)
+        assert refused.value.facts["cap"] == "KEYHOLE_CLIENT_PROXY_MAX_SCANS"
         waiting.pop().cancel()
         await eventually(lambda: a.scans == 255)
         more = asyncio.create_task(scanned(client))
@@ -442,7 +443,9 @@ async def test_a_server_refuses_scans_beyond_its_limit_and_takes_them_again_when
     async with limited(engine, ScanLimits(most=1)) as (epochs, stub):
         unread = stub.Scan(scan_request())
         assert (await unread.read()).values
-        assert isinstance(await told(stub.Scan(scan_request())), errors.Overloaded)
+        refused = await told(stub.Scan(scan_request()))
+        assert isinstance(refused, errors.Overloaded)
+        assert refused.facts["cap"] == "KEYHOLE_STATE_SERVER_MAX_SCANS"
         # What the scan keeps is another snapshot than what is read from now on: its end can be seen.
         epochs.commit(CHANGE)
         assert engine.snapshots == 2

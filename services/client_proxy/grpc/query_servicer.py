@@ -19,7 +19,7 @@ from keyhole.rpc import convert
 from keyhole.rpc.frames import MAX_VALUE_BYTES
 from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall, is_of_one_caller
 from keyhole.rpc.read_requests import MAX_KEYS_PER_REQUEST, check_consistency, key_count, lookup_of_frame, refused_count
-from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
+from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps, too_many_scans
 from keyhole.rpc.version import PROTOCOL_VERSION
 from keyhole.security.authentication import current
 from keyhole.security.policy import Verb
@@ -179,7 +179,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     ) -> AsyncGenerator[pb.ScanResponse]:
         check_consistency(request.options)
         if self._scans >= self._max_scans:
-            raise Overloaded(f"{self._scans} scans are under way in this proxy, and no more may be; try again")
+            raise too_many_scans(self._scans, "this proxy", self._max_scans, "KEYHOLE_CLIENT_PROXY_MAX_SCANS")
         self._scans += 1
         deadline, left = self._deadline(context), mine.left()
         until = deadline if left is None else min(deadline, self._loop.time() + left)

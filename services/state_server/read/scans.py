@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from keyhole.encoding.entry_filter import StoredEntry
 from keyhole.encoding.selected_entries import SelectedEntries
-from keyhole.errors import DeadlineExceeded, Overloaded
+from keyhole.errors import DeadlineExceeded
+from keyhole.rpc.scan_caps import too_many_scans
 from services.state_server.read.copies import Scanned
 
 
@@ -62,7 +63,7 @@ class Scans:
             KeyholeError: As `start`.
         """
         if self._open >= self._limits.most:
-            raise Overloaded(f"{self._open} scans are under way on this server, and no more may be; try again")
+            raise too_many_scans(self._open, "this server", self._limits.most, "KEYHOLE_STATE_SERVER_MAX_SCANS")
         scanned = start()
         self._open += 1
         late = asyncio.get_running_loop().call_later(self._limits.seconds, self._close, scanned)

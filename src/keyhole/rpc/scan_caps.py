@@ -67,6 +67,18 @@ class ScanCaps:
 NO_CAPS = ScanCaps()
 
 
+def too_many_scans(
+    under_way: int, where: str, most: int, setting: str, who: str = "all callers together"
+) -> Overloaded:
+    """The refusal of one more scan than a setting allows: the fact `cap` is its name, `limit` its value."""
+    return Overloaded(
+        f"{who}: {under_way:,} scans are under way in {where}, and {most:,} may be ({setting}): "
+        "read them to their end, or try again",
+        cap=setting,
+        limit=most,
+    )
+
+
 class CallerScan:
     """One scan of a caller, as far as it has come."""
 
@@ -205,12 +217,7 @@ class CallerScans:
 
     def _too_many(self, caller: tuple[str, ...]) -> Overloaded:
         setting = f"{self._caps.settings}MAX_CALLER_SCANS"
-        return Overloaded(
-            f"{caller[0] if caller else 'all callers together'}: {self._scans[caller]:,} scans are under way in "
-            f"{self._where}, and {self._caps.at_once:,} may be ({setting}): read them to their end, or try again",
-            cap=setting,
-            limit=self._caps.at_once,
-        )
+        return too_many_scans(self._scans[caller], self._where, self._caps.at_once, setting, *caller[:1])
 
     def _forget(self) -> None:
         """Those whose readers are gone, or have come to the end."""
