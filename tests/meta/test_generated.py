@@ -14,7 +14,7 @@ def test_the_generated_code_is_current(tmp_path: Path) -> None:
     # protoc finds its plugins beside the interpreter, also where the environment is not activated.
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     command = [sys.executable, str(ROOT / "protos" / "generate.py"), str(tmp_path)]
-    subprocess.run(command, check=True, timeout=60, env=environ)
+    subprocess.run(command, check=True, timeout=300, env=environ)
     committed, fresh = ROOT / "src" / "keyhole" / "v1", tmp_path / "keyhole" / "v1"
     names = {path.name for path in fresh.iterdir()}
     assert {path.name for path in committed.iterdir() if path.suffix in {".py", ".pyi"}} == names

@@ -13,13 +13,13 @@ import keyhole.feed
 
 def test_importing_keyhole_loads_neither_grpc_nor_protobuf() -> None:
     code = "import sys, keyhole; print(sorted({'grpc', 'google.protobuf', 'keyhole.client'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
 
 
 def test_importing_keyhole_feed_loads_no_client_of_kafka_and_shows_the_producer_all_the_same() -> None:
     code = "import sys, keyhole.feed as feed; print('confluent_kafka' in sys.modules, feed.Producer.__module__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split() == ["False", "keyhole.feed.producer"]
     assert [getattr(keyhole.feed, name).__name__ for name in keyhole.feed.__all__] == keyhole.feed.__all__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -28,7 +28,7 @@ def test_importing_keyhole_feed_loads_no_client_of_kafka_and_shows_the_producer_
 
 def test_the_client_can_be_had_where_processes_do_not_fork() -> None:
     code = "import os; del os.fork, os.register_at_fork; import keyhole; print(keyhole.Client.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "Client"
 
 

@@ -124,5 +124,5 @@ def test_prometheus_takes_its_settings_and_the_alerts(tmp_path: Path) -> None:
     if (tool := shutil.which("promtool")) is not None:
         file = tmp_path / "prometheus.yml"
         file.write_text(content.replace(mounted["target"], str(ROOT / mounted["source"])))
-        done = subprocess.run([tool, "check", "config", str(file)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([tool, "check", "config", str(file)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
