@@ -25,18 +25,19 @@ class MetricsPage:
         address: host:port to listen on; port 0: any free one.
         body: Makes the page.
         guard: TLS, and who may see it: those with the verb metrics, admin or platform. None: everybody.
+        shared: As of an HttpPort.
 
     Raises:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
     """
 
-    def __init__(self, address: str, body: Body, guard: PortGuard | None = None) -> None:
+    def __init__(self, address: str, body: Body, guard: PortGuard | None = None, *, shared: bool = False) -> None:
         self._body = body
         self._guard = guard
         app = web.Application()
         app.router.add_get("/metrics", self._answer)
         app.router.add_get("/healthz", _healthy)
-        self._port = HttpPort("/metrics", address, app, guard=guard)
+        self._port = HttpPort("/metrics", address, app, guard=guard, shared=shared)
 
     @property
     def address(self) -> str:
@@ -67,11 +68,11 @@ async def _healthy(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def own_page(address: str, read: Read, guard: PortGuard | None = None) -> MetricsPage:
-    """The page of one process's own figures. They are written in a thread: there may be thousands."""
+def own_page(address: str, read: Read, guard: PortGuard | None = None, *, shared: bool = False) -> MetricsPage:
+    """The page of one deployable's own figures. They are written in a thread: there may be thousands."""
 
     async def body() -> bytes:
         families = (await read()).families
         return await asyncio.to_thread(exposition.text, families)
 
-    return MetricsPage(address, body, guard)
+    return MetricsPage(address, body, guard, shared=shared)

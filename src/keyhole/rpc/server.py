@@ -32,8 +32,6 @@ _T = TypeVar("_T")
 
 _SERVER: Options = (
     *MESSAGE_SIZE,
-    # Two servers on one port would share its connections at random; the second must fail instead.
-    ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # What of the two ends a connection whose peer answers no ping (measured; the other one's default is a minute).
@@ -63,6 +61,7 @@ class RpcServer:
         host: To listen on.
         port: 0: any free one; see `port` after `start`.
         security: Whether it speaks TLS, and who may call; None: everybody on this machine, in plaintext.
+        shared_port: Other processes of this deployable listen on the port, too, and share its connections.
 
     Attributes:
         guard: What `security` made: the same for this deployable's HTTP ports. None: there is none.
@@ -71,7 +70,15 @@ class RpcServer:
         InvalidConfiguration: The security settings contradict each other, or a file of theirs can't be used.
     """
 
-    def __init__(self, name: str, host: str, port: int, security: SecuritySettings | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        security: SecuritySettings | None = None,
+        *,
+        shared_port: bool = False,
+    ) -> None:
         self._name = name
         self._host = host
         self._port = port
@@ -79,7 +86,8 @@ class RpcServer:
         self._access = AccessInterceptor(self.guard.access) if self.guard is not None and self.guard.access else None
         interceptors = (ErrorInterceptor(), self._access) if self._access else (ErrorInterceptor(),)
         batches.mend()
-        self._server = unknown_methods.server(interceptors, _SERVER)
+        # Two servers that don't mean to would share a port's connections at random; the second must fail instead.
+        self._server = unknown_methods.server(interceptors, (*_SERVER, ("grpc.so_reuseport", int(shared_port))))
         self._health = health_aio.HealthServicer()
         self._services: list[str] = []
         self._draining = False

@@ -71,6 +71,7 @@ class HttpPort:
         what: Is served, as in "cannot serve /metrics on ...".
         address: host:port to listen on; port 0: any free one.
         guard: TLS; None: plaintext.
+        shared: Other processes of this deployable listen on the port, too, and share its connections.
 
     Raises:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
@@ -83,11 +84,14 @@ class HttpPort:
         app: web.Application,
         limits: HttpLimits | None = None,
         guard: PortGuard | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         self._host, self._port = parted(address, f"the address of {what}")
         self._what = what
         self._limits = limits or HttpLimits()
         self._guard = guard
+        self._shared = shared
         if guard is not None:
             guard.check_host(what, self._host)
         self._connections: dict[object, _Connection] = {}
@@ -125,7 +129,7 @@ class HttpPort:
                 # None where there is no TLS, or it would be refused.
                 ssl_handshake_timeout=self._limits.header_seconds if tls is not None else None,
                 reuse_address=True,
-                reuse_port=False,
+                reuse_port=self._shared,
             )
         except OSError as error:
             await self._runner.cleanup()
