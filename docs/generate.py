@@ -32,7 +32,8 @@ count them twice.
 Grafana dashboards and alerts that are made of these are in the chart; [operations](operations.md#dashboards-and-alerts)
 says what to do when one fires.
 
-Counters begin at 0 with the process. The exporter's of a job go on with what its ended processes had counted, until
+Counters begin at 0 with the process. A client proxy of several processes gives the figures of all of them, each under
+its own name. The exporter's of a job go on with what its ended processes had counted, until
 none has answered for 5 minutes. A metric of which nothing is known yet is left out. The labels `application` and
 `state` are `other` beyond the bound; there, times are the oldest and counts are sums.
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping
 
 from keyhole.config import ClientProxyConfig
 from keyhole.rpc.deployable import run_deployable
-from services.client_proxy.app import serve
+from services.client_proxy.processes.shares import process_count
 
 
 def main(environ: Mapping[str, str]) -> int:
     """Returns the process's exit code."""
-    return run_deployable("client-proxy", ClientProxyConfig, serve, environ)
+    return run_deployable("client-proxy", ClientProxyConfig, _serve, environ)
+
+
+async def _serve(config: ClientProxyConfig, stopping: asyncio.Event) -> None:
+    count = process_count(config.processes)
+    # Not at the top: a parent serves nothing, and needs none of what does.
+    if count > 1:
+        from services.client_proxy.processes.parent import serve_by_processes
+
+        await serve_by_processes(config, count, stopping)
+    else:
+        from services.client_proxy.app import serve
+
+        await serve(config, stopping)
 
 
 if __name__ == "__main__":

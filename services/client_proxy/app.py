@@ -16,10 +16,11 @@ from keyhole.metrics.serving import SERVICE, StatsServicer
 from keyhole.rpc.read_admission import ReadAdmission, ReadLimits
 from keyhole.rpc.scan_caps import ScanCaps
 from keyhole.rpc.server import RpcServer
-from keyhole.v1 import query_pb2_grpc, stats_pb2_grpc
+from keyhole.v1 import query_pb2_grpc, stats_pb2, stats_pb2_grpc
 from services.client_proxy.directory import Directory
 from services.client_proxy.grpc.query_servicer import ProxyServicer
-from services.client_proxy.metrics import ProxyStats
+from services.client_proxy.metrics import ProxyStats, put_together
+from services.client_proxy.siblings import Alone, ProcessFacts, Siblings
 
 if TYPE_CHECKING:
     from keyhole.metrics.page import MetricsPage
@@ -31,14 +32,23 @@ _QUERY = "keyhole.v1.Query"
 
 
 class ClientProxy:
-    """One client proxy. Make it inside the running event loop.
+    """One client proxy, or one of its processes. Make it inside the running event loop.
+
+    Args:
+        siblings: The processes that the proxy has; None: this one alone.
 
     Raises:
         InvalidConfiguration: Addresses, origins or names that can't be, or settings that contradict each other.
     """
 
-    def __init__(self, config: ClientProxyConfig, discovery: Discovery, clock: Clock) -> None:
+    def __init__(
+        self, config: ClientProxyConfig, discovery: Discovery, clock: Clock, siblings: Siblings | None = None
+    ) -> None:
         self._config = config
+        self._siblings = siblings or Alone()
+        self._siblings.told_by(self._tell)
+        self._is_one_of_several = self._siblings.count > 1
+        where = f"this process (one of the proxy's {self._siblings.count})" if self._is_one_of_several else "this proxy"
         self._directory = Directory(
             discovery, config.hop_timeout_seconds, clock, config.credentials, frozenset(config.applications)
         )
@@ -47,11 +57,11 @@ class ClientProxy:
             config.default_timeout_seconds,
             max_scans=config.max_scans,
             caps=ScanCaps.of(config),
-            admission=ReadAdmission(ReadLimits.of(config), clock, "this proxy"),
+            admission=ReadAdmission(ReadLimits.of(config), clock, where),
         )
-        self._rpc = RpcServer("client-proxy", config.host, config.port, config)
+        self._rpc = RpcServer("client-proxy", config.host, config.port, config, shared_port=self._is_one_of_several)
         self._rpc.counted_by(self._servicer.counts.refusals.note)
-        self._stats = ProxyStats(self._directory, self._servicer, lambda: joined(socket.gethostname(), self._rpc.port))
+        self._stats = ProxyStats(self._directory, self._servicer, self._process_name)
         self._page: MetricsPage | None = None
         self._reads: HttpReads | None = None
         self._http: HttpPort | None = None
@@ -83,12 +93,12 @@ class ClientProxy:
             PortTaken: See RpcServer.start.
         """
         self._rpc.add(query_pb2_grpc.add_QueryServicer_to_server, self._servicer, _QUERY)
-        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(self._stats.read), SERVICE)
+        self._rpc.add(stats_pb2_grpc.add_StatsServicer_to_server, StatsServicer(self._figures), SERVICE)
         if self._config.metrics:
             # Not at the top: see `_read_by_http`. And before anybody can call: the loop stands still meanwhile.
             from keyhole.metrics.page import own_page
 
-            self._page = own_page(self._config.metrics, self._stats.read, self._rpc.guard)
+            self._page = own_page(self._config.metrics, self._figures, self._rpc.guard, shared=self._is_one_of_several)
         await self._rpc.start()
         if self._page is not None:
             await self._page.start()
@@ -150,12 +160,29 @@ class ClientProxy:
         origins, hosts = checked_origins(self._config.http_origins), checked_hosts(self._config.http_hosts)
         self._reads = HttpReads(self._directory, self._servicer, timeout, guard=guard, origins=origins, hosts=hosts)
         if self._config.console == "on":
-            counts, caller_of = self._servicer.counts, self._reads.caller_of
             open_to_all = guard is None or (guard.material is None and not guard.asks_who)
-            sql = SqlQueries(lambda: self._rpc.address, open_to_all=open_to_all)
-            self._console = ConsoleRoutes(self._directory, counts, caller_of, lambda: self._rpc.port, sql)
+            sql = SqlQueries(lambda: self._rpc.address, self._siblings.sql_turn, open_to_all=open_to_all)
+            self._console = ConsoleRoutes(
+                self._directory, self._siblings, self._reads.caller_of, lambda: self._rpc.port, sql
+            )
             self._console.add_to(self._reads.app)
-        self._http = HttpPort("the HTTP reads", address, self._reads.app, guard=guard)
+        self._http = HttpPort("the HTTP reads", address, self._reads.app, guard=guard, shared=self._is_one_of_several)
+
+    def _name(self) -> str:
+        return joined(socket.gethostname(), self._rpc.port)
+
+    def _process_name(self) -> str:
+        """Its figures have names of their own: one that is started again begins at 0, and the others go on."""
+        return f"{self._name()}/{self._siblings.number}" if self._is_one_of_several else self._name()
+
+    async def _figures(self) -> stats_pb2.ReadStatsResponse:
+        if not self._is_one_of_several:
+            return await self._stats.read()
+        return put_together(self._name(), [facts.figures for facts in await self._siblings.facts()])
+
+    async def _tell(self) -> ProcessFacts:
+        figures = (await self._stats.read()).SerializeToString() if self._is_one_of_several else b""
+        return ProcessFacts(figures, self._servicer.counts.by_state(), tuple(self._directory.events))
 
     async def _serve_once_reached(self) -> None:
         await self._directory.reached.wait()

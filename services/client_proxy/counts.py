@@ -10,6 +10,7 @@ from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc.frames import AskAgain, Failure, as_error
+from services.client_proxy.siblings import CountedReads
 
 
 class StateCounts(ReadCounts):
@@ -51,6 +52,13 @@ class ProxyCounts:
                 return self.elsewhere
             counts = self.states[name] = StateCounts()
         return counts
+
+    def by_state(self) -> tuple[CountedReads, ...]:
+        """Of each state that was read: for the proxy's other processes, and its console."""
+        return tuple(
+            CountedReads(*name, of.keys, of.scans, of.entries, sum(of.failed.values()))
+            for name, of in self.states.items()
+        )
 
     def begun(self, counts: StateCounts, keys: int) -> float:
         """A frame has come. Returns what `ended` wants to know."""

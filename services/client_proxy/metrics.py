@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from keyhole.metrics.cardinality import MOST_STATES, OTHER, Kept
+from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.families import Figures, process_start
 from keyhole.metrics.metric import Component
 from keyhole.protocol.routing import RouteTable
@@ -75,3 +76,21 @@ class ProxyStats:
         figures.add(f"{_P}_scanned_entries_total", labels, of.entries)
         for reason, count in of.failed.items():
             figures.add(f"{_P}_failed_reads_total", (*labels, reason), count)
+
+
+def put_together(name: str, answers: Iterable[bytes]) -> pb.ReadStatsResponse:
+    """What the processes of one proxy say, as one answer: each sample has the name of its process.
+
+    Args:
+        name: The proxy's.
+        answers: Of each process a ReadStatsResponse, as bytes.
+    """
+    figures = Figures()
+    for answer in answers:
+        for family in pb.ReadStatsResponse.FromString(answer).families:
+            for sample in family.samples:
+                if BY_NAME[family.name].buckets:
+                    figures.counted(family.name, tuple(sample.labels), sample.counts, sample.value)
+                else:
+                    figures.add(family.name, tuple(sample.labels), sample.value)
+    return pb.ReadStatsResponse(component=pb.COMPONENT_CLIENT_PROXY, name=name, families=figures.families())

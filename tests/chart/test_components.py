@@ -115,6 +115,14 @@ def test_the_http_port_answers_to_the_services_names_and_to_those_that_are_liste
         assert "httpHosts" in refused(KAFKA, {"clientProxy.httpHosts": [wrong]})
 
 
+def test_a_proxy_has_as_many_processes_as_it_is_given() -> None:
+    for given, told in (({}, "1"), ({"clientProxy.processes": 4}, "4")):
+        [proxy] = pod(render(KAFKA, given), PROXY).containers
+        assert environment(proxy)["KEYHOLE_CLIENT_PROXY_PROCESSES"] == told
+    for wrong in (-1, 257, "two"):
+        assert "processes" in refused(KAFKA, {"clientProxy.processes": wrong})
+
+
 def test_origins_that_may_read_over_http_are_listed() -> None:
     origins = ["https://app.example.com", "http://localhost:3000"]
     [proxy] = pod(render(KAFKA, {"clientProxy.httpOrigins": origins}), PROXY).containers

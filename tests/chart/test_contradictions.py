@@ -54,6 +54,7 @@ CONTRADICTIONS = {
         KAFKA | {"clientProxy.autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}},
         "minReplicas is 5",
     ),
+    "as many processes as the node has cores": (KAFKA | {"clientProxy.processes": 0}, "clientProxy.processes is 0"),
     "replicas of nothing": (KAFKA | {"replica.enabled": True}, "replica.applications"),
     "an application twice": (
         KAFKA | {"replica": {"enabled": True, "applications": ["a", "a"]}},
@@ -237,6 +238,7 @@ def test_what_is_refused_with_one_thing_is_taken_without_it() -> None:
     """So that a refusal is for the contradiction, and not for the value."""
     assert render(KAFKA, {"clientProxy.replicas": 3})
     assert render(KAFKA, {"clientProxy.autoscaling.enabled": True})
+    assert render(KAFKA, {"clientProxy.processes": 0, "clientProxy.resources.limits.cpu": 2})
     assert render(EXTERNAL)
     assert render(KAFKA, job(checkpoint={"url": "s3a://a/b"}))
     assert render(KAFKA, {"jobs": [JOB, JOB | {"name": "again"}]})

@@ -80,6 +80,9 @@
 {{- if and .autoscaling.enabled (not (dig "requests" "cpu" "" .resources)) }}
 {{- fail "clientProxy.autoscaling measures CPU against the request: give clientProxy.resources.requests.cpu" }}
 {{- end }}
+{{- if and (eq (int .processes) 0) (not (dig "limits" "cpu" "" .resources)) }}
+{{- fail "clientProxy.processes is 0, one per core, and a pod without a limit of CPU counts all cores of its node: give clientProxy.resources.limits.cpu, or a number" }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -10,7 +10,7 @@ POST /console/api/sql                                the first rows of one SELEC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,11 +29,11 @@ from services.client_proxy.console.shared_status import ServerReports, SharedSta
 from services.client_proxy.console.sql_queries import SqlQueries
 from services.client_proxy.console.state_standing import Described, StateStanding, describe_all
 from services.client_proxy.console.troubles import troubles_of
-from services.client_proxy.counts import ProxyCounts, StateCounts
 from services.client_proxy.directory import Directory
 from services.client_proxy.http.answers import descriptor_json
 from services.client_proxy.http.json_response import NO_STORE, json_response
 from services.client_proxy.http.request_body import body_of
+from services.client_proxy.siblings import ProcessFacts, Siblings
 
 POLL_SECONDS = 2 * FRESH_SECONDS
 """How often an open page asks; the answer says so."""
@@ -45,6 +45,7 @@ class ConsoleRoutes:
     """Adds them to an application. Event loop's thread only.
 
     Args:
+        siblings: Whose reads are shown, and of the one that has begun first its events.
         caller_of: Who makes a request; raises Unauthenticated.
         grpc_port: Of the proxy, for what the pages say to copy.
         sql: What runs queries.
@@ -53,13 +54,13 @@ class ConsoleRoutes:
     def __init__(
         self,
         directory: Directory,
-        counts: ProxyCounts,
+        siblings: Siblings,
         caller_of: Callable[[web.Request], Caller],
         grpc_port: Callable[[], int],
         sql: SqlQueries,
     ) -> None:
         self._directory = directory
-        self._counts = counts
+        self._siblings = siblings
         self._caller_of = caller_of
         self._grpc_port = grpc_port
         self._status = SharedStatus(directory)
@@ -99,10 +100,12 @@ class ConsoleRoutes:
     async def _overview(self, request: web.Request) -> web.Response:
         caller = self._caller_of(request)
         reports, described = await self._look()
+        told = await self._siblings.facts()
+        reads = _reads(told)
         seen = _seen(caller, described)
         administers = _administers(caller)
         servers = _servers(reports, seen, all_of_them=administers)
-        events = [event for event in self._directory.events if _may_know(caller, event.application, event.state)]
+        events = [event for event in told[0].events if _may_know(caller, event.application, event.state)]
         return _shown(
             {
                 **self._head(reports),
@@ -110,7 +113,7 @@ class ConsoleRoutes:
                 "grpc_port": self._grpc_port(),
                 "administers": administers,
                 "no_sql": self._sql.why_not,
-                "states": [self._state_json(of.standing, reports) for of in seen.values()],
+                "states": [self._state_json(of.standing, reports, reads) for of in seen.values()],
                 "servers": [_server_json(server, administers) for server in servers],
                 "troubles": troubles_of(
                     reports.at_ms, [of.standing for of in seen.values()], servers if administers else ()
@@ -147,7 +150,7 @@ class ConsoleRoutes:
                 "entry_key": of.descriptor.entry_key,
                 "may_read": caller.may(Verb.READ, *name),
                 "may_scan": caller.may(Verb.SCAN, *name),
-                "standing": self._state_json(of.standing, reports),
+                "standing": self._state_json(of.standing, reports, _reads(await self._siblings.facts())),
                 "runs": of.runs,
                 "copies": of.copies,
                 "missing": of.missing if _administers(caller) else "",
@@ -193,12 +196,14 @@ class ConsoleRoutes:
     def _head(self, reports: ServerReports) -> dict[str, Any]:
         return {"now_ms": self._directory.clock.now_ms(), "at_ms": reports.at_ms, "poll_seconds": POLL_SECONDS}
 
-    def _state_json(self, standing: StateStanding, reports: ServerReports) -> dict[str, Any]:
+    def _state_json(
+        self, standing: StateStanding, reports: ServerReports, reads: dict[StateName, dict[str, int]]
+    ) -> dict[str, Any]:
         name = (standing.application, standing.state)
         writes, latency = reports.writes.get(name), reports.latencies.get(name)
         return {
             "standing": standing,
-            "reads": _reads(self._counts.states.get(name)),
+            "reads": reads.get(name, _NO_READS),
             # None: no server has counted it, as of the states beyond those that have figures of their own.
             "writes": None if writes is None else writes._asdict(),
             "replayed_epochs": reports.replays.get((standing.application, standing.query), 0),
@@ -207,15 +212,16 @@ class ConsoleRoutes:
         }
 
 
-def _reads(counts: StateCounts | None) -> dict[str, int]:
-    """Through this proxy, since it began."""
-    counts = counts or StateCounts()
-    return {
-        "keys": counts.keys,
-        "scans": counts.scans,
-        "entries": counts.entries,
-        "failed": sum(counts.failed.values()),
-    }
+_NO_READS = {"keys": 0, "scans": 0, "entries": 0, "failed": 0}
+
+
+def _reads(told: Iterable[ProcessFacts]) -> dict[StateName, dict[str, int]]:
+    """By state, through all processes of this proxy, since each began."""
+    sums: dict[StateName, dict[str, int]] = {}
+    for of in (of for facts in told for of in facts.reads):
+        before = sums.get((of.application, of.state), _NO_READS)
+        sums[of.application, of.state] = {figure: count + getattr(of, figure) for figure, count in before.items()}
+    return sums
 
 
 def _seen(caller: Caller, described: dict[StateName, Described]) -> dict[StateName, Described]:

@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 
 import msgspec
@@ -38,11 +39,15 @@ class SqlQueries:
 
     Args:
         proxy: Where the process finds this proxy, as host:port.
+        turn: See Siblings.
         open_to_all: Everybody may read everything, in plaintext. Else it would need the caller's rights.
     """
 
-    def __init__(self, proxy: Callable[[], str], *, open_to_all: bool) -> None:
+    def __init__(
+        self, proxy: Callable[[], str], turn: Callable[[], AbstractContextManager[bool]], *, open_to_all: bool
+    ) -> None:
         self._proxy = proxy
+        self._turn = turn
         self._open = open_to_all
         self._running: asyncio.subprocess.Process | None = None
         self._busy = False
@@ -72,12 +77,15 @@ class SqlQueries:
             raise Unsupported(why)
         query = _query_of(body)
         if self._busy:
-            raise Overloaded("another query of a console runs here, and one runs at a time: try again in a moment")
-        self._busy = True
-        try:
-            return await self._run(query)
-        finally:
-            self._busy = False
+            raise _another()
+        with self._turn() as is_ours:
+            if not is_ours:
+                raise _another()
+            self._busy = True
+            try:
+                return await self._run(query)
+            finally:
+                self._busy = False
 
     async def close(self) -> None:
         """Ends the one that runs."""
@@ -122,6 +130,10 @@ class SqlQueries:
             )
         refused = msgspec.json.decode(answer, type=dict[str, str])
         raise by_reason()[refused["reason"]](refused["message"])
+
+
+def _another() -> Overloaded:
+    return Overloaded("another query of a console runs here, and one runs at a time: try again in a moment")
 
 
 async def _answer_of(process: asyncio.subprocess.Process, question: bytes) -> bytes:

@@ -71,9 +71,9 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         self._max_scans = max_scans
         self._max_watches = max_watches
         self._scans = 0
-        self._caller_scans = CallerScans(caps, directory.clock, "this proxy")
         self.counts = ProxyCounts(directory.clock)
         self.admission = admission or ReadAdmission(NO_LIMITS, directory.clock, "this proxy")
+        self._caller_scans = CallerScans(caps, directory.clock, self.admission.where)
         self._storage_reads = StorageReads(directory, self.counts, self.admission)
         self._reads = ClientReads(directory, self.counts, self._storage_reads)
         self._explained_reads = ExplainedReads(directory, self._storage_reads)
@@ -179,7 +179,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     ) -> AsyncGenerator[pb.ScanResponse]:
         check_consistency(request.options)
         if self._scans >= self._max_scans:
-            raise too_many_scans(self._scans, "this proxy", self._max_scans, "KEYHOLE_CLIENT_PROXY_MAX_SCANS")
+            raise too_many_scans(self._scans, self.admission.where, self._max_scans, "KEYHOLE_CLIENT_PROXY_MAX_SCANS")
         self._scans += 1
         deadline, left = self._deadline(context), mine.left()
         until = deadline if left is None else min(deadline, self._loop.time() + left)
@@ -200,7 +200,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         """Yields rows and changes, of whichever servers have them."""
         name = _name(request.state)
         if self._watching >= self._max_watches:
-            raise Overloaded(f"{self._watching:,} watches are under way in this proxy, and no more may be")
+            raise Overloaded(f"{self._watching:,} watches are under way in {self.admission.where}, and no more may be")
         self._watching += 1
         watch: FannedWatch | None = None
         try:

@@ -7,6 +7,7 @@ from keyhole.config.deployables import (
     DEFAULT_HTTP_PORT,
     DEFAULT_PROXY_PORT,
     DEFAULT_STATE_SERVER_PORT,
+    MOST,
     PROXY_VARIABLE,
     CliConfig,
     ClientProxyConfig,
@@ -15,7 +16,7 @@ from keyhole.config.deployables import (
     MetricsExporterConfig,
     StateServerConfig,
 )
-from keyhole.config.jobs import CLUSTER, LOCAL, MOST, SourceConfig, TopicJobConfig
+from keyhole.config.jobs import CLUSTER, LOCAL, SourceConfig, TopicJobConfig
 from keyhole.config.loading import (
     job_config,
     load,

@@ -16,6 +16,8 @@ DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
 LEAST = "least"
 """In a field's metadata: what it must be at least, where that is not 1 although 0 is not the default."""
+MOST = "most"
+"""In a field's metadata: what a whole number may be at most."""
 PROXY_VARIABLE = "KEYHOLE_PROXY"
 """Which client proxies the command line asks, where `--proxy` is not given."""
 
@@ -111,6 +113,7 @@ class ClientProxyConfig(SecuritySettings):
         default_timeout_seconds: The deadline of requests that bring none.
         hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
         drain_seconds: How long SIGTERM waits for what is under way.
+        processes: How many serve on its ports, with equal shares of the limits of callers. 0: one per core.
         max_scans: Scans under way of all callers; one more is refused as overloaded.
         max_caller_scans: The same of one caller; 0: as many as of all.
         max_scan_rows: That one scan may give; beyond it, it is refused as too large. 0: any number.
@@ -140,6 +143,7 @@ class ClientProxyConfig(SecuritySettings):
     default_timeout_seconds: float = 5.0
     hop_timeout_seconds: float = 0.1
     drain_seconds: float = 5.0
+    processes: int = field(default=1, metadata={LEAST: 0, MOST: 256})
     max_scans: int = 256
     max_caller_scans: int = 0
     max_scan_rows: int = 0

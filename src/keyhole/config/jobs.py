@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 LOCAL, CLUSTER = "local", "cluster"
-MOST = "most"
-"""In the metadata of a whole number's field: what it may be at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

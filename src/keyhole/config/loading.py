@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from keyhole.config.deployables import (
     LEAST,
+    MOST,
     CliConfig,
     ClientProxyConfig,
     JobConfig,
@@ -20,7 +21,7 @@ from keyhole.config.deployables import (
     MetricsExporterConfig,
     StateServerConfig,
 )
-from keyhole.config.jobs import CLUSTER, LOCAL, MOST, SourceConfig, TopicJobConfig
+from keyhole.config.jobs import CLUSTER, LOCAL, SourceConfig, TopicJobConfig
 from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration
 from keyhole.security.settings import CallerSettings

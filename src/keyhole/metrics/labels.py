@@ -63,7 +63,11 @@ class Label:
 LABELS: Mapping[str, Label] = MappingProxyType(
     {
         "server": Label("the state server's id", 1, "the servers"),
-        "proxy": Label("the client proxy's host and port", 1, "the proxies"),
+        "proxy": Label(
+            "the client proxy's host and port; of several processes each has its number behind it, as `/0`",
+            1,
+            "the processes of proxies",
+        ),
         "application": Label("the application", 0, "the applications; with `state` and `query`: their bound"),
         "state": Label(
             "the state's name",

@@ -139,6 +139,7 @@ class ReadAdmission:
         where: What the process is, for messages: "this proxy".
 
     Attributes:
+        where: The same.
         refused: By limit: keys, or calls, that were refused.
         expired: Keys that were dropped unread.
     """
@@ -146,7 +147,7 @@ class ReadAdmission:
     def __init__(self, limits: ReadLimits, clock: Clock, where: str) -> None:
         self._limits = limits
         self._clock = clock
-        self._where = where
+        self.where = where
         self.refused: Counter[str] = Counter({limit.value: 0 for limit in Limit})
         self.expired = 0
         self._all = _Taken(limits.calls, limits.keys, limits.rate, clock.monotonic())
@@ -229,7 +230,7 @@ class ReadAdmission:
         """Counts these keys as dropped. Returns what to refuse them with."""
         self.expired += keys
         return DeadlineExceeded(
-            f"the deadline had passed before {self._where} came to this request, so nothing was looked up; give it "
+            f"the deadline had passed before {self.where} came to this request, so nothing was looked up; give it "
             "more time, or look at the load of proxies and servers",
             **facts,
         )
@@ -274,21 +275,19 @@ class ReadAdmission:
             del self._callers[first]
 
     def _too_many_calls(self, limit: Limit, who: str, taken: _Taken) -> Overloaded:
-        what = (
-            f"{taken.calls:,} calls that look keys up are under way in {self._where}, and {taken.most_calls:,} may be"
-        )
+        what = f"{taken.calls:,} calls that look keys up are under way in {self.where}, and {taken.most_calls:,} may be"
         return self._refusal(limit, who, what, taken.most_calls, 1, _CALLS_AGAIN_SECONDS)
 
     def _too_many_keys(self, limit: Limit, who: str, taken: _Taken, keys: int) -> Overloaded:
         what = (
-            f"{taken.keys:,} keys are being looked up in {self._where}, and with {keys:,} more they are beyond the "
+            f"{taken.keys:,} keys are being looked up in {self.where}, and with {keys:,} more they are beyond the "
             f"{taken.most_keys:,} that may be at once"
         )
         return self._refusal(limit, who, what, taken.most_keys, keys, _KEYS_AGAIN_SECONDS)
 
     def _too_many_a_second(self, limit: Limit, who: str, keys: int, seconds: float) -> Overloaded:
         most = self._limits.caller_rate if limit is Limit.CALLER_RATE else self._limits.rate
-        what = f"{keys:,} more keys are beyond the {most:,} a second that may be looked up in {self._where}"
+        what = f"{keys:,} more keys are beyond the {most:,} a second that may be looked up in {self.where}"
         return self._refusal(limit, who, what, most, keys, seconds)
 
     def _refusal(self, limit: Limit, who: str, what: str, most: float, count: int, seconds: float) -> Overloaded:
