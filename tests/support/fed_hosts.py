@@ -48,7 +48,7 @@ class Fed(Hosted):
         feeding = self.host.feeding
         for _ in range(count):
             await feeding.step(0)
-            under_way = [of for of in (feeding._beginnings._reading, feeding._under_way) if of is not None]
+            under_way = [of for of in (feeding._beginnings._reading, feeding._due.under_way) if of is not None]
             if until_done and under_way:
                 await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)
 

@@ -150,8 +150,6 @@ class StandbyCopies:
         """The key groups that have caught up, by state."""
         return {name: warm for name, state in self._hosted.items() if (warm := state.table.given.warm)}
 
-    # --- what the follower brings ---------------------------------------------------------------------------------
-
     def _prepare_from_follower(
         self, number: int, ends: Mapping[Partition, int | None]
     ) -> Mapping[Partition, Position] | None:
@@ -215,8 +213,6 @@ class StandbyCopies:
             if name in self._hosted:
                 self._stand(self._hosted[name], positions, before)
         await self._heard(control)
-
-    # --- what is shown --------------------------------------------------------------------------------------------
 
     def _show(self, views: Iterable[StandbyView]) -> None:
         different = False

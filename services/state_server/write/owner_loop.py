@@ -24,6 +24,7 @@ from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, N
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.feed_progress import FeedProgress
+from services.state_server.write.due_commits import DueCommits
 from services.state_server.write.fed_begin import NewGroups
 from services.state_server.write.fed_state import FedState, fed_states
 from services.state_server.write.feed_beginnings import FeedBeginnings
@@ -37,7 +38,6 @@ _Result = TypeVar("_Result")
 
 _POLL_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
-_COMMIT_SECONDS = 0.25
 # Above so many rows that are not committed, or so many bytes, of all states, nothing more is read.
 _MOST_HELD, _MOST_HELD_BYTES = 500_000, 256 << 20
 
@@ -97,10 +97,7 @@ class OwnerLoop:
         # One step at a time, whoever asks for it.
         self._stepping = asyncio.Lock()
         self._commits = FeedCommits(changelog, states, grant, thread, settings, generation, counts)
-        self._under_way: asyncio.Task[None] | None = None
-        self._commit_at = settings.clock.monotonic() + _COMMIT_SECONDS
-        # Why the last commit failed, which is logged once; empty: it did not.
-        self._commit_failure = ""
+        self._due = DueCommits(query, self._commits, thread, settings.clock)
         self._beginnings = FeedBeginnings(query, changelog, states, thread, settings)
         self._tail: UpdatesTail | None = None
         self._tail_ids: Mapping[str, str] = {}
@@ -165,7 +162,7 @@ class OwnerLoop:
         taken = await self._taken(runs, broken)
         if taken.new and await self._beginnings.begin(taken.new):
             taken = await self._taken((), False)
-        self._commit_if_due(taken)
+        self._due.begin_if_due(early=taken.commits)
         if taken.full or not taken.follows:
             await self._break_off()
             await self._settings.clock.pause(seconds)
@@ -325,32 +322,6 @@ class OwnerLoop:
         fed = self.fed
         return all(of.settled for of in fed), sum(of.read_so_far for of in fed)
 
-    # --- commits ------------------------------------------------------------------------------------------------------
-
-    def _commit_if_due(self, taken: _Taken) -> None:
-        now = self._settings.clock.monotonic()
-        if self._under_way is not None and not self._under_way.done():
-            return
-        if now >= self._commit_at or (taken.commits and not self._commit_failure):
-            self._commit_at = now + _COMMIT_SECONDS
-            self._under_way = asyncio.create_task(self._commit_quietly())
-
-    async def _commit_quietly(self) -> None:
-        """Where it fails, it is tried again a second later; why is logged once."""
-        why = ""
-        try:
-            await self.commit()
-        except KeyholeError as error:
-            why = error.message
-            if why != self._commit_failure and not self._thread.refusing:
-                _log.warning("updates are not committed", extra={"query": self._query, "why": why})
-        except Exception as error:  # noqa: BLE001 - nobody waits for it
-            why = type(error).__name__
-            _log.exception("updates are not committed", extra={"query": self._query})
-        self._commit_failure = why
-        if why:
-            self._commit_at = self._settings.clock.monotonic() + _AGAIN_SECONDS
-
     async def commit(self) -> None:
         """Commits what was applied. Raises as FeedCommits.commit."""
         await self._commits.commit()
@@ -364,8 +335,6 @@ class OwnerLoop:
         async with self._commits.committed():
             yield
 
-    # --- the end ------------------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
         """Ends the loop, and lets what is under way end. What was applied and not committed is applied again."""
         self._closed.set()
@@ -374,9 +343,9 @@ class OwnerLoop:
         if self._tail is not None:
             # So a poll under way ends.
             await self._in_pool(self._tail.close)
-        waited = [task for task in (self._task, self._under_way) if task is not None]
-        if waited:
-            await asyncio.wait(waited)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._due.ended()
         async with self._stepping:
             await self._in_pool(self._close_tail)
             self._pool.shutdown()

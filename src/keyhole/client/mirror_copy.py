@@ -26,8 +26,6 @@ _UNTOLD_SECONDS = 2.5
 class MirrorCopy(MirrorIntake):
     """One copy; see the module's text. One thread takes messages in, any thread reads."""
 
-    # --- what is there ------------------------------------------------------------------------------------------------
-
     @property
     def whole(self) -> bool:
         """All rows that were there have come, and it is known up to which epoch all has, if there was one.
@@ -89,8 +87,6 @@ class MirrorCopy(MirrorIntake):
 
     def _epoch_of(self, group: int) -> int:
         return max(self._complete.epoch, self._epochs.get(group, NO_EPOCH).epoch)
-
-    # --- reads --------------------------------------------------------------------------------------------------------
 
     def answer(self, key: Any) -> Answer:
         """As a lookup gives it. Raises as MirrorReads.get."""

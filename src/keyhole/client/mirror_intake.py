@@ -116,8 +116,6 @@ class MirrorIntake:
         self._by_key: EntriesByKey | None = None
         self.messages = 0
 
-    # --- what comes ---------------------------------------------------------------------------------------------------
-
     def take(self, message: StoredMessage) -> None:
         """Takes in what a watch has sent. Raises TooLarge: more than the limits allow."""
         self.messages += 1

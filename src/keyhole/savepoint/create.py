@@ -165,8 +165,6 @@ class _Attempt:
             fed_queries=subject.fed,
         )
 
-    # --- what, and whether it is still there ----------------------------------------------------------------------
-
     def _subject(self, reader: ChangelogReader) -> Subject:
         """The complete epochs, with nothing in the changelogs that has replaced any of it for too long."""
         deadline = self._settings.kafka_deadline_seconds
@@ -230,8 +228,6 @@ class _Attempt:
         elapsed_ms = self._age_ms + 1000 * (self._clock.monotonic() - self._began)
         if elapsed_ms > self._settings.limit_ms:
             raise _TooLate(f"reading took {elapsed_ms / 1000:.0f} s")
-
-    # --- the files ------------------------------------------------------------------------------------------------
 
     def _save_state(
         self, subject: Subject, state: StateDescriptor, reader: ChangelogReader, stores: StoreEngine
