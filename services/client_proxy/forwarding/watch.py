@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from keyhole.backoff import Backoff
 from keyhole.client.routing.routes import no_server
-from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace, watch_place
 from keyhole.errors import (
     Draining,
     KeyholeError,
@@ -33,6 +32,7 @@ from keyhole.rpc.convert_stamps import put_watched_stamp, watched_stamp
 from keyhole.rpc.watch_requests import check_watch_heeded, watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.directory import Directory
+from services.client_proxy.forwarding.forwarded_watch import ForwardedWatch
 
 SILENT_SECONDS = 30.0
 """Servers say something at each progress interval. One that has been silent for so long, and for several of these, is
@@ -105,9 +105,7 @@ class FannedWatch:
         self._descriptor = directory.table(self._name).descriptor
         self._parts: set[_Part] = set()
         self._came: asyncio.Queue[_Came | None] = asyncio.Queue(_QUEUED)
-        self._marks: dict[int, WatchMark] = {}
-        self._begin()
-        self._told_done = bool(self._request.token) and self._rows_done
+        self._forwarded = ForwardedWatch(self._asked, self._descriptor)
         # Those that nobody is asked for, since when, when they are to be placed, and why they are not.
         self._homeless: set[int] = set(self._asked.key_groups)
         self._waiting_since: float | None = self._loop.time()
@@ -116,19 +114,6 @@ class FannedWatch:
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS)
         self._all_begun = asyncio.Event()
         self._ended, self._changed = False, True
-
-    def _begin(self) -> None:
-        if self._asked.place is not None:
-            self._marks = {group: self._asked.place.marks[group] for group in self._asked.key_groups}
-        elif self._asked.snapshot:
-            self._marks = dict.fromkeys(self._asked.key_groups, NOT_BEGUN)
-        self._as_of_ms = 0 if self._asked.place is None else self._asked.place.as_of_ms
-
-    @property
-    def _rows_done(self) -> bool:
-        """All rows that were there were forwarded."""
-        marks = self._marks
-        return len(marks) == len(self._asked.key_groups) and all(mark.below is None for mark in marks.values())
 
     def drain(self) -> None:
         """It ends soon, so that its reader goes on at another proxy."""
@@ -198,8 +183,6 @@ class FannedWatch:
         if self._came.empty():
             self._came.put_nowait(None)
 
-    # --- who is asked -------------------------------------------------------------------------------------------------
-
     def _look(self) -> None:
         """Something is different: what has another owner by now, or has grown silent, is asked for again."""
         table = self._table()
@@ -252,13 +235,10 @@ class FannedWatch:
         request.key_groups.extend(sorted(key_groups))
         request.topic_id = self._descriptor.topic_id
         request.token = ""
-        if key_groups <= self._marks.keys():
+        if self._forwarded.has_place(key_groups):
             request.no_snapshot = False
-            # A token by which nothing was given says no more than none, and a server may not know what it is bound to.
-            if any(self._marks[group].begun for group in key_groups):
-                place = WatchPlace({group: self._marks[group] for group in key_groups}, self._as_of_ms)
-                request.token = place.token(self._descriptor, self._asked.digest)
-        part = _Part(address, key_groups, as_of_ms=self._as_of_ms, heard_at=self._loop.time())
+            request.token = self._forwarded.token_of(key_groups)
+        part = _Part(address, key_groups, as_of_ms=self._forwarded.as_of_ms, heard_at=self._loop.time())
         part.task = self._loop.create_task(self._read(part, request))
         self._parts.add(part)
         self._homeless -= key_groups
@@ -301,8 +281,6 @@ class FannedWatch:
         if self._waiting_since is None:
             self._waiting_since = self._loop.time()
 
-    # --- what they say ------------------------------------------------------------------------------------------------
-
     def _taken(self, came: _Came) -> pb.WatchResponse | None:
         """What is forwarded of it; None: nothing."""
         part, response, error = came
@@ -331,42 +309,38 @@ class FannedWatch:
         if len(self._parts) == 1 and not self._homeless:
             return self._passed(part, response)
         self._settle(part)
-        return self._forwarded(response)
+        return self._joined(response)
 
     def _passed(self, part: _Part, response: pb.WatchResponse) -> pb.WatchResponse:
         """Of the only part: its token is the whole one."""
-        if self._told_done:
-            response.snapshot_done = False
-        else:
+        if not self._forwarded.told_done:
             # A server that was asked behind the last row doesn't say it.
             self._settle(part)
-            response.snapshot_done = self._told_done = self._rows_done
+        response.snapshot_done = self._forwarded.take_done()
         return response
 
-    def _forwarded(self, response: pb.WatchResponse) -> pb.WatchResponse:
+    def _joined(self, response: pb.WatchResponse) -> pb.WatchResponse:
+        """Of one of several parts: its token is one of theirs together."""
         if not self._homeless:
-            self._as_of_ms = max(self._as_of_ms, min(part.as_of_ms for part in self._parts))
+            self._forwarded.reach(min(part.as_of_ms for part in self._parts))
         whole = bool(response.token) or not response.changes
-        place = WatchPlace(self._marks, self._as_of_ms)
-        done = not self._told_done and self._rows_done
-        self._told_done |= done
-        forwarded = pb.WatchResponse(
+        joined = pb.WatchResponse(
             changes=response.changes,
-            token=place.token(self._descriptor, self._asked.digest) if whole else "",
-            snapshot_done=done,
-            as_of_ms=self._as_of_ms,
+            token=self._forwarded.token() if whole else "",
+            snapshot_done=self._forwarded.take_done(),
+            as_of_ms=self._forwarded.as_of_ms,
             selected=self._request.HasField("selection"),
         )
         if not self._homeless:
-            put_watched_stamp(min((part.stamp for part in self._parts), key=lambda stamp: stamp.epoch), forwarded)
-        return forwarded
+            put_watched_stamp(min((part.stamp for part in self._parts), key=lambda stamp: stamp.epoch), joined)
+        return joined
 
     def _settle(self, part: _Part) -> None:
         if part.token:
-            self._marks |= watch_place(part.token, self._descriptor, self._asked.digest).marks
+            self._forwarded.take(part.token)
             part.token = ""
             if len(self._parts) == 1 and not self._homeless:
-                self._as_of_ms = max(self._as_of_ms, part.as_of_ms)
+                self._forwarded.reach(part.as_of_ms)
 
     async def _end(self, tasks: Collection[asyncio.Task[None]]) -> None:
         for task in tasks:

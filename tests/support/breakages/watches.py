@@ -143,8 +143,8 @@ WATCHES = (
         "a proxy says how far a watch is though key groups of it have no owner",
         "watch",
         _PROXY,
-        "        if not self._homeless:\n            self._as_of_ms = max(",
-        "        if True:\n            self._as_of_ms = max(",
+        "        if not self._homeless:\n            self._forwarded.reach(",
+        "        if True:\n            self._forwarded.reach(",
         ("test_fanned_watches.py",),
     ),
     Breakage(
