@@ -61,6 +61,22 @@ def test_rates_are_of_the_time_between_two_looks_and_begin_anew_with_a_server() 
     assert [row["rows_per_second"] for row in overview.servers()] == [None, 4]
 
 
+def test_one_of_a_proxys_processes_that_has_started_again_does_not_make_the_others_seem_new() -> None:
+    def told(*keys: float) -> stats_pb2.ReadStatsResponse:
+        family = stats_pb2.MetricFamily(
+            name="keyhole_client_proxy_lookup_keys_total", labels=["proxy", "application", "state"]
+        )
+        for number, count in enumerate(keys):
+            family.samples.add(labels=[f"here:7400/{number}", "shop", "totals"], value=count)
+        return stats_pb2.ReadStatsResponse(component="COMPONENT_CLIENT_PROXY", families=[family])
+
+    overview = Overview()
+    for at, figures_of_proxy in ((1.0, told(5_000, 7_000)), (2.0, told(3, 7_010)), (3.0, told(4, 7_020, 6))):
+        overview.take(look(at, server("a", 0, 1), proxy=figures_of_proxy))
+        ([row],) = [overview.states()]
+        assert row["reads_per_second"] == {1.0: None, 2.0: 13, 3.0: 17}[at]
+
+
 def test_servers_that_go_away_and_states_with_something_wrong_are_shown_as_such() -> None:
     overview = Overview()
     overview.take(look(10, server("a", 0, 1), server("b", 2, 3)))

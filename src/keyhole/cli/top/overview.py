@@ -147,27 +147,34 @@ class Overview:
         if self._look is None or address not in self._before:
             return None
         figures, before_at = self._before[address]
-        now, before = (_value(of, metric, name) for of in (self._look.figures.get(address), figures))
+        now, before = (_samples(of, metric, name) for of in (self._look.figures.get(address), figures))
         if now is None or before is None:
             return None
-        # It has started again: what it has counted since.
-        grown = now - before if now >= before else now
+        # What has started again tells what it has counted since: a server, or one of a proxy's processes. Of their sum
+        # it would seem that all of them had.
+        earlier = {labels: before.get(labels, 0.0) for labels in now}
+        grown = sum(of - earlier[labels] if of >= earlier[labels] else of for labels, of in now.items())
         return grown / max(0.001, self._look.figured_at.get(address, self._look.at) - before_at)
 
     def _gauge(self, address: str, metric: str) -> float | None:
-        return None if self._look is None else _value(self._look.figures.get(address), metric, None)
+        samples = None if self._look is None else _samples(self._look.figures.get(address), metric, None)
+        return None if samples is None else sum(samples.values())
 
 
-def _value(figures: stats_pb2.ReadStatsResponse | None, metric: str, name: _State | None) -> float | None:
-    """The sum of its samples, of the state if one is named; None: it has no such metric, or does not tell."""
+def _samples(
+    figures: stats_pb2.ReadStatsResponse | None, metric: str, name: _State | None
+) -> dict[tuple[str, ...], float] | None:
+    """By their labels, of the state if one is named; None: it has no such metric, or does not tell."""
     if figures is None:
         return None
     for family in figures.families:
         if family.name == metric:
-            return sum(
-                sample.value for sample in family.samples if name is None or _of_state(family.labels, sample) == name
-            )
-    return 0.0 if metric.startswith(_prefix(figures)) else None
+            return {
+                tuple(sample.labels): sample.value
+                for sample in family.samples
+                if name is None or _of_state(family.labels, sample) == name
+            }
+    return {} if metric.startswith(_prefix(figures)) else None
 
 
 def _prefix(figures: stats_pb2.ReadStatsResponse) -> str:
