@@ -28,6 +28,7 @@ from keyhole.client.options import (
     asked_of,
     at_one_epoch,
     defaults,
+    flags_of,
     keys_asked,
     range_of,
     selection_of,
@@ -46,6 +47,7 @@ from keyhole.client.wire.scans import Scan, checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count
+from keyhole.model.given import check_names, token_of
 from keyhole.model.read import Answer
 from keyhole.model.state_path import state_path
 from keyhole.rpc import forked
@@ -117,7 +119,11 @@ class AsyncClient(EventLoopCatalogue):
             connection = self._connected()
         asked = asked_of(options, self._defaults, GetOptions) if options else self._defaults
         alike = (application, state, asked)
-        batch = connection.turn.get(alike) or connection.batch(alike)
+        try:
+            batch = connection.turn.get(alike) or connection.batch(alike)
+        except TypeError:  # what can't be hashed is no name
+            check_names(application, state)
+            raise
         future: asyncio.Future[Answer] = connection.loop.create_future()
         batch.keys.append(key)
         batch.waiters.append(future)
@@ -207,12 +213,12 @@ class AsyncClient(EventLoopCatalogue):
             KeyholeError: As `get`.
 
         Raises (at once):
-            MalformedRequest: A limit below 1, a policy or a bound that there is not, what is no predicate.
+            MalformedRequest: A limit below 1, a policy, a bound or a token that there is not, what is no predicate.
             TypeError: An option that there is not.
         """
         bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
-        limit, after, asked = checked_limit(options.get("limit")), options.get("after"), keys_asked(options)
-        name = (application, state)
+        limit, asked = checked_limit(options.get("limit")), keys_asked(options)
+        name, after = (application, state), token_of("after", options.get("after"))
         return AsyncStateScan(
             lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, asked),
             limit,
@@ -286,22 +292,15 @@ class AsyncClient(EventLoopCatalogue):
             KeyholeError: Nobody has answered for as long as `timeout`, as `get`.
 
         Raises (at once):
-            MalformedRequest: Keys together with a range of them, or what is no predicate.
+            MalformedRequest: Keys together with a range of them, what is no predicate, or what is no token.
             TypeError: An option that there is not.
         """
         select, within = watched_of(keys, options)
         timeout = options.get("timeout")
         seconds = seconds_of("timeout", _WATCHING_SECONDS if timeout is None else timeout)
-        asked = WatchOptions(
-            keys,
-            options.get("snapshot", True),
-            options.get("before", False),
-            options.get("latest_only", False),
-            select,
-            within,
-        )
-        name = (application, state)
-        return AsyncWatch(lambda place: self._here().watch(name, asked, seconds, place), options.get("after"))
+        asked = WatchOptions(keys, *flags_of(options), select, within)
+        name, after = (application, state), token_of("after", options.get("after"))
+        return AsyncWatch(lambda place: self._here().watch(name, asked, seconds, place), after)
 
     def mirror(self, path: str, *keys: Key, **options: Unpack[MirrorOptions]) -> AsyncMirror[Answer]:
         """A copy of a state, or of some of it, in this process, which a watch keeps current. Sends nothing yet.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from numbers import Integral, Real
+from numbers import Real
 from typing import Literal, TypeAlias
 
 from keyhole.errors import MalformedRequest
+from keyhole.model.given import whole_of
 from keyhole.model.read import ReadBounds, Stale
 
 StalePolicy: TypeAlias = Stale | Literal["never", "when_needed", "always"]
@@ -31,15 +32,21 @@ def seconds_of(name: str, duration: Duration) -> float:
     Raises:
         MalformedRequest: It is neither a number nor a timedelta, or is not finite.
     """
-    if isinstance(duration, timedelta):
-        seconds = duration.total_seconds()
-    elif isinstance(duration, Real) and not isinstance(duration, bool):
-        seconds = float(duration)
-    else:
+    found = duration.total_seconds() if isinstance(duration, timedelta) else _number(duration)
+    if found is None:
         raise MalformedRequest(f"{name} is a {type(duration).__name__}; give a number of seconds, or a timedelta")
-    if not math.isfinite(seconds):
-        raise MalformedRequest(f"{name} is {seconds}; give a finite number of seconds")
-    return min(seconds, _MOST_MS / 1000)
+    if not math.isfinite(found):
+        raise MalformedRequest(f"{name} is {found}; give a finite number of seconds")
+    return min(found, _MOST_MS / 1000)
+
+
+def _number(given: object) -> float | None:
+    if not isinstance(given, Real) or isinstance(given, bool):
+        return None
+    try:
+        return float(given)
+    except TypeError:  # a duration of numpy's says that it is a number
+        return None
 
 
 def bounds_of(
@@ -67,11 +74,11 @@ def bounds_of(
     by_group = min_epoch if isinstance(min_epoch, tuple) else ()
     least = 0 if isinstance(min_epoch, tuple) else min_epoch
     for group, epoch in ((0, least), *by_group):
-        if not isinstance(epoch, Integral) or not 0 <= epoch <= _MOST_EPOCH:
+        if (whole := whole_of(epoch)) is None or not 0 <= whole <= _MOST_EPOCH:
             raise MalformedRequest(f"min_epoch is {epoch!r}; epochs are whole numbers from 1 on, and 0 means any")
-        if not isinstance(group, Integral) or not 0 <= group < _KEY_GROUPS:
-            raise MalformedRequest(f"min_epoch names key group {group}; they go from 0 to {_KEY_GROUPS - 1}")
-    if not isinstance(as_of, Integral) or isinstance(as_of, bool) or not 0 <= as_of <= _MOST_EPOCH:
+        if (whole := whole_of(group)) is None or not 0 <= whole < _KEY_GROUPS:
+            raise MalformedRequest(f"min_epoch names key group {group!r}; they go from 0 to {_KEY_GROUPS - 1}")
+    if (whole := whole_of(as_of)) is None or not 0 <= whole <= _MOST_EPOCH:
         raise MalformedRequest(f"as_of is {as_of!r}; epochs are whole numbers from 1 on")
     if as_of and (min_epoch or max_staleness is not None):
         raise MalformedRequest("as_of says of which epoch the answer is: leave min_epoch and max_staleness out")

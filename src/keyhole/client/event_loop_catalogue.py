@@ -8,6 +8,7 @@ from keyhole.client.bounds import Duration
 from keyhole.client.event_loop_client import EventLoopClient
 from keyhole.client.server_status import ServerStatus, status_from_proto
 from keyhole.encoding.codec import StateCodec
+from keyhole.model.given import check_name
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import convert
 from keyhole.v1 import query_pb2
@@ -31,6 +32,7 @@ class EventLoopCatalogue(EventLoopClient):
             KeyholeError: As `get`.
         """
         connection = self._here()
+        check_name("application", application)
         request = query_pb2.ListStatesRequest(application=application)
         response: query_pb2.ListStatesResponse = await connection.call("ListStates", request, self._seconds(timeout))
         return [convert.descriptor_from_proto(message) for message in response.states]

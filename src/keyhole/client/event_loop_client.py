@@ -10,7 +10,7 @@ from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.options import Routing, defaults, is_direct
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
-from keyhole.errors import ClientClosed, Unsupported
+from keyhole.errors import ClientClosed, InvalidConfiguration, Unsupported
 from keyhole.rpc import channels, forked
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -33,6 +33,10 @@ class EventLoopClient:
         self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
         self._defaults = defaults(self._timeout)
+        if not isinstance(credentials, Credentials):
+            raise InvalidConfiguration(
+                f"credentials is a {type(credentials).__name__}; give keyhole.Credentials(...), or leave it out"
+            )
         # Files that can't be used are refused now, and not at the first call.
         self._shown = [channels.prepared(target, credentials) for target in self._targets]
         self._directly = credentials if is_direct(routing) else None

@@ -32,6 +32,7 @@ from keyhole.client.wire.lookups import keys_of
 from keyhole.client.wire.scans import checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.errors import ClientClosed, MalformedRequest, Unsupported
+from keyhole.model.given import flag_of, whole_of
 from keyhole.model.read import Answer, Entries, KeyedEntry, ReadBounds
 from keyhole.rpc import forked
 from keyhole.rpc.convert import time_from_ms
@@ -130,7 +131,7 @@ class _MirrorReads(Generic[A_co]):
             MalformedRequest: A limit below 1; or the mirror is not of all entries of the key.
             KeyholeError: As `get`.
         """
-        asked = (columns_given(start), columns_given(stop))
+        asked, descending = (columns_given(start), columns_given(stop)), flag_of("descending", descending)
         entries = self._copy().entries_of(key, asked, checked_limit(limit), descending=descending)
         return entries if self._typed is None else self._typed.entries(entries)
 
@@ -383,6 +384,7 @@ def _bounds_of(asked: RequestedRead) -> ReadBounds:
 
 
 def _bound(name: str, most: int) -> int:
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+    whole = whole_of(most)
+    if whole is None or whole < 1:
         raise MalformedRequest(f"{name} is {most!r}; give a whole number from 1 on")
-    return most
+    return whole

@@ -10,6 +10,7 @@ from keyhole.client.bounds import Duration, StalePolicy, bounds_of, seconds_of
 from keyhole.client.wire.key_bounds import ALL_KEYS, AskedKeys, KeyBounds, key_bounds
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import InvalidConfiguration, MalformedRequest
+from keyhole.model.given import flag_of, whole_of
 from keyhole.model.predicates import Predicate
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.selection import Selection, selection
@@ -257,16 +258,25 @@ def watched_of(
     return selection(given.get("where"), given.get("fields"), keys_only=False), within
 
 
+def flags_of(options: WatchingOptions) -> tuple[bool, bool, bool]:
+    """Snapshot, before and latest_only. Raises MalformedRequest: one is neither true nor false."""
+    asked: tuple[tuple[str, bool], ...] = (("snapshot", True), ("before", False), ("latest_only", False))
+    given: Mapping[str, Any] = options
+    snapshot, before, latest_only = (flag_of(name, given.get(name, default)) for name, default in asked)
+    return snapshot, before, latest_only
+
+
 def keys_asked(options: ScanAllOptions) -> AskedKeys:
     """What a scan of all keys with these options is of. Raises MalformedRequest: There is nothing like it."""
-    descending = bool(options.get("descending", False))
-    ordered, key_groups = bool(options.get("ordered", False)) or descending, options.get("key_groups")
+    descending = flag_of("descending", options.get("descending", False))
+    ordered, key_groups = flag_of("ordered", options.get("ordered", False)) or descending, options.get("key_groups")
     if ordered and key_groups is not None:
         raise MalformedRequest("key_groups are read in no order; leave them, or ordered and descending, out")
-    part_of = options.get("part_of")
-    if part_of is not None and not 1 <= part_of < 1 << 64:
-        raise MalformedRequest(f"part_of is {part_of}; it must be a whole number from 1 to 2^64 - 1")
-    return AskedKeys(selection_of(options), range_of(options), ordered, descending, key_groups, part_of or 0)
+    given = options.get("part_of")
+    part_of = 0 if given is None else whole_of(given)
+    if part_of is None or not (given is None or 1 <= part_of < 1 << 64):
+        raise MalformedRequest(f"part_of is {given!r}; it must be a whole number from 1 to 2^64 - 1")
+    return AskedKeys(selection_of(options), range_of(options), ordered, descending, key_groups, part_of)
 
 
 def range_of(options: RangeOptions) -> KeyBounds:
@@ -293,15 +303,31 @@ def asked_of(options: ReadOptions, default: RequestedRead, known: type[ReadOptio
     if not options:
         return default
     _check_known(options, known)
-    timeout, min_epoch = options.get("timeout"), options.get("min_epoch", 0)
-    return RequestedRead(
+    timeout, as_of = options.get("timeout"), options.get("as_of")
+    asked = RequestedRead(
         options.get("stale", default.stale),
         options.get("max_staleness"),
-        tuple(sorted(min_epoch.items())) if isinstance(min_epoch, Mapping) else min_epoch,
+        _min_epoch(options.get("min_epoch", 0)),
         default.timeout if timeout is None else timeout,
-        options.get("as_of") or 0,
+        0 if as_of is None else as_of,
         _is_latest(options, known),
     )
+    try:
+        hash(asked)
+    except TypeError:
+        # What can't be hashed, as a list, is none of these options: this says which of them it is.
+        asked.read()
+        raise
+    return asked
+
+
+def _min_epoch(given: int | Mapping[int, int]) -> int | tuple[tuple[int, int], ...]:
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        return tuple(sorted(given.items()))
+    except TypeError:  # they are no numbers, which is told where they are read
+        return tuple(given.items())
 
 
 def _is_latest(options: Mapping[str, Any], known: type[ReadOptions]) -> bool:

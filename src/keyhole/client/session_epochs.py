@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 from keyhole.client.options import ReadOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, MalformedRequest
+from keyhole.model.given import whole_of
 
 StateName: TypeAlias = tuple[str, str]
 """Application and state."""
@@ -23,18 +24,22 @@ Epochs: TypeAlias = Mapping[StateName, int | Mapping[int, int]]
 
 
 class Seen:
-    """See the module's text. Used by one thread at a time."""
+    """See the module's text. Used by one thread at a time.
+
+    Raises:
+        MalformedRequest: These are no `epochs` of a session.
+    """
 
     def __init__(self, epochs: Epochs) -> None:
         self._whole: dict[StateName, int] = {}
         self._groups: dict[StateName, dict[int, int]] = {}
         # The updates topic whose epochs they are, where a read has told; empty: the state has none.
         self._topics: dict[StateName, str] = {}
-        for name, of in epochs.items():
-            if isinstance(of, int):
-                self._whole[name] = of
-            else:
+        for name, of in _checked(epochs):
+            if isinstance(of, Mapping):
                 self._groups[name] = dict(of)
+            else:
+                self._whole[name] = of
 
     @property
     def epochs(self) -> dict[StateName, int | dict[int, int]]:
@@ -65,6 +70,9 @@ class Seen:
         if options.get("as_of"):  # the reader says which, and may ask for the past
             return
         given = options.get("min_epoch", 0)
+        if not _are_epochs(given):
+            # The read is refused for it.
+            return
         seen, whole = self._groups.get(name, {}), self._whole.get(name, 0)
         if not isinstance(given, Mapping) and not seen:
             options["min_epoch"] = max(given, whole)
@@ -118,6 +126,24 @@ class Seen:
             self._whole.pop(name, None)
             self._groups.pop(name, None)
         self._topics[name] = topic
+
+
+def _checked(epochs: Epochs) -> Iterable[tuple[StateName, int | Mapping[int, int]]]:
+    if isinstance(epochs, Mapping) and all(_is_name(name) and _are_epochs(of) for name, of in epochs.items()):
+        return epochs.items()
+    raise MalformedRequest(
+        'the epochs of a session are by (application, state), as `epochs` of an earlier one has them: {("shop", '
+        '"orders"): 7}; of a state that is fed by updates by key group: {("shop", "orders"): {3: 7}}'
+    )
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, tuple) and len(name) == 2 and all(isinstance(part, str) for part in name)
+
+
+def _are_epochs(given: object) -> bool:
+    numbers = [*given, *given.values()] if isinstance(given, Mapping) else [given]
+    return all((whole := whole_of(number)) is not None and whole >= 0 for number in numbers)
 
 
 def _group(codec: StateCodec, key: Any, *, scan: bool) -> int | None:

@@ -54,7 +54,7 @@ async def taken(
 
 def _names(paths: Iterable[str]) -> list[tuple[str, str]]:
     """Application and state of each. Raises InvalidConfiguration: one is none, or there is none."""
-    names = [state_path(path) for path in dict.fromkeys(paths)]
+    names = list(dict.fromkeys(map(state_path, paths)))
     if not names:
         raise InvalidConfiguration('a snapshot is of states: name them, as snapshot("shop/orders", "shop/customers")')
     return names

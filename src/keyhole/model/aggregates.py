@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keyhole.errors import MalformedRequest
+from keyhole.model.given import flag_of, whole_of
 from keyhole.model.predicates import FieldPath
 
 MOST_TOP = 1_000
@@ -86,9 +87,10 @@ def top(entries: int, name: str, *inner: str, smallest: bool = False) -> AskedAg
     Raises:
         MalformedRequest: Another number.
     """
-    if type(entries) is not int or not 1 <= entries <= MOST_TOP:
+    most = whole_of(entries)
+    if most is None or not 1 <= most <= MOST_TOP:
         raise MalformedRequest(f"top is asked for {entries!r} entries; it gives from 1 to {MOST_TOP:,}")
-    return AskedAggregate(AggregateKind.TOP, FieldPath(name, inner), entries, smallest)
+    return AskedAggregate(AggregateKind.TOP, FieldPath(name, inner), most, flag_of("smallest", smallest))
 
 
 def checked_aggregates(given: Mapping[str, AskedAggregate]) -> Mapping[str, AskedAggregate]:

@@ -59,6 +59,12 @@ class FieldPath:
     inner: tuple[str, ...] = ()
     place: FieldPlace = FieldPlace.ANY
 
+    def __post_init__(self) -> None:
+        """Raises MalformedRequest: it is named by something else than a text."""
+        for name in (self.name, *self.inner):
+            if not isinstance(name, str):
+                raise MalformedRequest(f"a field is named by a {type(name).__name__}; give its name as a str")
+
     def __str__(self) -> str:
         return ".".join((self.name, *self.inner))
 
@@ -167,8 +173,10 @@ class Field:
 
     def is_in(self, values: Iterable[PredicateValue]) -> Predicate:
         """It equals one of these, of which none may be null; never true where there are none."""
-        if isinstance(values, (str, bytes)):
-            raise MalformedRequest(f"field {str(self.path)!r}: is_in takes a list of values, and was given one")
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise MalformedRequest(
+                f"field {str(self.path)!r}: is_in takes a list of values, and was given a {type(values).__name__}"
+            )
         return OneOf(self.path, tuple(_value(self.path, value) for value in values))
 
     def is_null(self) -> Predicate:
@@ -198,7 +206,7 @@ def field(name: str, *inner: str, of: str = "any") -> Field:
         of: "key" or "value", where a column of the key and a field of the value have the same name.
 
     Raises:
-        MalformedRequest: `of` is none of these.
+        MalformedRequest: `of` is none of these, or a name is no text.
     """
     try:
         place = FieldPlace(of)

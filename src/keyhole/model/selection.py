@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keyhole.errors import MalformedRequest
+from keyhole.model.given import flag_of
 from keyhole.model.predicates import Predicate, checked
 
 
@@ -41,9 +42,10 @@ def selection(where: Predicate | None, fields: Iterable[str] | None, *, keys_onl
     """
     if where is not None:
         checked(where)
+    keys_only = flag_of("keys_only", keys_only)
     if fields is None:
-        return Selection(where, None, bool(keys_only))
-    names = () if isinstance(fields, str) else tuple(fields)
+        return Selection(where, None, keys_only)
+    names = () if isinstance(fields, str) or not isinstance(fields, Iterable) else tuple(fields)
     if not names or not all(isinstance(name, str) for name in names):
         raise MalformedRequest(
             "fields is a list of names of fields of the value, of one at least; for no value at all ask by keys_only"

@@ -21,6 +21,7 @@ from keyhole.client import Client
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.sql_result import SqlResult
 from keyhole.errors import InvalidConfiguration, KeyholeError, MalformedRequest, TooLarge
+from keyhole.model.given import check_name
 from keyhole.sql.entry_dataset import EntryDataset, QueriedStates, QueryReading
 from keyhole.sql.live_states import LiveStates
 
@@ -85,7 +86,8 @@ def run_over(
     seconds = seconds_of("timeout", timeout)
     if seconds <= 0:
         raise MalformedRequest(f"timeout is {timeout}; a query takes some time: give it a number of seconds above 0")
-    if _SIZE.fullmatch(memory) is None:
+    check_name("application", application)
+    if not isinstance(memory, str) or _SIZE.fullmatch(memory) is None:
         raise InvalidConfiguration(f'memory is {memory!r}; write a size as "500MB" or "2GB"')
     _check_text(query)
     reading = QueryReading(seconds)

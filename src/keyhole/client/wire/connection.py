@@ -34,6 +34,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InternalError, KeyholeError
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
+from keyhole.model.given import check_names
 from keyhole.model.read import Answer, ReadBounds, Source
 from keyhole.model.selection import Selection
 from keyhole.model.state import StateDescriptor
@@ -207,6 +208,7 @@ class Connection:
         """The state's descriptor as the target has it now. `timeout` is in seconds. Raises as
         AsyncClient.describe_state.
         """
+        check_names(application, state)
         request = query_pb2.DescribeStateRequest(state=query_pb2.StateRef(application=application, state=state))
         response: query_pb2.DescribeStateResponse = await self.call("DescribeState", request, timeout)
         return convert.descriptor_from_proto(response.descriptor)
@@ -245,12 +247,15 @@ class Connection:
                 continue
             try:
                 self._reads(application, state).submit(batch)
+            except KeyholeError as error:
+                batch.fail(error)
             except Exception:  # noqa: BLE001 - the top of a loop: nobody else would end the waits
                 _log.exception("lookups could not be started")
                 batch.fail(InternalError("the lookup could not be started, by a bug; the client's log has the cause"))
 
     def _reads(self, application: str, state: str) -> StateReads:
-        """Those of the state, made where there are none."""
+        """Those of the state, made where there are none. Raises MalformedRequest: it can't be called so."""
+        check_names(application, state)
         name = (application, state)
         if (reads := self._states.get(name)) is not None:
             return reads

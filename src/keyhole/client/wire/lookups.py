@@ -19,13 +19,21 @@ from keyhole.v1 import state_pb2
 
 
 def keys_of(keys: Iterable[Any]) -> list[Any]:
-    """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means."""
+    """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means, or
+    nothing that has several.
+    """
     if isinstance(keys, (str, bytes, bytearray)):
         raise MalformedRequest(
             f"keys is a {type(keys).__name__}, whose characters would each be a key; give a list of keys, also of one, "
             "or use get"
         )
-    return list(keys)
+    try:
+        given = iter(keys)
+    except TypeError:
+        raise MalformedRequest(
+            f"keys is a {type(keys).__name__}; give a list of keys, also of one, or use get"
+        ) from None
+    return list(given)
 
 
 class Waiter(Protocol):

@@ -29,6 +29,7 @@ from keyhole.errors import (
     Unsupported,
     ValueMismatch,
 )
+from keyhole.model.given import flag_of, whole_of
 from keyhole.model.read import Entry, ReadBounds, Source
 from keyhole.model.selection import EVERYTHING, Selection
 from keyhole.model.state import KeyColumn
@@ -43,9 +44,12 @@ _MOST = (1 << 64) - 1
 
 def checked_limit(limit: int | None) -> int | None:
     """The same; None: no limit. Raises MalformedRequest: It is below 1, or more than the wire has room for."""
-    if limit is not None and not 1 <= limit <= _MOST:
-        raise MalformedRequest(f"limit is {limit}; it must be 1 or more, and None means all entries")
-    return limit
+    whole = None if limit is None else whole_of(limit)
+    if limit is not None and (whole is None or not 1 <= whole <= _MOST):
+        raise MalformedRequest(
+            f"limit is {limit!r}; it must be a whole number of 1 or more, and None means all entries"
+        )
+    return whole
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Scan:
 
     def __post_init__(self) -> None:
         checked_limit(self.limit)
+        flag_of("descending", self.descending)
 
     def request(self, codec: StateCodec) -> pb.ScanRequest:
         """The scan as a request.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,13 +17,15 @@ from keyhole.client.wire.lookups import BatchSink, LookupBatch
 from keyhole.client.wire.segments import Segment
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import DeadlineExceeded, KeyholeError, StaleDescriptor
+from keyhole.errors import DeadlineExceeded, InternalError, KeyholeError, StaleDescriptor
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import status
 
 _AGAIN_SECONDS = 0.05
 # So many keys of a state may wait for the moment that whoever refused them has named; those beyond fail at once.
 _MOST_REFUSED_KEYS = 65_536
+
+_log = logging.getLogger(__name__)
 
 Describe = Callable[[str, str, float], Awaitable[StateDescriptor]]
 
@@ -271,11 +274,24 @@ class StateReads:
             self._forget_unless_waiting()
             self._fail_parked(error)
             return
+        except Exception:  # noqa: BLE001 - the top of a task: nobody else would end the waits
+            self._forget_unless_waiting()
+            self._fail_parked(self._bug())
+            return
         finally:
             self._describing = None
         self._topic_id = descriptor.topic_id
         for batch in self._unparked():
-            self.submit(batch)
+            try:
+                self.submit(batch)
+            except Exception:  # noqa: BLE001 - as above
+                batch.fail(self._bug())
+
+    def _bug(self) -> InternalError:
+        """While what has happened is handled."""
+        name = f"{self._application}/{self._state}"
+        _log.exception("a lookup of state %s could not be begun", name)
+        return InternalError(f"a lookup of state {name} could not be begun, by a bug; the client's log has the cause")
 
     async def _ask_for_the_patient(self) -> StateDescriptor:
         """Again where batches with more time have come meanwhile."""
