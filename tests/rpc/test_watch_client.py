@@ -12,6 +12,10 @@ import pytest
 
 from keyhole import AsyncClient, ChangeKind, Client, StateChange, errors, field
 from keyhole.cli.main import main
+from keyhole.cli.reads import OutputFormat
+from keyhole.cli.watch_command import WatchedLines, watch
+from keyhole.encoding.key_text import parse_key
+from keyhole.testing.served_states import ServedStates
 from services.state_server.read.watch_parts import WatchLimits
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
@@ -172,3 +176,18 @@ async def test_a_watch_goes_on_by_itself_at_another_proxy_when_its_own_goes() ->
         with pytest.raises((errors.UnknownApplication, errors.UnknownState)):
             await first(changes, 1)
         await changes.close()
+
+
+def test_a_line_of_keyhole_watch_has_letters_as_they_are_and_keys_that_can_be_typed_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ServedStates() as served, Client(served.address) as client:
+        served.write(
+            "shop/visits",
+            [{"city": "Zürich", "place": "北京", "hour": 7, "said": "größer"}],
+            key=["city", "place"],
+            map_key="hour",
+        )
+        watch(client, OutputFormat(as_json=False), "shop/visits", WatchedLines([], None, True, False, False, most=1))
+        assert capsys.readouterr().out == 'row    ["Zürich", "北京"] 7  {"said": "größer"}  epoch 1\n'
+        assert parse_key(client.describe_state("shop", "visits").key, '["Zürich", "北京"]') == ("Zürich", "北京")

@@ -12,7 +12,7 @@ import msgspec
 from keyhole.client.bounds import bounds_of
 from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.key_text import key_of, parse_bound, parse_key
+from keyhole.encoding.key_text import key_of, parse_bound, parse_key, spelled_number, spelled_whole
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.errors import MalformedRequest, Unsupported
 from keyhole.hints import ready
@@ -349,7 +349,7 @@ def _number(given: dict[str, str], name: str, most: float) -> float | None:
     if name not in given:
         return None
     try:
-        number = float(given[name])
+        number = float(spelled_number(given[name]))
     except ValueError:
         number = math.nan
     if not 0 < number <= most:
@@ -359,6 +359,10 @@ def _number(given: dict[str, str], name: str, most: float) -> float | None:
 
 def _whole(given: dict[str, str], name: str, default: int) -> int:
     text = given.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MOST_NUMBER):
+    try:
+        number = spelled_whole(text) if len(text) < 20 else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _MOST_NUMBER:
         raise MalformedRequest(f"the query parameter {name} must be a whole number, 0 or more")
-    return int(text)
+    return number

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyhole.addresses import is_host_port
+from keyhole.encoding.key_text import spelled_number, spelled_whole
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.names import checked_name
 from keyhole.model.state_path import state_path
@@ -22,7 +23,7 @@ _AS_LISTED = "write it as `keyhole states` lists it"
 def seconds(text: str) -> float:
     """Above 0, and finite. Raises ArgumentTypeError."""
     try:
-        given = float(text)
+        given = float(spelled_number(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
     if not 0 < given < math.inf:
@@ -42,7 +43,7 @@ def count_or_none(text: str) -> int:
 
 def _at_least(least: int, text: str) -> int:
     try:
-        given = int(text)
+        given = spelled_whole(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if given < least:

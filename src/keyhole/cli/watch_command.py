@@ -112,7 +112,17 @@ def _show(output: OutputFormat, change: StateChange) -> None:
         row["commit_time"] = change.commit_time
         print(json.dumps(row, default=str), flush=True)
         return
-    key = row["key"] if change.map_key is None else f"{row['key']} {row['map_key']}"
-    value = "" if row["value"] is None else json.dumps(row["value"], default=str)
-    before = f"  was {json.dumps(row['before'], default=str)}" if change.before_known else ""
+    key = " ".join(_said(row[name]) for name in ("key", "map_key") if name in row)
+    value = "" if row["value"] is None else _in_json(row["value"])
+    before = f"  was {_in_json(row['before'])}" if change.before_known else ""
     print(written_out(f"{row['kind']:6} {key}  {value}{before}  epoch {change.epoch}"), flush=True)
+
+
+def _said(key: Any) -> str:
+    """One column as it is, several as JSON, which can be typed again."""
+    return _in_json(key) if isinstance(key, list) else str(key)
+
+
+def _in_json(value: Any) -> str:
+    """For a person: letters as they are."""
+    return json.dumps(value, default=str, ensure_ascii=False)

@@ -18,7 +18,7 @@ _OF_FIELD = {
     "max": AggregateKind.MAX,
     "avg": AggregateKind.AVERAGE,
 }
-_FORM = re.compile(r"(\w+)\((?:(\d{1,9})\s*,)?\s*(.+?)\s*\)", re.DOTALL)
+_FORM = re.compile(r"(\w+)\((?:([0-9]{1,9})\s*,)?\s*(.+?)\s*\)", re.DOTALL)
 
 
 def parsed_aggregates(descriptor: StateDescriptor, texts: Iterable[str]) -> dict[str, AskedAggregate]:

@@ -13,13 +13,22 @@ from keyhole.model.state import KeyColumn, KeyType
 
 # As JSON has them. Python also takes 1_000, blanks, +5, 007 and the digits of any script.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _HEXADECIMAL = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 
 
-def _whole(text: str) -> int:
+def spelled_whole(text: str) -> int:
+    """A whole number as JSON has them. Raises ValueError: It is none."""
     if not _WHOLE.fullmatch(text):
         raise ValueError("no whole number")
     return int(text)
+
+
+def spelled_number(text: str) -> str:
+    """The same text, where it is a number as JSON has them. Raises ValueError: It is none."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("no number")
+    return text
 
 
 def spelled_binary(text: str) -> bytes:
@@ -44,9 +53,9 @@ _PARSE: Mapping[KeyType, tuple[Callable[[str], Any], str]] = {
     KeyType.STRING: (str, "text"),
     KeyType.BINARY: (spelled_binary, "hexadecimal digits, two for each byte"),
     KeyType.BOOLEAN: (spelled_boolean, "true or false"),
-    KeyType.SMALLINT: (_whole, "a whole number like 42 or -7"),
-    KeyType.INT: (_whole, "a whole number like 42 or -7"),
-    KeyType.BIGINT: (_whole, "a whole number like 42 or -7"),
+    KeyType.SMALLINT: (spelled_whole, "a whole number like 42 or -7"),
+    KeyType.INT: (spelled_whole, "a whole number like 42 or -7"),
+    KeyType.BIGINT: (spelled_whole, "a whole number like 42 or -7"),
     KeyType.DATE: (date.fromisoformat, "a date like 2026-11-21"),
     KeyType.TIMESTAMP: (spelled_timestamp, "a time like 2026-11-21T10:00:00 (UTC where it names no zone)"),
 }

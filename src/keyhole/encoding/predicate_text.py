@@ -13,7 +13,13 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from keyhole.encoding.key_text import spelled_binary, spelled_boolean, spelled_timestamp
+from keyhole.encoding.key_text import (
+    spelled_binary,
+    spelled_boolean,
+    spelled_number,
+    spelled_timestamp,
+    spelled_whole,
+)
 from keyhole.encoding.predicate_binding import FLOATS, WHOLE, bound, bound_field
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.model.predicates import (
@@ -32,6 +38,7 @@ from keyhole.model.type_names import TypeName, parsed
 
 _OPERATORS = {of.value: of for of in ComparedBy} | {"=": ComparedBy.EQUAL}
 _BEHIND = re.compile(r"\s*(==|=|!=|<=|>=|<|>)\s*(.*)|\s+(in)\s+(.*)|\s+is\s+(not\s+)?null\s*", re.DOTALL)
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _FORM = "write FIELD OP VALUE with one of ==, !=, <, <=, >, >=, or FIELD in A,B,C, FIELD is null, FIELD is not null"
 
 
@@ -134,12 +141,13 @@ def _value(path: FieldPath, kind: TypeName, text: str) -> Any:
 
 def _number(text: str) -> int | Decimal:
     try:
-        return int(text)
+        return spelled_whole(text)
     except ValueError:
-        number = Decimal(text)
-    if not number.is_finite():
-        raise ValueError("not finite")
-    return number
+        return Decimal(spelled_number(text))
+
+
+def _float(text: str) -> float:
+    return float(text if text in _NO_NUMBERS else spelled_number(text))
 
 
 def _clock(text: str) -> datetime:
@@ -151,7 +159,7 @@ def _clock(text: str) -> datetime:
 
 _PARSE: Mapping[str, tuple[Callable[[str], Any], str]] = {
     **dict.fromkeys((*WHOLE, "decimal"), (_number, "a number like 42, -7 or 1.5")),
-    **dict.fromkeys(FLOATS, (float, "a number like 1.5, NaN or -Infinity")),
+    **dict.fromkeys(FLOATS, (_float, "a number like 1.5, NaN or -Infinity")),
     "string": (str, "text"),
     "binary": (spelled_binary, "hexadecimal digits, two for each byte"),
     "boolean": (spelled_boolean, "true or false"),
