@@ -7,12 +7,15 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
-from keyhole import AsyncClient
+from keyhole import AsyncClient, Client
+from keyhole.client.item_streams import AsyncItemStream, ItemStream
 from keyhole.errors import ClientClosed, Unsupported
+from keyhole.rpc import forked
 from keyhole.testing.fake_server import FakeServer
 from tests.support.forking import told_by
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
@@ -116,6 +119,65 @@ async def test_a_client_of_another_thread_says_so(server: FakeServer) -> None:
         with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
             await asyncio.to_thread(asyncio.run, client.close())
         assert await _read(client) == 1.0
+
+
+async def _elsewhere(what: Callable[[], Awaitable[Any]]) -> None:
+    async def run() -> None:
+        await what()
+
+    with pytest.raises(Unsupported, match=r"belongs to the event loop that (began|used) it"):
+        await asyncio.to_thread(asyncio.run, run())
+
+
+async def test_a_scan_or_a_watch_of_another_event_loop_says_so_and_goes_on_in_its_own(server: FakeServer) -> None:
+    async with AsyncClient(server.address, timeout=PATIENCE_SECONDS) as client:
+        await _read(client)
+        scan, watch = client.scan_all(APPLICATION, STATE), client.watch(APPLICATION, STATE)
+        streams: list[AsyncItemStream[Any, Any]] = [scan, watch]
+        for stream in streams:
+            await _elsewhere(stream.page)  # it has not begun: the client says so
+            given = [(await anext(aiter(stream))).key]
+            for call in (stream.page, lambda stream=stream: anext(aiter(stream)), stream.close):
+                await _elsewhere(call)  # type: ignore[arg-type]
+            while len(given) < 10:
+                given += [item.key for item in await stream.page()]
+            assert sorted(given) == sorted(rows(10))
+            await stream.close()
+            assert await stream.page() == []
+
+
+async def test_of_a_scan_or_a_watch_one_task_or_thread_waits_and_another_one_is_told(server: FakeServer) -> None:
+    async with AsyncClient(server.address, timeout=PATIENCE_SECONDS) as client:
+        watch = client.watch(APPLICATION, STATE)
+        while not watch.snapshot_done:
+            await watch.page()
+        waiting = asyncio.create_task(watch.page())
+        await asyncio.sleep(0)
+        with pytest.raises(Unsupported, match="another task or thread waits"):
+            await watch.page()
+        assert await waiting == []
+        await watch.close()
+
+
+async def test_a_mirror_is_waited_for_on_its_own_event_loop(server: FakeServer) -> None:
+    async with AsyncClient(server.address) as client, client.mirror(f"{APPLICATION}/{STATE}") as mirror:
+        await _elsewhere(lambda: mirror.wait_for(1))
+        await mirror.wait_for(1)
+
+
+def test_streams_of_a_client_that_is_closed_can_be_closed(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(server.address) as client:
+        streams: list[ItemStream[Any]] = [client.scan_all(APPLICATION, STATE), client.watch(APPLICATION, STATE)]
+        for stream in streams:
+            stream.page()
+        with monkeypatch.context() as child:
+            child.setattr(forked.process, "cut_off", True)
+            for stream in streams:
+                stream.close()
+    for stream in streams:
+        with pytest.raises(ClientClosed):
+            stream.page()
+        stream.close()
 
 
 def test_a_program_that_ends_without_closing_its_client_ends_without_a_word(server: FakeServer) -> None:

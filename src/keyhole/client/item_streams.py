@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
+
+from keyhole.client.event_loop_client import running_loop
+from keyhole.errors import ClientClosed, Unsupported
+from keyhole.rpc import forked
 
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 - an item
@@ -24,6 +29,8 @@ class AsyncItemStream(ABC, Generic[R, I]):
         self._closed = False
         self._messages: AsyncGenerator[R] | None = None
         self._receiving: asyncio.Future[R | None] | None = None
+        # Of `_messages`.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._read: R | None = None
         # Of the items of `_read`.
         self._given = 0
@@ -59,7 +66,29 @@ class AsyncItemStream(ABC, Generic[R, I]):
 
     @abstractmethod
     async def more(self) -> bool:
-        """Waits for what can be `given`."""
+        """Waits for what can be `given`.
+
+        Raises:
+            Unsupported: It was begun on another event loop; or somebody else waits for its next items.
+        """
+
+    def _check_alone(self) -> None:
+        """Raises Unsupported: as `more`. What is under way goes on."""
+        if self._closed:
+            return
+        if self._messages is not None and self._loop is not running_loop():
+            raise self._elsewhere()
+        if self._receiving is not None and not self._receiving.done():
+            raise Unsupported(
+                "another task or thread waits for the next items of this scan or watch: make one for each, or have one "
+                "read, and hand on what it has read"
+            )
+
+    def _elsewhere(self) -> Unsupported:
+        return Unsupported(
+            "this scan or watch belongs to the event loop that began it, and this is another one (each thread and each "
+            "asyncio.run has its own); make one in each, or use keyhole.Client"
+        )
 
     def given(self) -> Iterator[I]:
         """Those that have come and were not given, each of which is given then. Sends nothing."""
@@ -90,6 +119,7 @@ class AsyncItemStream(ABC, Generic[R, I]):
     async def _received(self, messages: AsyncGenerator[R]) -> R | None:
         """The next message; None: there are no more, or another task has closed the stream."""
         # A generator that waits can't be closed; the task that it waits in can be cancelled.
+        self._loop = running_loop()
         self._receiving = asyncio.ensure_future(anext(messages, None))
         try:
             return await self._receiving
@@ -102,7 +132,17 @@ class AsyncItemStream(ABC, Generic[R, I]):
     async def close(self) -> None:
         """Ends it; the servers let go of what they kept for it. Idempotent. Whoever waits for more is told that there
         is none.
+
+        Raises:
+            Unsupported: It was begun on another event loop, which still goes on.
         """
+        loop = None if self._messages is None else self._loop
+        if forked.process.cut_off or (loop is not None and loop.is_closed()):
+            # What is left of it is the parent's, or has ended with its loop.
+            self._closed = True
+            return
+        if loop is not None and loop is not running_loop():
+            raise self._elsewhere()
         self._closed = True
         messages, receiving = self._messages, self._receiving
         if receiving is not None and not receiving.done():
@@ -147,4 +187,8 @@ class ItemStream(Generic[I]):
 
     def close(self) -> None:
         """Ends it. Blocks until it has. Idempotent."""
-        self._run(self._of.close)
+        if forked.process.cut_off:
+            return
+        # A client that is closed has ended it.
+        with contextlib.suppress(ClientClosed):
+            self._run(self._of.close)

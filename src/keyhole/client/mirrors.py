@@ -249,11 +249,12 @@ class AsyncMirror(_MirrorReads[A_co]):
             self._kept.abandon()
             return
         if loop is not None and loop is not running_loop():
-            raise Unsupported(
-                f"the mirror of {self.path} belongs to the event loop that began it, and this is another one",
-                state=self.path,
-            )
+            raise self._elsewhere()
         await self._kept.end()
+
+    def _elsewhere(self) -> Unsupported:
+        of = f"the mirror of {self.path} belongs to the event loop that began it, and this is another one"
+        return Unsupported(f"{of}: there its plain calls alone can be used", state=self.path)
 
     async def fetch(self, key: Key, **options: Unpack[ReadOptions]) -> A_co:
         """The value of one key, by the copy where that meets `max_staleness` and `min_epoch`, else by a server.
@@ -302,9 +303,12 @@ class AsyncMirror(_MirrorReads[A_co]):
         Raises:
             EpochNotReached: It has not within the timeout.
             MalformedRequest: There is no such epoch, or key group.
+            Unsupported: On another event loop than its own.
             KeyholeError: Why the mirror has ended.
         """
         self._copy()
+        if self._loop is not running_loop():
+            raise self._elsewhere()
         _bounds({"min_epoch": epoch})
         await self._kept.reached(epoch, seconds_of("timeout", timeout))
 

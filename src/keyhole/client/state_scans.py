@@ -72,6 +72,7 @@ class AsyncStateScan(AsyncItemStream[EntriesRead, KeyedEntry]):
 
     async def more(self) -> bool:
         """Waits for entries that can be `given`. False: there are no more. Raises as AsyncClient.scan_all."""
+        self._check_alone()
         if self._waits:
             return True
         if self._closed or self.done or self._left == 0:

@@ -63,6 +63,7 @@ class AsyncWatch(AsyncItemStream[WatchMessage, StateChange]):
         """Waits for the next message, whose changes can be `given`. False: it was closed. Raises as
         AsyncClient.watch.
         """
+        self._check_alone()
         if self._waits:
             return True
         if self._closed:
