@@ -54,7 +54,7 @@ def test_rates_are_of_the_time_between_two_looks_and_begin_anew_with_a_server() 
     assert [row["rows_per_second"] for row in overview.servers()] == [100, 10]
     (state,) = overview.states()
     assert (state["rows_per_second"], state["reads_per_second"], state["is"]) == (110, 5, "ok")
-    assert (state["age_seconds"], state["committed_seconds"]) == (1, 5)
+    assert (state["staleness_seconds"], state["commit_age_seconds"]) == (1, 5)
     assert (state["entries"], state["bytes"], state["key_groups"]) == (20, 4096, 4)
     # b has started again, and a is out of reach from here.
     overview.take(look(14, server("a", 0, 1), server("b", 2, 3), b=figures(8, 0)))
@@ -185,10 +185,10 @@ def test_columns_that_matter_least_go_first_and_control_characters_are_written_o
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("age_seconds", 0.26, "0.3 s"),
-        ("age_seconds", 90, "2 min"),
-        ("age_seconds", 7_300, "2 h"),
-        ("age_seconds", 400_000, "5 d"),
+        ("staleness_seconds", 0.26, "0.3 s"),
+        ("staleness_seconds", 90, "2 min"),
+        ("staleness_seconds", 7_300, "2 h"),
+        ("staleness_seconds", 400_000, "5 d"),
         ("bytes", 100, "100 B"),
         ("memory_bytes", 3_500_000, "3.3 MiB"),
         ("disk_bytes", 20 * 2**40, "20 TiB"),

@@ -17,7 +17,7 @@ from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.key_text import parse_bound, parse_key, typed
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
-from keyhole.errors import KeyholeError, KeyMismatch, UnavailableError
+from keyhole.errors import EpochNotReached, KeyholeError, KeyMismatch, UnavailableError
 from keyhole.model.read import Source
 from keyhole.model.state import KeyColumn
 from keyhole.model.state_path import state_path
@@ -173,6 +173,8 @@ def _aggregate(
         output.rows([figures], path)
     for name, rows in tops.items():
         output.rows(rows, f"{path}: {name}")
+    if all(source.epoch == 0 for source in found.sources):
+        output.before_the_first_epoch(path)
 
 
 def _scan_all(
@@ -208,8 +210,20 @@ def _scan_all(
     else:
         order = "in order" if within.ordered or within.descending else "in no order"
         _show(output, path, descriptor, rows, found.token, order)
+        if not rows and found.done:
+            _say_if_before_the_first_epoch(client, output, path)
     if broken is not None:
         raise broken
+
+
+def _say_if_before_the_first_epoch(client: Client, output: OutputFormat, path: str) -> None:
+    """A scan that has found nothing has no entry that would say of which epoch it is."""
+    try:
+        client.snapshot(path)
+    except EpochNotReached:
+        output.before_the_first_epoch(path)
+    except KeyholeError:
+        pass  # nothing is known of it, and the scan has its answer
 
 
 def _of_range(descriptor: StateDescriptor, within: Range, options: SelectOptions) -> RangeOptions:

@@ -101,7 +101,7 @@ def _screen(status: StatusRounds, width: int) -> RenderableType:
             "role": row["role"],
             "key_groups": f"{row['key_groups']:,} of {row['all_key_groups']:,}",
             "epoch": row["epoch"],
-            "age_seconds": row["staleness_seconds"],
+            "staleness_seconds": row["staleness_seconds"],
             "lag_epochs": row["lag_epochs"],
             "lag_updates": row["lag_updates"],
             "entries": row["entries"],

@@ -285,7 +285,15 @@ _EXPORTER_METRICS = (
         prefix="cluster",
     ),
     gauge(_EXPORTER, "oldest", "epoch", _BY_STATE, "The epoch that readers get at least.", _MIN, prefix="cluster"),
-    gauge(_EXPORTER, "commit_age", "seconds", _BY_STATE, "Age of what readers get, at most.", _MAX, prefix="cluster"),
+    gauge(
+        _EXPORTER,
+        "commit_age",
+        "seconds",
+        _BY_STATE,
+        "How long ago the epoch that readers get was committed, at most.",
+        _MAX,
+        prefix="cluster",
+    ),
     gauge(
         _EXPORTER,
         "watermark_age",

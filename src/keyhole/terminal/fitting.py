@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyhole.terminal.byte_counts import bytes_said
+from keyhole.terminal.tables import TIMES
 from keyhole.terminal.written_out import written_out
 
 _LEAST = 12
@@ -53,7 +54,8 @@ def _needed(names: Sequence[str], widths: Mapping[str, int]) -> int:
 
 def title_of(name: str) -> str:
     """The name of a column as a person reads it: its unit stands with its values."""
-    return name.removesuffix("_seconds").removesuffix("_bytes").replace("_per_second", "/s").replace("_", " ")
+    said = TIMES.get(name) or name.removesuffix("_seconds").removesuffix("_bytes").replace("_per_second", "/s")
+    return said.replace("_", " ")
 
 
 def shortly(name: str, value: Any) -> str:

@@ -17,10 +17,11 @@ from keyhole.terminal.written_out import written_out
 
 # Of the one column that may be folded. With fewer, values stand in it letter by letter.
 _LEAST_FOLDED = 30
+TIMES = {"commit_age_seconds": "committed", "staleness_seconds": "age"}
+"""What a person calls the times of an answer, by the names that they have for programs: see docs/reads.md."""
 # By the names that fields have for programs.
 _SAID = {
-    "commit_age_seconds": "committed",
-    "staleness_seconds": "age",
+    **TIMES,
     "lag_epochs": "lag",
     "lag_updates": "updates behind",
     "updates_lag_seconds": "for",
