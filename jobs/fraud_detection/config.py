@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from keyhole.config import SourceConfig, TopicJobConfig
+from keyhole.config import PART, SourceConfig, TopicJobConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,5 +49,5 @@ class PaymentsConfig(SourceConfig):
     rate: int = 100
     accounts: int = 200
     speed: int = 60
-    frauds: float = 0.01
-    malformed: float = 0.001
+    frauds: float = field(default=0.01, metadata=PART)
+    malformed: float = field(default=0.001, metadata=PART)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from keyhole.config import SourceConfig, TopicJobConfig
+from keyhole.config import PART, SourceConfig, TopicJobConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,4 +25,4 @@ class RequestsConfig(SourceConfig):
 
     PREFIX: ClassVar[str] = "KEYHOLE_REQUESTS_"
 
-    malformed: float = 0.001
+    malformed: float = field(default=0.001, metadata=PART)

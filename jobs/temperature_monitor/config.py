@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from keyhole.config import SourceConfig, TopicJobConfig
+from keyhole.config import LEAST, PART, SourceConfig, TopicJobConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class TemperatureMonitorConfig(TopicJobConfig):
 
     thresholds_topic: str
     default_threshold: float = 0.0
-    realtime_batch_seconds: int = 20
+    realtime_batch_seconds: int = field(default=20, metadata={LEAST: 5})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +42,4 @@ class ReadingsConfig(SourceConfig):
 
     thresholds_topic: str
     sensors: int = 1000
-    malformed: float = 0.001
+    malformed: float = field(default=0.001, metadata=PART)

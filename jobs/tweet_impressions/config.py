@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from keyhole.config import SourceConfig, TopicJobConfig
+from keyhole.config import PART, SourceConfig, TopicJobConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,5 +30,5 @@ class TweetsConfig(SourceConfig):
 
     tweets: int = 1000
     events_per_hour: int = 20_000
-    too_late: float = 0.002
-    malformed: float = 0.001
+    too_late: float = field(default=0.002, metadata=PART)
+    malformed: float = field(default=0.001, metadata=PART)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from keyhole.config import MOST, SourceConfig, TopicJobConfig
+from keyhole.config import MOST, PART, SourceConfig, TopicJobConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class ChunksConfig(SourceConfig):
 
     PREFIX: ClassVar[str] = "KEYHOLE_CHUNKS_"
 
-    rate: int = 200
+    rate: int = field(default=200, metadata={MOST: 500})
     patients: int = 20
     speed: int = 10
-    malformed: float = 0.001
+    malformed: float = field(default=0.001, metadata=PART)

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.temperature_monitor.config import ReadingsConfig
-from jobs.vital_signs.config import VitalSignsConfig
-from keyhole.config import ClientProxyConfig, JobConfig, StateServerConfig, load
+from jobs.fraud_detection.config import PaymentsConfig
+from jobs.temperature_monitor.config import ReadingsConfig, TemperatureMonitorConfig
+from jobs.tweet_impressions.config import TweetsConfig
+from jobs.vital_signs.chunks import HIGHEST_HZ
+from jobs.vital_signs.config import ChunksConfig, VitalSignsConfig
+from keyhole.config import ClientProxyConfig, JobConfig, SourceConfig, StateServerConfig, TopicJobConfig, load
 from keyhole.errors import InvalidConfiguration
 
 
@@ -120,3 +123,50 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones_and_not_with_all_there
 
 def test_names_of_others_are_none_of_its_business() -> None:
     load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_BASE_IMAGE": "x", "PATH": "/bin"})
+
+
+_NEEDED = {
+    TemperatureMonitorConfig: {"TOPIC": "a", "THRESHOLDS_TOPIC": "b", "CHECKPOINT": "c", "DIRECTORY": "d"},
+    ReadingsConfig: {"TOPIC": "a", "THRESHOLDS_TOPIC": "b", "BOOTSTRAP_SERVERS": "k:1"},
+    PaymentsConfig: {"TOPIC": "a", "RULES_TOPIC": "b", "AGGREGATIONS_TOPIC": "c", "BOOTSTRAP_SERVERS": "k:1"},
+    TweetsConfig: {"TOPIC": "a", "BOOTSTRAP_SERVERS": "k:1"},
+    ChunksConfig: {"TOPIC": "a", "BOOTSTRAP_SERVERS": "k:1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "wanted"),
+    [
+        (TemperatureMonitorConfig, "REALTIME_BATCH_SECONDS", "4", "is '4'; it must be 5 or more"),
+        (TemperatureMonitorConfig, "TOPIC", "a b", "is 'a b'; it must be a topic's name"),
+        (TemperatureMonitorConfig, "TOPIC", "", "is ''; it must be a topic's name"),
+        (
+            TemperatureMonitorConfig,
+            "THRESHOLDS_TOPIC",
+            "a",
+            "_TOPIC and .*_THRESHOLDS_TOPIC are both 'a'; each",
+        ),
+        (TemperatureMonitorConfig, "CHECKPOINT", "", "is ''; it must be said: it has no default"),
+        (TemperatureMonitorConfig, "DIRECTORY", " ", "is ' '; it must be said: it has no default"),
+        (ReadingsConfig, "MALFORMED", "1.01", "is '1.01'; it must be from 0 to 1"),
+        (PaymentsConfig, "FRAUDS", "2", "is '2'; it must be from 0 to 1"),
+        (PaymentsConfig, "AGGREGATIONS_TOPIC", "b", "_RULES_TOPIC and .*_AGGREGATIONS_TOPIC are both 'b'"),
+        (TweetsConfig, "TOO_LATE", "nan", "is 'nan'; it must be from 0 to 1"),
+        (ChunksConfig, "RATE", "501", "is '501'; it must be from 1 to 500"),
+    ],
+)
+def test_a_setting_of_a_job_or_its_source_that_can_not_be_is_refused_by_its_name(
+    kind: type[TopicJobConfig | SourceConfig], name: str, text: str, wanted: str
+) -> None:
+    """What was taken led to a job whose records were all dead letters, or that ended in Spark's words."""
+    given = {kind.PREFIX + one: of for one, of in _NEEDED[kind].items()}
+    assert load(kind, given).topic == "a"
+    with pytest.raises(InvalidConfiguration, match=f"{name}.* {wanted}|{wanted}"):
+        load(kind, {**given, kind.PREFIX + name: text})
+
+
+def test_a_source_sends_no_chunk_that_the_job_does_not_take() -> None:
+    given = {ChunksConfig.PREFIX + one: of for one, of in _NEEDED[ChunksConfig].items()}
+    assert load(ChunksConfig, {**given, "KEYHOLE_CHUNKS_RATE": str(HIGHEST_HZ)}).rate == HIGHEST_HZ
+    with pytest.raises(InvalidConfiguration):
+        load(ChunksConfig, {**given, "KEYHOLE_CHUNKS_RATE": str(HIGHEST_HZ + 1)})

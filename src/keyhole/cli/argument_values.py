@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
 from keyhole.addresses import is_host_port
 from keyhole.encoding.key_text import spelled_number, spelled_whole
 from keyhole.errors import InvalidConfiguration
-from keyhole.model.names import checked_name
+from keyhole.model.names import TOPIC_NAME, checked_name
 from keyhole.model.state_path import state_path
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OLDEST_SECONDS = 1e9
 _MOST_DAYS = 365_000
 _AS_LISTED = "write it as `keyhole states` lists it"
@@ -109,7 +107,7 @@ def addresses(text: str) -> list[str]:
 
 def topic(text: str) -> str:
     """A name that a topic of Kafka's can have. Raises ArgumentTypeError."""
-    if not _TOPIC.fullmatch(text):
+    if not TOPIC_NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249"
         )

@@ -7,6 +7,7 @@ from keyhole.config.deployables import (
     DEFAULT_HTTP_PORT,
     DEFAULT_PROXY_PORT,
     DEFAULT_STATE_SERVER_PORT,
+    LEAST,
     MOST,
     PROXY_VARIABLE,
     CliConfig,
@@ -16,7 +17,7 @@ from keyhole.config.deployables import (
     MetricsExporterConfig,
     StateServerConfig,
 )
-from keyhole.config.jobs import CLUSTER, LOCAL, SourceConfig, TopicJobConfig
+from keyhole.config.jobs import CLUSTER, LOCAL, PART, SourceConfig, TopicJobConfig
 from keyhole.config.loading import (
     job_config,
     load,
@@ -29,8 +30,10 @@ __all__ = [
     "DEFAULT_HTTP_PORT",
     "DEFAULT_PROXY_PORT",
     "DEFAULT_STATE_SERVER_PORT",
+    "LEAST",
     "LOCAL",
     "MOST",
+    "PART",
     "PROXY_VARIABLE",
     "CallerSettings",
     "CliConfig",

@@ -17,7 +17,7 @@ DEFAULT_EXPORTER_PORT = 7420
 LEAST = "least"
 """In a field's metadata: what it must be at least, where that is not 1 although 0 is not the default."""
 MOST = "most"
-"""In a field's metadata: what a whole number may be at most."""
+"""In a field's metadata: what a number may be at most."""
 PROXY_VARIABLE = "KEYHOLE_PROXY"
 """Which client proxies the command line asks, where `--proxy` is not given."""
 

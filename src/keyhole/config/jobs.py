@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
+from keyhole.config.deployables import MOST
+
 LOCAL, CLUSTER = "local", "cluster"
+PART = MappingProxyType({MOST: 1.0})
+"""The metadata of a number's field that says which part of something is so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

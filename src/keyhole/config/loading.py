@@ -24,6 +24,7 @@ from keyhole.config.deployables import (
 from keyhole.config.jobs import CLUSTER, LOCAL, SourceConfig, TopicJobConfig
 from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.names import TOPIC_NAME
 from keyhole.security.settings import CallerSettings
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -71,10 +72,7 @@ def load(kind: type[_Config], environ: Mapping[str, str], beside: Iterable[_Kind
             values[item.name] = overrides[item.name]
         elif variable in environ:
             values[item.name] = _parse(variable, environ[variable], hints[item.name])
-            # 0 is what a number that is no cap by default says itself.
-            least = item.metadata.get(LEAST, int(item.default != 0))
-            most = item.metadata.get(MOST, math.inf)
-            _refuse_impossible(variable, environ[variable], values[item.name], least, most)
+            _refuse_impossible(variable, environ[variable], values[item.name], item)
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             missing.append(variable)
     if missing:
@@ -82,6 +80,7 @@ def load(kind: type[_Config], environ: Mapping[str, str], beside: Iterable[_Kind
         raise InvalidConfiguration(
             f"{', '.join(missing)} {are} no default (docs/configuration.md)", variable=missing[0]
         )
+    _refuse_one_topic_twice(kind, values)
     return kind(**values)
 
 
@@ -101,9 +100,11 @@ def _refuse_unknown(environ: Mapping[str, str], kinds: Collection[type[Any]]) ->
         )
 
 
-def _refuse_impossible(variable: str, text: str, value: object, least: int, most: float) -> None:
+def _refuse_impossible(variable: str, text: str, value: object, of: dataclasses.Field[Any]) -> None:
     """What a value must be follows from its name and its type, alike for every deployable; and from its field."""
     wanted = ""
+    # 0 is what a number that is no cap by default says itself.
+    least, most = of.metadata.get(LEAST, int(of.default != 0)), of.metadata.get(MOST, math.inf)
     choices = next((choices for end, choices in _CHOICES.items() if variable.endswith(end)), ())
     if choices and value not in choices:
         wanted = f"one of {', '.join(choices)}"
@@ -113,14 +114,31 @@ def _refuse_impossible(variable: str, text: str, value: object, least: int, most
         wanted = "a path of this machine's files, where a volume may be mounted: an object store is none"
     elif variable.endswith("_SERVERS") and not value:
         wanted = "host:port, or several separated by commas"
-    elif isinstance(value, float) and not 0 <= value < math.inf:
-        wanted = "0 or more, and finite"
+    elif isinstance(value, float) and not (0 <= value <= most and math.isfinite(value)):
+        wanted = "0 or more, and finite" if most == math.inf else f"from 0 to {most:g}"
+    elif isinstance(value, str) and variable.endswith("_TOPIC") and not TOPIC_NAME.fullmatch(value):
+        wanted = "a topic's name: letters, digits, '.', '_' and '-', at most 249"
+    elif not text.strip() and of.default is dataclasses.MISSING and of.default_factory is dataclasses.MISSING:
+        wanted = "said: it has no default (docs/configuration.md)"
     elif isinstance(value, int) and variable.endswith("_PORT") and not 0 <= value <= _MAX_PORT:
         wanted = f"a port from 0 (any free one) to {_MAX_PORT}"
     elif isinstance(value, int) and not variable.endswith("_PORT") and not least <= value <= most:
         wanted = f"{least} or more" if most == math.inf else f"from {least} to {most}"
     if wanted:
         raise InvalidConfiguration(f"{variable} is {text!r}; it must be {wanted}", variable=variable)
+
+
+def _refuse_one_topic_twice(kind: type[Any], values: Mapping[str, Any]) -> None:
+    """Each has records of its own kind: those of another one would all be dead letters."""
+    named: dict[str, str] = {}
+    for name, topic in values.items():
+        if name != "topic" and not name.endswith("_topic"):
+            continue
+        variable = kind.PREFIX + name.upper()
+        if (other := named.setdefault(topic, variable)) != variable:
+            raise InvalidConfiguration(
+                f"{other} and {variable} are both {topic!r}; each must be a topic of its own", variable=variable
+            )
 
 
 def _parse(variable: str, text: str, hint: object) -> object:

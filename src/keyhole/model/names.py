@@ -7,6 +7,8 @@ import re
 from keyhole.errors import InvalidConfiguration
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What a topic of Kafka's can be called."""
 
 
 def checked_name(what: str, name: str, remedy: str) -> str:
