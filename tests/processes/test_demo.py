@@ -17,7 +17,7 @@ import pytest
 from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.demo.command import SHOWN
 from keyhole.local.ports import is_free
-from keyhole.local.temporary import remove_abandoned
+from keyhole.temporary import remove_abandoned
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
 from tests.support.waiting import LONG_SECONDS, until
 

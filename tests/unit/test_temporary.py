@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.local.temporary import remove_abandoned, temporary_directory
+from keyhole.temporary import remove_abandoned, temporary_directory
 
 HOLDS = """
 import sys
-from keyhole.local.temporary import temporary_directory
+from keyhole.temporary import temporary_directory
 with temporary_directory() as directory:
     (directory / "kafka" / "data").mkdir(parents=True)
     (directory / "kafka" / "data" / "log").write_text("much")
@@ -117,3 +117,33 @@ def test_where_a_file_system_has_no_locks_it_is_made_and_goes_all_the_same(
         with temporary_directory(tmp_path, "fetching-"):
             assert (directory / "half").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+_USED_BY = {
+    "keyhole-spark-": """
+from keyhole.spark import session
+session.start_session = lambda *_: None
+session._started("shop", {}, cores=1, partitions=1)
+""",
+    "keyhole-scratch-": """
+from keyhole.stores.replayed import scratch_stores
+import atexit
+stores = scratch_stores()
+stores.__enter__()
+atexit.register(stores.__exit__, None, None, None)
+""",
+}
+
+
+@pytest.mark.parametrize("prefix", _USED_BY)
+def test_what_a_killed_job_or_savepoint_leaves_goes_with_the_next_one(base: Path, prefix: str) -> None:
+    """A job's shuffle files and state, or as much as a whole state."""
+    program = f"import sys\n{_USED_BY[prefix]}\nprint('there', flush=True)\nsys.stdin.read()\n"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        process.kill()
+    assert [path.name.startswith(prefix) for path in base.iterdir()] == [True]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, capture_output=True)
+    assert list(base.iterdir()) == []

@@ -29,7 +29,7 @@ from keyhole.local.services import (
     spawn_state_server,
 )
 from keyhole.local.stack_ports import HOST, StackPorts
-from keyhole.local.temporary import temporary_directory
+from keyhole.temporary import temporary_directory
 
 KEPT_LOGS = "logs"
 _SERVER = "server-"

@@ -18,8 +18,8 @@ from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.java import Java
 from keyhole.local.kafka import archive_of_kafka
 from keyhole.local.processes import Child, last_words
-from keyhole.local.temporary import temporary_directory
 from keyhole.spark.session import archive_of_spark
+from keyhole.temporary import temporary_directory
 
 _SECONDS = 300
 _LOOK_SECONDS = 0.1

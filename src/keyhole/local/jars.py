@@ -25,7 +25,7 @@ from jgo.maven import MavenContext, PythonResolver
 from keyhole.caches import cache_dir
 from keyhole.errors import JarsUnavailable
 from keyhole.hints import ready
-from keyhole.local.temporary import temporary_directory
+from keyhole.temporary import temporary_directory
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all): at the beginning, a few times a second, and at the end. On the caller's thread."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from keyhole.spark.driver.data_frames import refuse_connect
 from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS, submit_options
 from keyhole.spark.standing_by import await_lead, end_at_sigterm
+from keyhole.temporary import temporary_directory
 
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
@@ -208,9 +209,10 @@ def has_kafka(session: SparkSession) -> bool:
 def _started(application: str, settings: Mapping[str, str], *, cores: int, partitions: int) -> SparkSession:
     if _SUBMITTED in os.environ or has_master(os.environ):
         return start_session(application, {**cluster_settings((), partitions=partitions), **settings})
-    folder = Path(tempfile.mkdtemp(prefix="keyhole-spark-"))
-    # Spark's JVM may still write into it.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # At the end Spark's JVM may still write into it: what is left, as after a kill, goes with the next one's start.
+    until_the_end = contextlib.ExitStack()
+    folder = until_the_end.enter_context(temporary_directory(prefix="keyhole-spark-"))
+    atexit.register(until_the_end.close)
     return start_session(application, {**local_settings((), folder, cores=cores, partitions=partitions), **settings})
 
 

@@ -6,23 +6,24 @@ largest epoch; the store takes the room that the state takes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from keyhole.changelog.base import ChangelogReader, Partition
 from keyhole.model.epoch import START, Position
 from keyhole.stores.base import Snapshot, Store, StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.pieces import apply_pieces
+from keyhole.temporary import temporary_directory
 
 
 @contextmanager
 def scratch_stores() -> Iterator[StoreEngine]:
-    """Stores on the disk that holds temporary files (TMPDIR), gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="keyhole-scratch-") as directory:
-        engine = LmdbEngine(StoreLimits(Path(directory)))
+    """Stores on the disk that holds temporary files (TMPDIR), gone at the end; those of a killed process with the next
+    ones: they take as much room as its states.
+    """
+    with temporary_directory(prefix="keyhole-scratch-") as directory:
+        engine = LmdbEngine(StoreLimits(directory / "stores"))
         try:
             yield engine
         finally:

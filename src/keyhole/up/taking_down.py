@@ -11,7 +11,7 @@ from rich.console import Console
 
 from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import MachineError
-from keyhole.local.temporary import remove_abandoned
+from keyhole.temporary import remove_abandoned
 from keyhole.up.home import CHECKPOINTS, Home, Recorded
 from keyhole.up.supervisor import STOP_SECONDS, end_leftovers
 

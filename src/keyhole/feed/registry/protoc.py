@@ -15,7 +15,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from keyhole.errors import MalformedRequest
 from keyhole.feed.record_encoding import RegistryAway
+from keyhole.temporary import temporary_directory
 
 _MAIN = "the_schema_of_a_record.proto"
 _MOST_TEXT = 1 << 20
@@ -103,7 +103,7 @@ def compiled(text: str, references: Sequence[tuple[str, str]] = ()) -> Sequence[
         _check_name(name)
     described = FileDescriptorSet()
     try:
-        with tempfile.TemporaryDirectory(prefix="keyhole-protobuf-", ignore_cleanup_errors=True) as directory:
+        with temporary_directory(prefix="keyhole-protobuf-") as directory:
             for name, content in texts.items():
                 if (descriptor := _descriptor(content)) is not None:
                     descriptor.name = name
@@ -111,7 +111,7 @@ def compiled(text: str, references: Sequence[tuple[str, str]] = ()) -> Sequence[
                 else:
                     _write(Path(directory, "in", *PurePosixPath(name).parts), content)
             Path(directory, "given").write_bytes(described.SerializeToString())
-            return _run(Path(directory))
+            return _run(directory)
     except OSError as error:
         raise RegistryAway(f"protoc can't be run here now ({type(error).__name__}), to read the schema") from None
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from keyhole.temporary import temporary_directory
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ def warm_up(session: SparkSession, given_up: Callable[[], bool] = lambda: False)
     own = session.newSession()
     own.conf.set(_CHECKPOINTS, _FILES)
     try:
-        with tempfile.TemporaryDirectory(prefix="keyhole-warming-") as folder:
+        with temporary_directory(prefix="keyhole-warming-") as folder:
             rows = own.readStream.format("rate-micro-batch").option("rowsPerBatch", _ROWS).load()
             writer = rows.writeStream.foreachBatch(pass_through).trigger(availableNow=True)
-            query = writer.option("checkpointLocation", Path(folder).as_uri()).start()
+            query = writer.option("checkpointLocation", (folder / "checkpoint").as_uri()).start()
             # A wait in the JVM would keep a signal from whoever set `given_up` by it.
             while not query.awaitTermination(_LOOK_SECONDS):
                 if given_up():
