@@ -55,7 +55,38 @@ async def asked(client: AsyncClient) -> None:
     assert [server.server for server in await client.status()] == ["a"]
 
 
+async def scanned_all(client: AsyncClient) -> None:
+    for ordered in (False, True):
+        found = [entry.value.celsius async for entry in client.scan_all(APPLICATION, STATE, ordered=ordered)]
+        assert sorted(found) == NUMBERS
+
+
+async def counted(client: AsyncClient) -> None:
+    assert await client.count(APPLICATION, STATE) == len(NUMBERS)
+
+
+async def watched(client: AsyncClient) -> None:
+    found: list[float] = []
+    async with client.watch(APPLICATION, STATE) as watch:
+        while not watch.snapshot_done:
+            found += [change.value.celsius for change in await watch.page()]
+    assert sorted(found) == NUMBERS
+
+
+async def mirrored(client: AsyncClient) -> None:
+    async with client.mirror(f"{APPLICATION}/{STATE}") as mirror:
+        assert sorted(entry.value.celsius for entry in mirror) == NUMBERS
+
+
+async def got_of_one_epoch(client: AsyncClient) -> None:
+    snapshot = await client.snapshot(f"{APPLICATION}/{STATE}")
+    answers = await snapshot.state(f"{APPLICATION}/{STATE}").get_many(SENSORS)
+    assert [answer.value.celsius for answer in answers] == NUMBERS
+
+
 READS = [got, got_many, scanned, listed, asked]
+# These have a minute, whatever the client's timeout is.
+LONG_READS = [scanned_all, counted, watched, mirrored, got_of_one_epoch]
 
 
 async def answered(address: str) -> float:
@@ -152,7 +183,7 @@ async def test_reads_are_spread_over_the_targets_that_answer() -> None:
         assert (a.frames, b.frames) == (50, 50)
 
 
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("read", READS + LONG_READS)
 async def test_a_target_that_nobody_listens_at_is_no_matter_beside_one_that_answers(
     read: Callable[[AsyncClient], Awaitable[None]],
 ) -> None:
@@ -165,7 +196,7 @@ async def test_a_target_that_nobody_listens_at_is_no_matter_beside_one_that_answ
                         await read(client)
 
 
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("read", READS + LONG_READS)
 async def test_the_only_target_is_waited_for_within_the_timeout(
     read: Callable[[AsyncClient], Awaitable[None]],
 ) -> None:
