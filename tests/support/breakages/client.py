@@ -50,6 +50,22 @@ CLIENT = (
         ("test_scanning.py::test_a_scan_of_all_keys_keeps_its_place_over_many_empty_key_groups",),
     ),
     Breakage(
+        "a state that can have no such name is asked for until the deadline",
+        "client",
+        "src/keyhole/model/given.py",
+        "    if not isinstance(given, str):\n",
+        "    if False:\n",
+        ("test_wrong_arguments.py::test_what_can_not_be_meant_is_refused_by_its_name_with_what_to_give",),
+    ),
+    Breakage(
+        "a scan or a watch is read and ended on another event loop than its own",
+        "client",
+        "src/keyhole/client/item_streams.py",
+        "        if self._messages is not None and self._loop is not running_loop():\n",
+        "        if False:\n",
+        ("test_event_loops.py::test_a_scan_or_a_watch_of_another_event_loop_says_so_and_goes_on_in_its_own",),
+    ),
+    Breakage(
         "answers of another number than the keys are handed out",
         "client",
         _COALESCING,
