@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from keyhole.errors import KeyholeError
 from keyhole.model.epoch import NO_EPOCH, EpochStamp
-from keyhole.stores.overlay import Overlay
 from services.state_server.read.feed_progress import GroupLag
 from services.state_server.read.standing import Standing
 
@@ -65,16 +63,3 @@ class FedGroup:
     def _since(self) -> float:
         """When it had all of its log last, or began."""
         return self.reached_monotonic if self.reached_ms else self.begun_monotonic
-
-
-class KeptGroup(NamedTuple):
-    """What readers go on seeing of a key group that begins anew.
-
-    Attributes:
-        overlay: What stood over the store. What is committed on the way is in it already, in the same form or a newer
-            one: so the store may move on below it.
-    """
-
-    tenure: int
-    overlay: Overlay
-    standing: Standing

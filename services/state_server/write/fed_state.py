@@ -21,14 +21,12 @@ from keyhole.stores.overlay import Overlay
 from services.state_server.read.feed_progress import FeedProgress, GroupLag
 from services.state_server.read.standing import Standing
 from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.failed_groups import FailedGroups
 from services.state_server.write.fed_begin import Beginning, NewGroups
-from services.state_server.write.fed_group import FedGroup, KeptGroup
+from services.state_server.write.fed_group import FedGroup
 from services.state_server.write.state_feed import FeedCommit, FeedCounts, StateFeed
 
 _log = logging.getLogger(__name__)
-
-# A key group that failed twice before it was where it had been begins anew no sooner.
-_AGAIN_SECONDS = 1.0
 
 
 class FedState:
@@ -49,11 +47,7 @@ class FedState:
         self._clock = clock
         self._descriptor = state.descriptor
         self._groups: dict[int, FedGroup] = {}
-        # Of key groups that failed: how far they were, which readers may have seen, and when they may begin anew.
-        self._shown_before: dict[int, int] = {}
-        self._not_before: dict[int, float] = {}
-        # What readers see of them until they are there again.
-        self._kept: dict[int, KeptGroup] = {}
+        self._again = FailedGroups(state.groups.tenure, clock)
         # What a commit under way names, in which of its times as owned.
         self._in_commit: Mapping[int, int] = {}
         self._different = self._left = False
@@ -74,7 +68,7 @@ class FedState:
         groups = self.state.groups
         gone = [of for of, group in self._groups.items() if groups.tenure(of) != group.tenure]
         self._end(gone)
-        self._kept = self._still_kept()
+        self._again.leave()
         self._left |= bool(gone)
 
     def take_left(self) -> bool:
@@ -87,7 +81,6 @@ class FedState:
         self._restated |= bool(key_groups)
         for of in key_groups:
             self._groups.pop(of, None)
-            self._kept.pop(of, None)
         self.refused = [one for one in self.refused if one.partition.key_group in self._groups]
 
     @property
@@ -100,11 +93,9 @@ class FedState:
 
         One that a commit under way names can't: where its changelog ends is not known yet.
         """
-        tenure, now = self.state.groups.tenure, self._clock.monotonic()
+        tenure = self.state.groups.tenure
         found = [
-            of
-            for of in sorted(self._unbegun)
-            if self._in_commit.get(of) != tenure(of) and self._not_before.get(of, now) <= now
+            of for of in sorted(self._unbegun) if self._in_commit.get(of) != tenure(of) and self._again.may_begin(of)
         ]
         if not found:
             return None
@@ -128,8 +119,9 @@ class FedState:
                 self.refuse(of, error)
                 continue
             group.at = self.feed.reads_of(of)
-            group.again = of in self._shown_before
-            group.shown_from = max(extent.end, self._shown_before.pop(of, 0))
+            seen = self._again.begun(of)
+            group.again = seen is not None
+            group.shown_from = max(extent.end, seen or 0)
             self._reached(of, group, extent.end, extent.end)
 
     def refuse(self, key_group: int, error: KeyholeError) -> None:
@@ -138,7 +130,7 @@ class FedState:
         if group is None:
             return
         self.feed.end([key_group])
-        self._kept.pop(key_group, None)
+        self._again.there_again(key_group)
         group.why, group.shown, group.at_end = error, True, False
         self._different = self._restated = True
         _log.error(
@@ -185,8 +177,7 @@ class FedState:
 
     def _lags(self) -> list[GroupLag]:
         """Any thread: no key group comes or goes while a dict is copied."""
-        lags = [group.lag for group in list(self._groups.values())]
-        return lags + [GroupLag(kept.standing.heard_monotonic, 0) for kept in list(self._kept.values())]
+        return [group.lag for group in list(self._groups.values())] + self._again.lags()
 
     def note(self, *, full: bool) -> None:
         """What is held until it is committed, for those who look from outside. `full`: it is too much."""
@@ -249,15 +240,8 @@ class FedState:
             extra={"state": self.name, "key_group": key_group},
             exc_info=error,
         )
-        self._shown_before[key_group] = max(group.shown_from, group.at)
-        if group.again and not group.shown:
-            self._not_before[key_group] = self._clock.monotonic() + _AGAIN_SECONDS
-        kept = self._kept.get(key_group)
-        if group.shown:
-            kept = KeptGroup(group.tenure, before, group.behind)
+        self._again.add(key_group, group, before)
         self._end([key_group])
-        if kept is not None:
-            self._kept[key_group] = kept
 
     def _moved(self, key_group: int, group: FedGroup, run: UpdatesRun) -> bool:
         reads = self.feed.reads_of(key_group)
@@ -282,7 +266,7 @@ class FedState:
         group.at_end = end is not None and place >= end
         group.log_end = max(group.log_end, log_end)
         if group.shown:
-            self._kept.pop(key_group, None)
+            self._again.there_again(key_group)
         if group.at_end:
             group.reached_ms, group.reached_monotonic = self._clock.now_ms(), self._clock.monotonic()
 
@@ -292,18 +276,11 @@ class FedState:
         """The owned key groups that readers may be answered from."""
         owned = self.state.groups.owned
         shown = [of for of, group in self._groups.items() if group.shown and of in owned]
-        return frozenset([*shown, *self._still_kept()])
-
-    def _still_kept(self) -> dict[int, KeptGroup]:
-        """Of key groups that begin anew: what readers saw before."""
-        if not self._kept:
-            return {}
-        tenure = self.state.groups.tenure
-        return {of: kept for of, kept in self._kept.items() if tenure(of) == kept.tenure}
+        return frozenset([*shown, *self._again.kept])
 
     def snapshot(self) -> Snapshot:
         """All that is applied; close it."""
-        return self.feed.snapshot({of: kept.overlay for of, kept in self._still_kept().items()})
+        return self.feed.snapshot(self._again.overlays)
 
     def standings(self, key_groups: Iterable[int]) -> dict[int, Standing]:
         """What they stand for: an epoch is the offset of the next update, its time the last one's by the log.
@@ -313,9 +290,9 @@ class FedState:
         return {of: self._standing(of) for of in key_groups}
 
     def _standing(self, key_group: int) -> Standing:
-        kept = self._kept.get(key_group)
+        kept = self._again.standing(key_group)
         if kept is not None:
-            return kept.standing
+            return kept
         group = self._groups[key_group]
         stamp = group.stamp if group.why is None else self.state.position(key_group).stamp
         return Standing(stamp) if group.at_end else replace(group.behind, stamp=stamp)
