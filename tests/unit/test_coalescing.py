@@ -11,6 +11,7 @@ from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import (
     DeadlineExceeded,
+    InternalError,
     KeyholeError,
     KeyTooLong,
     MalformedRequest,
@@ -394,3 +395,27 @@ def test_what_one_connection_lets_go_waits_at_another_and_expires_there_lane_by_
     assert [type(error) for error in in_flight.errors.values()] == [DeadlineExceeded] * 2
     _answer(second, _next(second, 2.0))
     assert waits.values == {0: b"vk0"}
+
+
+class _Raises(_Recorder):
+    def answered(self, start: int, answers: Answers) -> None:
+        raise OverflowError("what nobody has thought of")
+
+
+@pytest.mark.parametrize("full", [(), (3,)])
+def test_where_answers_can_not_be_taken_their_own_lookups_fail_at_once_and_no_others(full: Sequence[int]) -> None:
+    """They waited for ever, beyond their deadline: no frame had them any more."""
+    coalescer = Coalescer("a")
+    _warm(coalescer)
+    raises = _Raises()
+    coalescer.add(LANE, Segment(_keys(2), raises, 100.0))
+    other = _add(coalescer, _keys(2, "other"))
+    frame = _next(coalescer)
+    values = [b"" if at in full else b"v" + key for at, key in enumerate(frame.keys)]
+    coalescer.receive(frame.number, Answers(values, [SOURCE], (), {at: frame_is_full("s") for at in full}))
+    for at in full:
+        assert _next(coalescer).keys == [frame.keys[at]]
+    assert {at: type(error) for at, error in raises.errors.items()} == dict.fromkeys(range(2), InternalError)
+    assert "a response of a could not be handed out" in str(raises.errors[0])
+    assert other.values == {at: b"vother%d" % at for at in range(2) if at + 2 not in full}
+    assert coalescer.keys == len(full)

@@ -26,7 +26,18 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from keyhole.client.wire.segments import GONE, Answers, Part, Segment, gone, key_too_long, keys_of, lightened, take
+from keyhole.client.wire.segments import (
+    GONE,
+    Answers,
+    Part,
+    Segment,
+    gone,
+    key_too_long,
+    keys_of,
+    lightened,
+    not_handed_out,
+    take,
+)
 from keyhole.errors import DeadlineExceeded, KeyholeError, MalformedRequest, Overloaded
 from keyhole.model.read import ReadBounds
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain
@@ -203,8 +214,7 @@ class Coalescer:
         for segment, start, stop, _ in frame.parts:
             last = first + stop - start
             if segment is not GONE:
-                self._keys -= stop - start
-                segment.sink.answered(start, answers.part(first, last))
+                self._answer(segment, start, answers.part(first, last))
             first = last
 
     def frame_failed(self, number: int, error: KeyholeError) -> None:
@@ -304,14 +314,21 @@ class Coalescer:
                 while end < stop and ((first + end - start) not in full) == has_room:
                     end += 1
                 if segment is not GONE and has_room:
-                    self._keys -= end - at
-                    segment.sink.answered(at, answers.part(first + at - start, first + end - start))
+                    self._answer(segment, at, answers.part(first + at - start, first + end - start))
                 elif segment is not GONE:
                     again.append(Part(segment, at, end, most))
                 at = end
             first += stop - start
         if again:
             self._waiting.setdefault(frame.lane, deque()).extendleft(reversed(again))
+
+    def _answer(self, segment: Segment, start: int, answers: Answers) -> None:
+        count = len(answers.values)
+        self._keys -= count
+        try:
+            segment.sink.answered(start, answers)
+        except Exception:  # noqa: BLE001 - no frame has it any more: nobody else would tell whoever waits
+            segment.sink.failed(start, count, not_handed_out(self._target))
 
     def _fail(self, parts: Sequence[Part], error: KeyholeError) -> None:
         for segment, start, stop, _ in parts:

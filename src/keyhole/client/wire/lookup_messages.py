@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from keyhole.client.wire.coalescing import Coalescer, Frame, Lane
 from keyhole.client.wire.segments import Answers
-from keyhole.errors import InternalError, KeyholeError
+from keyhole.errors import KeyholeError
 from keyhole.rpc import convert, status
 from keyhole.rpc.frame_ages import LATE, stamp_of
 from keyhole.rpc.frames import Failure, failure_from_proto
 from keyhole.v1 import query_pb2
-
-_log = logging.getLogger(__name__)
 
 
 class FrameMessages:
@@ -65,14 +61,6 @@ class FrameMessages:
             self._coalescer.expire(now)
         else:
             self._coalescer.frame_failed(number, error)
-
-
-def not_handed_out(target: str) -> InternalError:
-    """What ends a connection where `deliver` raises what nobody expected, which is logged here: whoever waits must hear
-    of it. Call it where that was caught.
-    """
-    _log.exception("a response could not be handed out", extra={"address": target})
-    return InternalError(f"a response of {target} could not be handed out; the log has the cause")
 
 
 def _encoded(lane: Lane) -> bytes:

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import grpc
 
 from keyhole.client.wire.coalescing import Coalescer, Lane, Moved
-from keyhole.client.wire.lookup_messages import FrameMessages, not_handed_out
-from keyhole.client.wire.segments import Segment
+from keyhole.client.wire.lookup_messages import FrameMessages
+from keyhole.client.wire.segments import Segment, not_handed_out
 from keyhole.errors import KeyholeError, ServerLost
 from keyhole.rpc import status
 from keyhole.v1 import query_pb2

@@ -10,8 +10,8 @@ from typing import NamedTuple, cast
 from google.protobuf.message import DecodeError
 
 from keyhole.client.wire.coalescing import Coalescer, Lane, Moved
-from keyhole.client.wire.lookup_messages import FrameMessages, not_handed_out
-from keyhole.client.wire.segments import Segment
+from keyhole.client.wire.lookup_messages import FrameMessages
+from keyhole.client.wire.segments import Segment, not_handed_out
 from keyhole.errors import KeyholeError, MalformedRequest, ServerLost
 from keyhole.rpc.frames import FRAME_BYTES, MAX_MESSAGE_BYTES
 from keyhole.rpc.port_frames import VERSION, Incoming, packed, packed_message

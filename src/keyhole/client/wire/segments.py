@@ -1,7 +1,8 @@
-"""What waits together, and how it is cut into frames. Pure; coalescing.py decides when."""
+"""What waits together, and how it is cut into frames; coalescing.py decides when."""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections import deque
@@ -9,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from keyhole.errors import KeyholeError, KeyTooLong
+from keyhole.errors import InternalError, KeyholeError, KeyTooLong
 from keyhole.rpc.frames import Failure
 from keyhole.v1 import query_pb2, state_pb2
+
+_log = logging.getLogger(__name__)
 
 
 class Answers(NamedTuple):
@@ -168,3 +171,11 @@ def keys_of(parts: Sequence[Part]) -> Sequence[bytes]:
 def gone(part: Part) -> Part:
     """Its answers are for nobody any more."""
     return part._replace(segment=GONE)
+
+
+def not_handed_out(target: str) -> InternalError:
+    """The error where handing a response out raises what nobody expected, which is logged here: whoever waits must hear
+    of it. Call it where that was caught.
+    """
+    _log.exception("a response could not be handed out", extra={"address": target})
+    return InternalError(f"a response of {target} could not be handed out; the log has the cause")
