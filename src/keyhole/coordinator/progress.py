@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +30,9 @@ def note_progress(counts: SparkCounts, progress: Mapping[str, Any]) -> None:
     counts.processed_rows_per_second = _rate(progress.get("processedRowsPerSecond"))
     watermark = (progress.get("eventTime") or {}).get("watermark")
     if watermark:
-        counts.watermark_ms = round(datetime.fromisoformat(watermark).timestamp() * 1000)
+        # One event with a wrong time sets it to a year that Python has not; the other figures count all the same.
+        with suppress(ValueError):
+            counts.watermark_ms = round(datetime.fromisoformat(watermark).timestamp() * 1000)
     _note_state(counts, progress.get("stateOperators") or [])
     for source in progress.get("sources") or []:
         counts.sources.update(_kafka_offsets(source.get("endOffset")))

@@ -94,7 +94,8 @@ class Source(msgspec.Struct, frozen=True):
         server: The id of the state server; empty: a mirror has answered.
         epoch: The epoch whose changes the answer holds; 0: none was committed yet.
         commit_time: When that epoch's rows were all staged and its commit was decided, UTC; None with epoch 0.
-        watermark: The event-time watermark of that epoch, UTC; None where the query has none.
+        watermark: The event-time watermark of that epoch, UTC; None where the query has none. Beyond the year 9999 it
+            is the last moment of that.
         unconfirmed: The owner has not heard of its coordinator for the lease time: a newer owner may exist.
         as_of: The answer holds all that was complete at this time, by the coordinator's clock; None: not known.
         lag_epochs: How many complete epochs this copy is known to lack; an owner lacks none.

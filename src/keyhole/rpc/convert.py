@@ -16,6 +16,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, 
 from keyhole.v1 import query_pb2, state_pb2
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 _KINDS = {kind: state_pb2.StateKind.Value(f"STATE_KIND_{kind.name}") for kind in StateKind}
@@ -245,6 +246,15 @@ def _value(part: query_pb2.KeyPart) -> KeyValue:
 
 
 def time_from_ms(milliseconds: int) -> datetime | None:
-    """UTC; of 0 None, which is how messages say that it is not known."""
-    # Not datetime.fromtimestamp: that goes through a float and rounds.
-    return _EPOCH + timedelta(milliseconds=milliseconds) if milliseconds else None
+    """UTC; of 0 None, which is how messages say that it is not known.
+
+    One that Python has no date for is the first or the last moment that it has: one event with a wrong time sets a
+    query's watermark to any year, and no answer may fail for it.
+    """
+    if not milliseconds:
+        return None
+    try:
+        # Not datetime.fromtimestamp: that goes through a float and rounds.
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return _LAST if milliseconds > 0 else _FIRST
