@@ -31,6 +31,7 @@ from keyhole.errors import (
 from keyhole.model.predicates import field
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.testing.served_states import ServedStates
+from tests.support.hostile_names import OF_KEYS
 from tests.support.waiting import LONG_SECONDS
 
 ORDERS = [
@@ -208,6 +209,49 @@ def test_names_that_are_one_to_duckdb_and_tables_of_the_query_itself_are_told_ap
     assert list(client.sql("select count(*) > 0 from duckdb_settings()", application="shop")) == [(True,)]
     with pytest.raises(MalformedRequest, match="Table with name nothing does not exist"):
         client.sql("select * from nothing", application="shop")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ({"id": pa.int64(), "ID": pa.int64()}, "the columns 'id' and 'ID', which are one name to DuckDB"),
+        ({"of": pa.struct({"id": pa.int64(), "Id": pa.int64()})}, "in 'of' the fields 'id' and 'Id'"),
+        (
+            {
+                "all": pa.map_(
+                    pa.string(), pa.list_(pa.struct({"inner": pa.struct({"x": pa.int64(), "X": pa.int64()})}))
+                )
+            },
+            "in 'inner' the fields 'x' and 'X'",
+        ),
+    ],
+)
+def test_columns_that_duckdb_can_not_tell_apart_are_refused_by_both_names(
+    served: ServedStates, client: Client, kind: dict[str, pa.DataType], told: str
+) -> None:
+    """It gave the values of the first for the second."""
+    state = f"shop/alike-{next(iter(kind))}"
+    served.write(state, [], key="K", schema=pa.schema({"K": pa.string()} | kind))
+    for query in ("select * from '{}'", "select count(*) from '{}'"):
+        with pytest.raises(ValueMismatch, match=told):
+            client.sql(query.format(state))
+    # Of other letters DuckDB knows the case.
+    served.write("shop/accents", [{"K": "a", "é": 1, "É": 2, "k2": {"ß": 3, "ẞ": 4}}], key="K")
+    assert list(client.sql('select "É", k2."ẞ" from \'shop/accents\' where "É" = 2')) == [(2, 4)]
+
+
+def test_columns_of_any_name_are_selected_and_compared(served: ServedStates, client: Client) -> None:
+    names = list(OF_KEYS)
+    key, value = names[::2], names[1::2]
+    numbers = {name: number for part in (key, value) for number, name in enumerate(part)}
+    schema = pa.schema([(name, pa.int16()) for name in key] + [(name, pa.int64()) for name in value])
+    others = {name: number + (1000 if name in value else 1) for name, number in numbers.items()}
+    served.write("class/None", [numbers, others], key=key, schema=schema)
+    for name in names:
+        quoted = '"' + name.replace('"', '""') + '"'
+        of = "from 'class/None'"
+        assert list(client.sql(f"select {quoted} {of} where {quoted} = {numbers[name]}")) == [(numbers[name],)], name
+    assert len(client.sql("select * from 'class/None'")) == 2
 
 
 def test_decimals_of_38_digits_and_floats_of_32_bits_are_compared_as_duckdb_does(

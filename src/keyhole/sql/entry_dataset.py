@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from keyhole.client.sql_result import StateScanned
 from keyhole.encoding.arrow_entries import entry_batch, entry_schema
-from keyhole.errors import DeadlineExceeded, KeyholeError
+from keyhole.errors import DeadlineExceeded, KeyholeError, ValueMismatch
 from keyhole.model.predicates import Predicate
 from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import Selection
@@ -77,6 +77,9 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
     Args:
         epoch: As of which it is read; 0: the last one.
         reading: The query's.
+
+    Raises:
+        ValueMismatch: DuckDB can't tell two of its columns apart, or a key's from a value's.
     """
 
     def __init__(self, descriptor: StateDescriptor, epoch: int, reading: QueryReading) -> None:
@@ -85,6 +88,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
         self._epoch = epoch
         self._reading = reading
         self._schema = entry_schema(descriptor)
+        _check_names(f"{descriptor.application}/{descriptor.state}", self._schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -132,6 +136,29 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
     @abstractmethod
     def _pages(self, select: Selection) -> Iterator[Sequence[KeyedEntry]]:
         """All entries that are selected, some at a time. Raises KeyholeError, and DeadlineExceeded as the query."""
+
+
+def _check_names(state: str, fields: Iterable[pa.Field], of: str = "the columns") -> None:
+    """Refuses names that are one to DuckDB, also in structs: it would give the values of the first for the second."""
+    known: dict[bytes, str] = {}
+    for field_ in fields:
+        # As DuckDB compares names: of all letters, those of ASCII alone have no case.
+        if (other := known.setdefault(field_.name.encode().lower(), field_.name)) != field_.name:
+            raise ValueMismatch(
+                f"state {state} has {of} {other!r} and {field_.name!r}, which are one name to DuckDB: it would give "
+                "the values of the first for the second. Read it by a scan, as scan_all(...).to_arrow()",
+                column=field_.name,
+            )
+        for kind in _structs(field_.type):
+            _check_names(state, kind, f"in {field_.name!r} the fields")
+
+
+def _structs(of: pa.DataType) -> Iterator[pa.StructType]:
+    if pa.types.is_struct(of):
+        yield of
+    elif pa.types.is_nested(of):
+        for at in range(of.num_fields):
+            yield from _structs(of.field(at).type)
 
 
 class EntryScanner(ds.Scanner):  # type: ignore[misc]  # ships no types
