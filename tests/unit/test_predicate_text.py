@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from keyhole import KeyholeError, Predicate, field
+from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.predicate_text import parsed_where
+from keyhole.model.selection import named_fields
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from tests.support.hostile_names import NAMES, OF_FIELDS
 
 FIELDS = {
     "max": "double",
@@ -72,6 +77,30 @@ STATE = StateDescriptor(
 )
 def test_a_comparison_means_what_it_does_in_python(text: str, meant: Predicate) -> None:
     assert parsed_where(STATE, [text]) == meant
+
+
+NAMED = [*NAMES, "key:day", "value:a", " max", "is null", "1,x", "a.b.c"]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_field_of_any_name_is_meant_by_it_beside_all_others(name: str) -> None:
+    """Those that begin with a blank were taken for another one, which has no name."""
+    of = dict.fromkeys(NAMED, "bigint") | {"place": f"struct<{','.join(f'{inner}:int' for inner in OF_FIELDS)}>"}
+    state = msgspec.structs.replace(
+        STATE,
+        key=(KeyColumn("the key", KeyType.INT),),
+        value=ValueSchema(1, tuple(ValueField(*field) for field in of.items())),
+    )
+    assert parsed_where(state, [f"{name}>1"]) == (field(name) > 1)
+    # Of the one that has no name another one is left, which is a blank.
+    assert parsed_where(state, [f"{name} > 1"]) == (field(name or " ") > 1)
+    assert parsed_where(state, [f"value:{name}<=1"]) == (field(name, of="value") <= 1)
+    assert parsed_where(state, [f"{name} is not null"]) == field(name).is_not_null()
+    if name in OF_FIELDS:
+        assert parsed_where(state, [f"place.{name} == 3"]) == (field("place", name) == 3)
+    asked = parsed_aggregates(state, [f"sum({name})", f"top(3,{name})"])
+    assert [one.path for one in asked.values()] == [field(name).path] * 2
+    assert named_fields(json.dumps([name, "city"])) == [name, "city"]
 
 
 def test_of_several_all_must_hold_and_none_is_no_predicate() -> None:

@@ -19,7 +19,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import parse_bound, parse_key
 from keyhole.encoding.predicate_text import parsed_where
 from keyhole.errors import Draining, KeyholeError, MalformedRequest
-from keyhole.model.selection import selection
+from keyhole.model.selection import named_fields, selection
 from keyhole.model.state import KeyColumn
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.convert import key_to_proto
@@ -68,7 +68,7 @@ def watch_request(codec: StateCodec, pairs: Iterable[tuple[str, str]], last: str
     columns = codec.descriptor.scan_key or codec.descriptor.key
     start, stop = codec.key_range(*(_bound(columns, given.get(name)) for name in _BOUNDS))
     fields, where = given.get("fields"), parsed_where(codec.descriptor, several["where"])
-    select = selection(where, None if fields is None else fields.split(","), keys_only=False)
+    select = selection(where, None if fields is None else named_fields(fields), keys_only=False)
     request = pb.WatchRequest(
         keys=[key_to_proto(columns, parse_key(columns, key)) for key in several["key"]],
         start=start,

@@ -260,7 +260,12 @@ PARAMETERS: _Json = {
             "bottom(N,FIELD). May be given several times.",
             {"type": "array", "items": _TEXT},
         ),
-        _parameter("fields", "query", "Fields of the value, with commas between them: values have these alone.", _TEXT),
+        _parameter(
+            "fields",
+            "query",
+            "Fields of the value, with commas between them or as a JSON array; no others come.",
+            _TEXT,
+        ),
         _parameter("keys_only", "query", "Keys, and null as values.", {"type": "boolean", "default": False}),
         _parameter("descending", "query", "Scan from the last entry down.", {"type": "boolean", "default": False}),
         _parameter(

@@ -18,7 +18,7 @@ from keyhole.errors import MalformedRequest, Unsupported
 from keyhole.hints import ready
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates
 from keyhole.model.read import Stale
-from keyhole.model.selection import Selection, selection
+from keyhole.model.selection import Selection, named_fields, selection
 from keyhole.model.state import KeyColumn
 from keyhole.rpc.convert import bounds_from_proto, bounds_to_proto, key_to_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
@@ -206,7 +206,7 @@ def selected(codec: StateCodec, asked: Parameters) -> Selection:
     """
     fields = asked.others.get(_FIELDS)
     where = parsed_where(codec.descriptor, asked.where)
-    return selection(where, None if fields is None else fields.split(","), keys_only=_flag(asked.others, _KEYS_ONLY))
+    return selection(where, None if fields is None else named_fields(fields), keys_only=_flag(asked.others, _KEYS_ONLY))
 
 
 def aggregates(codec: StateCodec, asked: Parameters) -> Mapping[str, AskedAggregate]:

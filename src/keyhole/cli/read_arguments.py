@@ -15,6 +15,7 @@ from keyhole.cli.argument_values import (
 )
 from keyhole.cli.credential_arguments import add_credentials
 from keyhole.config import DEFAULT_PROXY_PORT, PROXY_VARIABLE
+from keyhole.model.selection import named_fields
 
 AS_LISTED = "as `keyhole states` lists them"
 
@@ -162,9 +163,7 @@ def _add_selection(command: argparse.ArgumentParser) -> None:
         metavar="COMPARISON",
         help="such entries alone, as 'max > 30', 'city in Bern,Basel', 'city is null'; several: all of them must hold",
     )
-    command.add_argument(
-        "--fields", type=lambda text: text.split(","), metavar="FIELD,...", help="of the values; default: all"
-    )
+    command.add_argument("--fields", type=named_fields, metavar="FIELD,...", help="of the values; default: all")
 
 
 def _common(proxy: str, timeout_seconds: float) -> argparse.ArgumentParser:

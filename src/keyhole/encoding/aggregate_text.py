@@ -18,7 +18,8 @@ _OF_FIELD = {
     "max": AggregateKind.MAX,
     "avg": AggregateKind.AVERAGE,
 }
-_FORM = re.compile(r"(\w+)\((?:([0-9]{1,9})\s*,)?\s*(.+?)\s*\)", re.DOTALL)
+_FORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
+_FIRST = re.compile(r"\s*([0-9]{1,9})\s*,(.*)", re.DOTALL)
 
 
 def parsed_aggregates(descriptor: StateDescriptor, texts: Iterable[str]) -> dict[str, AskedAggregate]:
@@ -35,12 +36,12 @@ def _aggregate(descriptor: StateDescriptor, text: str) -> AskedAggregate:
     if text == "count":
         return agg.count()
     match = _FORM.fullmatch(text)
-    name, entries, field = match.groups() if match else ("", None, "")
-    if entries is None and name in _OF_FIELD:
+    name, field = match.groups() if match else ("", "")
+    if name in _OF_FIELD:
         return AskedAggregate(_OF_FIELD[name], parsed_field(descriptor, field))
-    if entries is not None and name in ("top", "bottom"):
-        path = parsed_field(descriptor, field)
-        checked = agg.top(int(entries), path.name, *path.inner, smallest=name == "bottom")
+    if name in ("top", "bottom") and (first := _FIRST.fullmatch(field)) is not None:
+        path = parsed_field(descriptor, first[2])
+        checked = agg.top(int(first[1]), path.name, *path.inner, smallest=name == "bottom")
         return AskedAggregate(checked.kind, path, checked.entries, checked.smallest)
     raise MalformedRequest(
         "an aggregate is count, count(FIELD), sum(FIELD), min(FIELD), max(FIELD), avg(FIELD), top(N,FIELD) or "

@@ -60,13 +60,13 @@ def parsed_where(descriptor: StateDescriptor, texts: Iterable[str]) -> Predicate
 def parsed_field(descriptor: StateDescriptor, text: str) -> FieldPath:
     """A field by itself, as `place.lat` or `key:day`. Raises ValueMismatch: The state has none like it."""
     path, rest = _field(descriptor, text)
-    if rest:
+    if rest.strip():
         raise ValueMismatch(f"what follows field {str(path)!r} is no part of a field", field=path)
     return path
 
 
 def _comparison(descriptor: StateDescriptor, text: str) -> Predicate:
-    path, rest = _field(descriptor, text.strip())
+    path, rest = _field(descriptor, text.rstrip())
     match = _BEHIND.fullmatch(rest)
     if match is None:
         raise MalformedRequest(f"what follows field {str(path)!r} is no comparison: {_FORM}")
@@ -80,17 +80,22 @@ def _comparison(descriptor: StateDescriptor, text: str) -> Predicate:
 
 
 def _field(descriptor: StateDescriptor, text: str) -> tuple[FieldPath, str]:
-    """The field at the beginning, and what follows. The longest name counts: one may be the beginning of another."""
-    place, where = FieldPlace.ANY, text
-    for of in (FieldPlace.KEY, FieldPlace.VALUE):
-        if text.startswith(f"{of.value}:"):
-            place, where = of, text.partition(":")[2]
+    """The field at the beginning, and what follows. What is longest counts: a name may be the beginning of another."""
     columns = [column.name for column in (*descriptor.scan_key, *descriptor.entry_key)]
     types = {field.name: parsed(field.type) for field in descriptor.value.fields}
-    names = sorted({*columns, *types}, key=len, reverse=True)
-    for name in names:
-        if where.startswith(name) and _ends(where[len(name) :]):
-            return _inner(FieldPath(name, (), place), types.get(name, TypeName("")), where[len(name) :])
+    # Blanks before a name may be part of it, and so may what looks like a place.
+    place, colon, rest = text.lstrip().partition(":")
+    starts = [(FieldPlace.ANY, text), (FieldPlace.ANY, text.lstrip())]
+    starts += [(of, rest) for of in (FieldPlace.KEY, FieldPlace.VALUE) if colon and place == of.value]
+    found = [
+        (len(name) + (0 if of is FieldPlace.ANY else len(place + colon)), FieldPath(name, (), of), where[len(name) :])
+        for name in {*columns, *types}
+        for of, where in starts
+        if where.startswith(name) and _ends(where[len(name) :])
+    ]
+    if found:
+        _, path, rest = max(found, key=lambda one: one[0])
+        return _inner(path, types.get(path.name, TypeName("")), rest)
     raise ValueMismatch(
         f"a comparison begins with no field of state {descriptor.application}/{descriptor.state}, which has "
         f"{', '.join([*columns, *types])}: {_FORM}"

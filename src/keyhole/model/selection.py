@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,6 +32,18 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+
+def named_fields(text: str) -> list[str]:
+    """The names in `max,city`; or in a JSON array, where one holds a comma: `["a,b", "city"]`."""
+    if text.startswith("["):
+        try:
+            names = json.loads(text)
+        except (ValueError, RecursionError):
+            names = None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return names
+    return text.split(",")
 
 
 def selection(where: Predicate | None, fields: Iterable[str] | None, *, keys_only: bool) -> Selection:
