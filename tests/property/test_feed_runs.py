@@ -7,8 +7,10 @@ updates. The sum at that offset is recounted here from the log alone, and must b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,7 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, KeyholeError, StateChanged
+from keyhole.errors import (
+    ChangelogRecreated,
+    CheckpointMismatch,
+    Fenced,
+    InvalidConfiguration,
+    KeyholeError,
+    StateChanged,
+    TopicMismatch,
+)
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import read_control
@@ -24,6 +34,7 @@ from keyhole.protocol.updates import PUT, BoundaryRecord, RulesRecord, UpdateRec
 from keyhole.testing.changelog import MemoryChangelog, NextCommit
 from keyhole.testing.updates import send
 from tests.support.examples import examples
+from tests.support.refused_starts import snapshot
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
 
@@ -288,6 +299,58 @@ def test_records_of_a_state_that_was_dropped_are_not_taken_for_those_of_a_new_on
     with pytest.raises(ChangelogRecreated, match="holds records"):
         run.start({SUM: 0})
     run.close()
+
+
+NEW = msgspec.structs.replace(SUM, state="new")
+
+
+def leftover(world: World) -> None:
+    """The updates topic of a state that was dropped."""
+    MemoryChangelog(world.kafka, "app").updates_topics().ensure("new", KEY_GROUPS, "", 1.0)
+    send(world.kafka, "app", "new", 1, BoundaryRecord("s", 0, {}))
+
+
+def of_other_partitions(world: World) -> None:
+    world.kafka.ensure(updates_topic_name("app", "new"), 5)
+
+
+def no(_: object) -> None:
+    raise InvalidConfiguration("no")
+
+
+@pytest.mark.parametrize(
+    ("of", "arrange", "admit", "error"),
+    [
+        (NEW, leftover, lambda _: None, ChangelogRecreated),
+        (NEW, of_other_partitions, lambda _: None, TopicMismatch),
+        (SUM, lambda _: None, no, InvalidConfiguration),
+        (msgspec.structs.replace(SUM, ttl_ms=1000), lambda _: None, lambda _: None, StateChanged),
+    ],
+)
+def test_a_start_that_is_refused_changes_nothing_and_the_run_that_is_well_goes_on(
+    world: World, of: StateDescriptor, arrange: Callable[[World], None], admit: Any, error: type[KeyholeError]
+) -> None:
+    run = begun(world)
+    arrange(world)
+    before = snapshot(world)
+    other = feed_run(world)
+    with pytest.raises(error):
+        other.start({of: 0}, admit=admit)
+    other.close()
+    assert snapshot(world) == before
+    run.beat(-1)
+    run.close()
+
+
+def test_a_start_is_asked_about_with_the_states_that_are_on_record(world: World) -> None:
+    asked: list[Mapping[str, StateDescriptor]] = []
+    for _ in range(2):
+        run = feed_run(world)
+        run.start({SUM: 0}, admit=asked.append)
+        run.close()
+    new, known = asked
+    assert new == {}
+    assert known == {SUM.state: run.descriptors[SUM.state]}
 
 
 def test_what_is_on_record_of_a_feed_run(world: World) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, StateConflict
+from keyhole.errors import ChangelogRecreated, Fenced, InvalidConfiguration, KeyholeError, StateConflict
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
@@ -24,13 +24,20 @@ SUM = descriptor(
 
 
 class FakeFeed:
-    """A feed that reads a record a look, until it is stopped; `fails`: what it ends with at once."""
+    """A feed that reads a record a look, until it is stopped; `fails`: what it ends with at once; `refuses`: why it
+    can't begin.
+    """
 
-    def __init__(self, of: StateDescriptor, fails: BaseException | None = None) -> None:
+    def __init__(self, of: StateDescriptor, fails: BaseException | None, refuses: KeyholeError | None) -> None:
         self.of = of
         self.figures = FeedFigures()
         self.finished = False
         self._fails = fails
+        self._refuses = refuses
+
+    def check(self) -> None:
+        if self._refuses is not None:
+            raise self._refuses
 
     def run(self, stop: threading.Event) -> None:
         if self._fails is not None:
@@ -48,6 +55,7 @@ class Processes:
         self.world = world
         self.made: list[FeedProcess] = []
         self.feeds: list[FakeFeed] = []
+        self.refuses: KeyholeError | None = None
 
     def start(self, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
         process = self.make(SUM, fails, take_over=take_over)
@@ -56,8 +64,9 @@ class Processes:
 
     def make(self, of: StateDescriptor, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
         def feed_of(of: StateDescriptor) -> FakeFeed:
-            self.feeds.append(FakeFeed(of, fails))
-            return self.feeds[-1]
+            feed = FakeFeed(of, fails, self.refuses)
+            self.feeds.append(feed)
+            return feed
 
         world = self.world
         fleet = SimulatedFleet(world)
@@ -219,4 +228,15 @@ def test_a_start_that_is_refused_leaves_the_process_before_it_as_it_is(processes
     with pytest.raises(KeyholeError):
         refused.start()
     first._run.beat(0.0)
+    assert first.feed(stop, once(stop.set)).records == 2
+
+
+def test_one_that_could_not_feed_takes_nothing_over(processes: Processes) -> None:
+    """A wrong topic, of which records were deleted, ended the process that fed the right one."""
+    first, stop = processes.start(), threading.Event()
+    processes.refuses = ChangelogRecreated("records of topic other were deleted before they were fed")
+    with pytest.raises(ChangelogRecreated, match="topic other"):
+        processes.start(take_over=True)
+    first._run.beat(0.0)
+    processes.refuses = None
     assert first.feed(stop, once(stop.set)).records == 2

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig
@@ -22,7 +24,8 @@ from keyhole.errors import (
     Unsupported,
 )
 from keyhole.spark import queryable
-from keyhole.spark.driver.real_time_log import CheckpointMark, check_mark
+from keyhole.spark.driver import real_time_log
+from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, check_mark
 from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
@@ -159,6 +162,43 @@ def test_a_checkpoint_whose_rows_went_elsewhere_is_refused(
 def test_a_checkpoint_whose_rows_are_where_they_were_goes_on() -> None:
     check_mark(True, MARK, ["id.s"], None)
     check_mark(True, MARK, ["id.s"], "updates-1")
+
+
+class Files:
+    """CheckpointFiles of one folder, in memory."""
+
+    def __init__(self, **files: bytes) -> None:
+        self.files = files
+
+    def names(self) -> list[str]:
+        return [*self.files]
+
+    def read(self, name: str) -> bytes | None:
+        return self.files.get(name)
+
+    def delete(self, name: str) -> None:
+        self.files.pop(name, None)
+
+    def create(self, name: str, content: bytes) -> None:
+        self.files[name] = content
+
+
+@pytest.mark.parametrize("updates_id", ["updates-2", ""])
+def test_a_checkpoint_is_looked_at_with_the_updates_topic_that_is_on_record_before_anybody_is_fenced(
+    monkeypatch: pytest.MonkeyPatch, updates_id: str
+) -> None:
+    """That its rows went elsewhere was seen only once the state was taken from a query that was well."""
+    folders = {"commits": Files(), "sources": Files(**{"0": b""}), "keyhole": Files(updates=msgspec.json.encode(MARK))}
+    monkeypatch.setattr(real_time_log, "checkpoint_files", lambda _, place: folders[place.rpartition("/")[2]])
+    marks = CheckpointMarks(cast("SparkSession", None), "/checkpoint/")
+    # No batch is committed: all rows are sent again.
+    marks.check(MARK.sources, updates_id)
+    folders["commits"].files["0"] = b""
+    marks.check(MARK.sources, MARK.updates_id)
+    with pytest.raises(ChangelogRecreated, match=f"its id was updates-1, and there is {updates_id or 'none'} now"):
+        marks.check(MARK.sources, updates_id)
+    with pytest.raises(ChangelogRecreated):
+        marks.settle(CheckpointMark(MARK.sources, updates_id))
 
 
 class Quick(SystemClock):

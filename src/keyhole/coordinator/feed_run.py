@@ -13,7 +13,7 @@ this one. keyhole.coordinator.coordinator is the same for micro-batches.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -66,19 +66,27 @@ class FeedRun(HeldQuery):
         )
         self._changelog = changelog
 
-    def start(self, states: Mapping[StateDescriptor, int], *, take_over: bool = True) -> None:
+    def start(
+        self,
+        states: Mapping[StateDescriptor, int],
+        *,
+        take_over: bool = True,
+        admit: Callable[[Mapping[str, StateDescriptor]], None] = lambda _: None,
+    ) -> None:
         """Takes the query over, and returns once every key group has an owner that applies its updates.
 
         Args:
             states: As they are declared, with neither a topic's id; and how many standbys each is to have.
             take_over: Also from a run that goes on. Else one is listened for, for three of its heartbeats.
+            admit: Is given those of them that are on record, by name, before anything is made or taken over. What it
+                raises refuses the start.
 
         Raises:
             StateConflict: Another run goes on, which must not be taken over.
             StateChanged, StateConflict, CheckpointMismatch, SavepointMismatch, TopicMismatch: A state can't be fed so,
                 or is another query's; or the query runs by epochs.
             ChangelogRecreated: The updates topic of a state is gone, was made anew, or holds records of an earlier one.
-                An earlier run goes on, after this and those above, unless it was a new state's topic.
+                An earlier run goes on, after this and those above.
             Fenced: A newer run has taken the query over meanwhile.
             EpochFailed, KafkaUnreachable: Not within `epoch_deadline_seconds`. A new run may start.
         """
@@ -87,10 +95,15 @@ class FeedRun(HeldQuery):
             return decide_feed(self._query, control, states)
 
         self._admission.check(decide)
+        found = decide(self._run.known()).states
         with contextlib.closing(self._changelog.updates_topics()) as topics:
-            for of in decide(self._run.known()).states:
-                if of.updates_topic_id:  # else there is nothing that an earlier run has applied
+            for of in found:
+                if of.updates_topic_id:
                     self._ensured(topics, of)
+                elif self._is_there(topics, of):
+                    self._ensured(topics, of)
+                    self._check_empty(topics, of)
+        admit({of.state: of for of in found if of.updates_topic_id})
         if not take_over:
             self._refuse_beside_another()
         with self._changes.held():
@@ -144,17 +157,27 @@ class FeedRun(HeldQuery):
         return topics.ensure(of.state, of.key_groups, of.updates_topic_id, self._config.kafka_deadline_seconds)
 
     def _with_updates(self, topics: UpdatesTopics, of: StateDescriptor, control: QueryControl) -> StateDescriptor:
-        deadline = self._config.kafka_deadline_seconds
         found = self._ensured(topics, of)
         if of.state not in control.states:
-            extents = topics.extents({of.state: range(of.key_groups)}, deadline)
-            if any(extent.end for extent in extents.values()):
-                raise ChangelogRecreated(
-                    f"the updates topic of state {of.state!r} holds records, and the control topic knows no such "
-                    "state: its own records were deleted. Delete the topic, or give the state another name",
-                    state=of.state,
-                )
+            self._check_empty(topics, of)
         return msgspec.structs.replace(of, updates_topic_id=found)
+
+    def _is_there(self, topics: UpdatesTopics, of: StateDescriptor) -> bool:
+        """Whether a new state has an updates topic, which somebody else has made."""
+        try:
+            topics.extents({of.state: [0]}, self._config.kafka_deadline_seconds)
+        except ChangelogRecreated:
+            return False
+        return True
+
+    def _check_empty(self, topics: UpdatesTopics, of: StateDescriptor) -> None:
+        extents = topics.extents({of.state: range(of.key_groups)}, self._config.kafka_deadline_seconds)
+        if any(extent.end for extent in extents.values()):
+            raise ChangelogRecreated(
+                f"the updates topic of state {of.state!r} holds records, and the control topic knows no such "
+                "state: its own records were deleted. Delete the topic, or give the state another name",
+                state=of.state,
+            )
 
     @property
     def fenced(self) -> Fenced | None:

@@ -22,6 +22,7 @@ from keyhole.feed.mapping import RecordMapper, RoutedUpdate
 from keyhole.feed.positions import (
     BoundarySearch,
     FoundBoundaries,
+    SourceDescription,
     check_starts,
     made_anew,
     start_positions,
@@ -97,10 +98,10 @@ class Feeder:
             KeyholeError: Kafka refuses.
         """
         self._lease.take()
-        described = self._source.describe()
+        described, found, positions = where_to_begin(
+            self._topic, self._source, self._updates, from_earliest=self._from_earliest
+        )
         self._topic_id = described.topic_id
-        found = self._found_boundaries()
-        positions = start_positions(described, found, from_earliest=self._from_earliest)
         self._progress = SourceProgress(positions)
         self._mapper = self._mapper_of(self._topic_id)
         if found.ends is None and found.other_ids:
@@ -124,14 +125,6 @@ class Feeder:
         topic_id = self._updates.look()
         if topic_id != self._updates.topic_id:
             raise updates_made_anew(self._topic, self._updates.topic_id, topic_id)
-
-    def _found_boundaries(self) -> FoundBoundaries:
-        search = BoundarySearch(self._topic, self._topic_id, self._updates.topic_id)
-        start, end = self._updates.bounds(_SEARCHED_PARTITION)
-        for first, behind in windows(start, end):
-            if search.look(self._updates.read(_SEARCHED_PARTITION, first, behind)):
-                break
-        return search.found(whole=start == 0)
 
     def step(self, seconds: float) -> int:
         """Writes a boundary if one is due, and feeds what comes within that time.
@@ -248,6 +241,25 @@ class Feeder:
         self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
         updates_id = self._updates.topic_id
         self._whole.write(BoundaryRecord(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id))
+
+
+def where_to_begin(
+    topic: str, source: SourceTopic, updates: UpdatesTopic, *, from_earliest: bool
+) -> tuple[SourceDescription, FoundBoundaries, dict[int, int]]:
+    """What there is of the source, what the updates topic says of it, and from where on a feeder sends. Takes nothing.
+
+    Raises:
+        ChangelogRecreated, ConflictError: See start_positions.
+        KeyholeError: Kafka can't be reached, or refuses.
+    """
+    described = source.describe()
+    search = BoundarySearch(topic, described.topic_id, updates.topic_id)
+    start, end = updates.bounds(_SEARCHED_PARTITION)
+    for first, behind in windows(start, end):
+        if search.look(updates.read(_SEARCHED_PARTITION, first, behind)):
+            break
+    found = search.found(whole=start == 0)
+    return described, found, start_positions(described, found, from_earliest=from_earliest)
 
 
 def _reason(error: Exception) -> str:

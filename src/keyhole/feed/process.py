@@ -27,7 +27,13 @@ _AGAIN_SECONDS, _FENCED_SECONDS, _ON_RECORD_SECONDS = 0.1, 5.0, 15.0
 class StateRun(Protocol):
     """keyhole.coordinator.feed_run.FeedRun, as far as it is used here."""
 
-    def start(self, states: Mapping[StateDescriptor, int], *, take_over: bool) -> None:
+    def start(
+        self,
+        states: Mapping[StateDescriptor, int],
+        *,
+        take_over: bool,
+        admit: Callable[[Mapping[str, StateDescriptor]], None],
+    ) -> None:
         """Returns once every key group has an owner."""
 
     @property
@@ -54,6 +60,9 @@ class StateFeeder(Protocol):
     @property
     def figures(self) -> FeedFigures:
         """How far it is. Any thread."""
+
+    def check(self) -> None:
+        """Whether it could begin now; takes nothing from one that feeds."""
 
     def run(self, stop: threading.Event) -> None:
         """Feeds until `stop` is set."""
@@ -89,8 +98,17 @@ class FeedProcess:
         self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Takes the state over. Blocks until servers have it. May be broken off. Raises as FeedRun.start."""
-        self._run.start({self._descriptor: self._standbys}, take_over=self._take_over)
+        """Takes the state over, where it could be fed then. Blocks until servers have it. May be broken off.
+
+        Raises:
+            KeyholeError: As FeedRun.start, and as StateFeeder.check.
+        """
+        self._run.start({self._descriptor: self._standbys}, take_over=self._take_over, admit=self._admit)
+
+    def _admit(self, known: Mapping[str, StateDescriptor]) -> None:
+        """Of a state that is new nothing was fed that could be missing."""
+        if (recorded := known.get(self._descriptor.state)) is not None:
+            self._feed_of(recorded).check()
 
     def feed(self, stop: threading.Event, show: Callable[[FeedFigures], None]) -> FeedFigures:
         """Feeds until `stop` is set, which it sets itself where the state is taken over. Blocks.

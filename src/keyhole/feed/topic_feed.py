@@ -12,7 +12,7 @@ from keyhole.backoff import Backoff
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock
 from keyhole.errors import KafkaUnreachable
-from keyhole.feed.feeder import Feeder
+from keyhole.feed.feeder import Feeder, where_to_begin
 from keyhole.feed.kafka.lease import KafkaFeederLease
 from keyhole.feed.kafka.letters import KafkaDeadLetterTopic
 from keyhole.feed.kafka.source import KafkaSource
@@ -98,6 +98,17 @@ class TopicFeed:
         """How far it is. Any thread; half a second old at most, while records come."""
         return self._figures
 
+    def check(self) -> None:
+        """Passes where a feeder could begin now. Takes nothing from one that feeds.
+
+        Raises:
+            KafkaUnreachable: It can't be told.
+            KeyholeError: As `run`.
+        """
+        with ExitStack() as opened:
+            updates, source = self._opened_topics(opened)
+            where_to_begin(self._topic, source, updates, from_earliest=self._from_earliest)
+
     def run(self, stop: threading.Event) -> None:
         """Feeds until `stop` is set. Where Kafka is away it begins again, from the last boundary, once it is back.
 
@@ -164,17 +175,10 @@ class TopicFeed:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Feeder, Behind]]:
-        application, state = self._descriptor.application, self._descriptor.state
-        lease = f"keyhole.{application}.{state}.feed.{self._topic}"
+        lease = f"keyhole.{self._descriptor.application}.{self._descriptor.state}.feed.{self._topic}"
         with ExitStack() as opened:
-            updates = KafkaUpdates(self._bootstrap_servers, updates_topic_name(application, state))
-            opened.enter_context(closing(updates))
-            # A feeder that begins again after an outage must not take an empty topic for one that was never fed.
-            if self._updates_id not in ("", updates.topic_id):
-                raise updates_made_anew(self._topic, self._updates_id, updates.topic_id)
-            self._updates_id = updates.topic_id
+            updates, source = self._opened_topics(opened)
             letters = opened.enter_context(closing(KafkaDeadLetterTopic(self._bootstrap_servers, self._topic)))
-            source = opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic)))
             feeder = Feeder(
                 self._topic,
                 lambda source_id: RecordMapper(
@@ -189,3 +193,12 @@ class TopicFeed:
                 from_earliest=self._from_earliest,
             )
             yield feeder, source.behind
+
+    def _opened_topics(self, opened: ExitStack) -> tuple[KafkaUpdates, KafkaSource]:
+        topic = updates_topic_name(self._descriptor.application, self._descriptor.state)
+        updates = opened.enter_context(closing(KafkaUpdates(self._bootstrap_servers, topic)))
+        # A feeder that begins again after an outage must not take an empty topic for one that was never fed.
+        if self._updates_id not in ("", updates.topic_id):
+            raise updates_made_anew(self._topic, self._updates_id, updates.topic_id)
+        self._updates_id = updates.topic_id
+        return updates, opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic)))

@@ -64,15 +64,19 @@ class CheckpointMarks:
         self._sources = checkpoint_files(session, f"{place}/{_SOURCES}")
         self._files = checkpoint_files(session, f"{place}/{_FOLDER}")
 
-    def check(self, sources: Sequence[str]) -> None:
-        """Whether a query of these sources may go on from the checkpoint. See `check_mark`, which raises."""
-        check_mark(self._begun(), self._read(), sources, None)
+    def check(self, sources: Sequence[str], updates_id: str | None = None) -> None:
+        """Whether a query of these sources may go on from the checkpoint. See `check_mark`, which raises.
+
+        Args:
+            updates_id: Of the state's updates topic; empty: it has none yet; None: it is not known.
+        """
+        check_mark(self._begun(), self._read(), sources, updates_id if committed(self._commits) else None)
 
     def settle(self, mark: CheckpointMark) -> None:
         """Makes it the checkpoint's mark where no batch is committed yet; else that must be it: see `check_mark`."""
-        found, ended = self._read(), committed(self._commits)
-        check_mark(self._begun(), found, mark.sources, mark.updates_id if ended else None)
-        if not ended and found != mark:
+        found = self._read()
+        self.check(mark.sources, mark.updates_id)
+        if not committed(self._commits) and found != mark:
             self._files.delete(_NAME)
             self._files.create(_NAME, msgspec.json.encode(mark))
 
@@ -117,6 +121,6 @@ def check_mark(begun: bool, mark: CheckpointMark | None, sources: Sequence[str],
     if updates_id is not None and updates_id != mark.updates_id:
         raise ChangelogRecreated(
             f"the checkpoint's rows went to an updates topic that is gone (its id was {mark.updates_id}, and there is "
-            f"{updates_id} now): start with a new checkpoint, which reads the topic from its start",
+            f"{updates_id or 'none'} now): start with a new checkpoint, which reads the topic from its start",
             topic_id=updates_id,
         )

@@ -151,7 +151,12 @@ def realtime(
     run = FeedRun(config, query, changelog, clock, addresses=addresses, counts=stats.counts.query(query))
     started = None
     try:
-        run.start({declared: declaration.standbys})
+
+        def admit(known: Mapping[str, StateDescriptor]) -> None:
+            recorded = known.get(declaration.state)
+            marks.check(names, "" if recorded is None else recorded.updates_topic_id)
+
+        run.start({declared: declaration.standbys}, admit=admit)
         descriptor = run.descriptors[declaration.state]
         marks.settle(CheckpointMark(names, descriptor.updates_topic_id))
         united = functools.reduce(DataFrame.union, [updates_of(branch, descriptor) for branch in branches])
