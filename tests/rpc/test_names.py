@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pytest
 from yarl import URL
 
-from keyhole import AsyncClient
+from keyhole import AsyncClient, field
 from keyhole.encoding.columnar import SEQUENCE, STORAGE_KEY, VALUE, encode
 from keyhole.errors import KeyMismatch, ValueMismatch
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -68,6 +70,7 @@ class Case:
             value=ValueSchema(1, tuple(fields)),
             reducers=("sum",) * len(value[:-1]) + ("last",) if self.kind is StateKind.REDUCING else (),
             max_length=3 if self.kind is StateKind.LIST else 0,
+            index=tuple(value[:-1]),
         )
         return settled(None, described)
 
@@ -111,6 +114,33 @@ def check(row: Any, case: Case) -> None:
             assert getattr(nested, spelled) == number
 
 
+async def check_selected(client: AsyncClient, case: Case) -> None:
+    """Found by a predicate on any of its fields, by an index of it or without, and with one field alone."""
+    name, parts, nested = (case.of.application, case.of.state), case.parts, case.parts[2][-1]
+    looked_at = [field(of, of="key") == number for part in parts[:2] for number, of in enumerate(part)]
+    if case.kind is StateKind.LIST and "position" in parts[0]:
+        with pytest.raises(ValueMismatch, match="'position' is a column of the key .*, and what its elements' places"):
+            await anext(aiter(client.scan_all(*name, where=looked_at[parts[0].index("position")])))
+        with pytest.raises(ValueMismatch, match="has a column position in its key, which is what elements' places are"):
+            await client.scan_all(*name).to_arrow()
+        del looked_at[parts[0].index("position")]
+    looked_at += [field(of, of="value") == case.value[of] for of in parts[2][:-1]]
+    looked_at += [field(nested, of) == number for of, number in FIELDS.items()]
+    # Of one kind each by itself: so many scans take a while.
+    alone = looked_at if case.kind is StateKind.VALUE else []
+    for where in (functools.reduce(operator.and_, looked_at), *alone):
+        assert [plain(entry.value) async for entry in client.scan_all(*name, where=where)] == [case.value], where
+    assert not [entry async for entry in client.scan_all(*name, where=~functools.reduce(operator.and_, looked_at))]
+    for fields in (parts[2][::-1], *([of] for of in parts[2][: len(alone)])):
+        found = [plain(entry.value) async for entry in client.scan_all(*name, fields=fields)]
+        assert found == [{of: case.value[of] for of in fields}]
+    watch = client.watch(*name, where=field(nested, "type") == FIELDS["type"])
+    async with watch:
+        assert plain((await anext(aiter(watch))).value) == case.value
+    async with client.mirror("/".join(name)) as mirror:
+        assert [plain(entry.value) for entry in mirror] == [case.value]
+
+
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_http(
@@ -143,6 +173,7 @@ async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_
             check(entry.value, case)
             if kind is not StateKind.LIST:
                 assert entry.map_key == (key if kind is StateKind.BROADCAST else map_key)
+        await check_selected(client, case)
         with pytest.raises(KeyMismatch) as refused:
             await client.get(*name, "x")
         assert of.key[0].name in refused.value.message
@@ -157,7 +188,7 @@ async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_
                 return told
 
         told = await ask(path)
-        assert [field["name"] for field in told["value"]["fields"]] == case.parts[2]
+        assert [of["name"] for of in told["value"]["fields"]] == case.parts[2]
         assert [column["name"] for column in told["key"]] == case.parts[0]
         spelled, wrong = (quote(json.dumps(of), safe="") for of in (key, ["x"] * len(key)))
         if kind is StateKind.BROADCAST:

@@ -60,9 +60,19 @@ def entry_schema(descriptor: StateDescriptor, *, with_value: bool = True) -> pa.
         with_value: False: without the value's.
 
     Raises:
-        ValueMismatch: A column of the key and a field of the value have one name.
+        ValueMismatch: A column of the key and a field of the value have one name; or, in a list, that of elements'
+            places.
     """
-    keys = {column.name: arrow_type(column.type.value) for column in (*descriptor.key, *descriptor.entry_key)}
+    # Of a broadcast state the entries' keys are its keys.
+    columns = (*descriptor.key, *(descriptor.entry_key if descriptor.scan_key else ()))
+    keys = {column.name: arrow_type(column.type.value) for column in columns}
+    if len(keys) < len(columns):
+        name = columns[-1].name
+        raise ValueMismatch(
+            f"state {descriptor.application}/{descriptor.state} has a column {name} in its key, which is what elements' "
+            "places are called, and a table has one column of a name; read it as rows of a scan",
+            column=name,
+        )
     fields = descriptor.value.fields if with_value else ()
     values = {field.name: arrow_type(field.type) for field in fields}
     if twice := sorted(keys.keys() & values.keys()):

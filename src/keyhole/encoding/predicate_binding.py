@@ -120,6 +120,12 @@ def bound_field(path: FieldPath, descriptor: StateDescriptor) -> BoundField:
         for at, field in enumerate(descriptor.value.fields)
         if field.name == path.name and path.place is not FieldPlace.KEY
     ]
+    if sum(of.in_key for of in found) == 2:
+        raise ValueMismatch(
+            f"{path.name!r} is a column of the key of state {_name(descriptor)}, and what its elements' places are "
+            "called: neither can be asked for by it",
+            field=path,
+        )
     if len(found) == 2:
         raise ValueMismatch(
             f"{path.name!r} is a column of the key of state {_name(descriptor)}, and a field of its value; say which: "
