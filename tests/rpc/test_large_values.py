@@ -349,6 +349,45 @@ async def test_scans_of_large_entries_come_page_by_page_and_over_http_with_where
             assert found == (entries[::-1] if descending else entries)
 
 
+async def test_a_watch_and_a_mirror_have_large_values_and_a_change_what_was_before_it() -> None:
+    """As JSON each takes a third more, and both together more than a message that is asked."""
+    first, second = bytes(7 << 20), bytes([1]) * (7 << 20)
+    huge = bytes(MAX_VALUE_BYTES - 100)
+    async with (
+        state_server("server-a") as server,
+        proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=LONG_SECONDS) as proxy,
+        client_of(proxy.address) as client,
+        aiohttp.ClientSession(read_bufsize=1 << 26) as http,
+    ):
+        await server.own_new(blobs())
+        await server.commit({"a": blob(first), "b": blob(huge), "c": blob(b"c")})
+        await eventually(lambda: proxy._directory.tables)
+        url = f"http://{proxy.http_address}/v1/{APPLICATION}/{BLOBS}:watch?before=true&key=a"
+        path = f"{APPLICATION}/{BLOBS}"
+        async with client.mirror(path, max_bytes=1 << 27) as mirror, http.get(url) as events:
+            assert {entry.key: len(entry.value.data) for entry in mirror} == {"a": len(first), "b": len(huge), "c": 1}
+            watch = aiter(client.watch(APPLICATION, BLOBS, "a", "c", before=True))
+            assert {(await anext(watch)).key for _ in range(2)} == {"a", "c"}
+            told = b""
+            while b"event: rows" not in told or not told.endswith(b"\n\n"):
+                told += await events.content.readany()
+            while b'"snapshot_done":true' not in told:
+                told += await events.content.readany()
+            await server.commit({"a": blob(second), "b": blob(huge), "c": blob(b"d")})
+            changes = {change.key: change for change in [await anext(watch) for _ in range(2)]}
+            assert (changes["a"].value.data, changes["a"].before.data) == (second, first)
+            assert changes["c"].value.data == b"d"
+            await mirror.wait_for(2)
+            assert mirror.get("a").value.data == second
+            told = b""
+            while b"event: changes" not in told or not told.endswith(b"\n\n"):
+                told += await events.content.readany()
+                assert b"event: error" not in told
+            (change,) = json.loads(told.partition(b"data: ")[2].partition(b"\n")[0])["changes"]
+            assert base64.b64decode(change["value"]["data"]) == second
+            assert base64.b64decode(change["before"]["data"]) == first
+
+
 async def test_json_is_cut_by_its_own_size_and_says_where_it_is_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

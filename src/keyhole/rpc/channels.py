@@ -7,7 +7,7 @@ from typing import TypeAlias, cast
 import grpc
 
 from keyhole.rpc import forked
-from keyhole.rpc.frames import MAX_MESSAGE_BYTES
+from keyhole.rpc.frames import MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES
 from keyhole.rpc.rotation import RenewedAioChannel, RenewedChannel, Renewing
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -39,8 +39,9 @@ _OF_LINKS = _patience(2_000, 2_000)
 
 MESSAGE_SIZE: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
 )
+"""Of callers. A server's is the other way round."""
 
 _CLIENT: Options = (
     *MESSAGE_SIZE,

@@ -25,7 +25,10 @@ MAX_VALUE_BYTES = 16 << 20
 (MAX_ROW_BYTES), so that what can be stored can be read."""
 
 MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (1 << 20)
-"""With room for what stands around the values."""
+"""Of what is asked, and of most of what comes: with room for what stands around the values."""
+
+MAX_RESPONSE_BYTES = MAX_VALUE_BYTES + MAX_MESSAGE_BYTES
+"""Of what comes: a change of a watch may have a value, and the one before it."""
 
 # On the wire AskAgain is the error NOT_READY with these facts; the second one where the response is full.
 _ASK_AGAIN, _FULL = "ask_again", "full"

@@ -19,7 +19,8 @@ from grpc_reflection.v1alpha import reflection
 from keyhole.addresses import joined, port_taken
 from keyhole.config import SecuritySettings
 from keyhole.rpc.authorization import AccessInterceptor
-from keyhole.rpc.channels import MESSAGE_SIZE, Options
+from keyhole.rpc.channels import Options
+from keyhole.rpc.frames import MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES
 from keyhole.rpc.interceptors import ErrorInterceptor
 from keyhole.rpc.liveness import LIVENESS
 from keyhole.rpc.tls import server_credentials
@@ -31,7 +32,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _SERVER: Options = (
-    *MESSAGE_SIZE,
+    ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # What of the two ends a connection whose peer answers no ping (measured; the other one's default is a minute).
