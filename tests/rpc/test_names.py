@@ -119,7 +119,7 @@ async def check_selected(client: AsyncClient, case: Case) -> None:
     name, parts, nested = (case.of.application, case.of.state), case.parts, case.parts[2][-1]
     looked_at = [field(of, of="key") == number for part in parts[:2] for number, of in enumerate(part)]
     if case.kind is StateKind.LIST and "position" in parts[0]:
-        with pytest.raises(ValueMismatch, match="'position' is a column of the key .*, and what its elements' places"):
+        with pytest.raises(ValueMismatch, match=r"'position' is a column of the key .*, and what its elements' places"):
             await anext(aiter(client.scan_all(*name, where=looked_at[parts[0].index("position")])))
         with pytest.raises(ValueMismatch, match="has a column position in its key, which is what elements' places are"):
             await client.scan_all(*name).to_arrow()

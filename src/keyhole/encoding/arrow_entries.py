@@ -69,8 +69,8 @@ def entry_schema(descriptor: StateDescriptor, *, with_value: bool = True) -> pa.
     if len(keys) < len(columns):
         name = columns[-1].name
         raise ValueMismatch(
-            f"state {descriptor.application}/{descriptor.state} has a column {name} in its key, which is what elements' "
-            "places are called, and a table has one column of a name; read it as rows of a scan",
+            f"state {descriptor.application}/{descriptor.state} has a column {name} in its key, which is what "
+            "elements' places are called, and a table has one column of a name; read it as rows of a scan",
             column=name,
         )
     fields = descriptor.value.fields if with_value else ()
