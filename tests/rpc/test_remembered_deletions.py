@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -52,7 +52,7 @@ async def test_no_read_scan_aggregate_index_watch_or_mirror_has_it_nor_what_is_o
         await eventually(lambda: proxy._directory.tables)
         seen: list[tuple[str, str]] = []
         async with client.mirror(PATH) as mirror:
-            watching = asyncio.create_task(_watched(client, seen))
+            watching = asyncio.create_task(_watched(client, lambda *change: seen.append(change)))
             await eventually(lambda: len(seen) == len(all_names))
             await server.commit({"sensor-1": deletion(20), "sensor-2": deletion(9), "never": deletion(30)})
             # What is older does not come back.
@@ -106,6 +106,6 @@ async def test_no_read_scan_aggregate_index_watch_or_mirror_has_it_nor_what_is_o
         assert staged == {"sensor-0", "sensor-1", "sensor-2", "sensor-4", "sensor-5"}
 
 
-async def _watched(client: AsyncClient, seen: list[tuple[str, str]]) -> None:
+async def _watched(client: AsyncClient, note: Callable[[str, str], None]) -> None:
     async for change in client.watch(*NAME):
-        seen.append((str(change.kind.value), str(change.key)))
+        note(change.kind.value, str(change.key))
