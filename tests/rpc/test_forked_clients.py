@@ -37,6 +37,15 @@ async def test_a_mirror_that_has_begun_before_the_fork_says_so_at_once_in_the_ch
     assert child.startswith(f"child: {_REFUSED}")
 
 
+async def test_a_scan_and_a_watch_that_have_begun_before_the_fork_say_so_at_once_in_the_child() -> None:
+    first, scanned, watched, closing, last = await told_by("streamed_before")
+    assert first.startswith("parent: ")
+    assert last.startswith("parent: ")
+    assert closing == "child that closes: closed"
+    for child in (scanned, watched):
+        assert child.startswith(f"child: {_REFUSED}")
+
+
 async def test_another_client_in_the_child_says_the_same_while_the_parents_is_open() -> None:
     parent, child = await told_by("another_in_the_child")
     assert parent == "parent: 1.0"

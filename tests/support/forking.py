@@ -107,6 +107,27 @@ def mirrored_before(address: str) -> None:
         _tell("parent", read)
 
 
+def streamed_before(address: str) -> None:
+    """Of a client a scan and a watch have begun, which go on in the parent alone."""
+    name = APPLICATION, STATE
+    with Client(address) as client, client.scan_all(*name, limit=1) as scan, client.watch(*name) as watch:
+        entries, changes = iter(scan), iter(watch)
+
+        def read() -> str:
+            return str(next(entries).value.celsius + next(changes).value.celsius)
+
+        def close() -> str:
+            scan.close()
+            watch.close()
+            return "closed"
+
+        _tell("parent", read)
+        _fork(lambda: str(list(entries)))
+        _fork(lambda: str(next(changes)))
+        _fork(close, "child that closes")
+        _tell("parent", lambda: str(next(changes).value.celsius))
+
+
 def another_in_the_child(address: str) -> None:
     """The parent's client has a connection, the child makes its own."""
 
