@@ -248,7 +248,7 @@ def _value(part: query_pb2.KeyPart) -> KeyValue:
 def time_from_ms(milliseconds: int) -> datetime | None:
     """UTC; of 0 None, which is how messages say that it is not known.
 
-    One that Python has no date for is the first or the last moment that it has: one event with a wrong time sets a
+    One that Python has no date for is the first or the last moment that it has. One event with a wrong time sets a
     query's watermark to any year, and no answer may fail for it.
     """
     if not milliseconds:
