@@ -58,6 +58,10 @@ def test_the_command_takes_the_words_and_makes_the_state_of_them() -> None:
             {"reduce": ["orders=count", "spent=sum:amount:decimal(9,2)", "at:timestamp=max", "last=max_by(at):amount"]},
             StateKind.REDUCING,
         ),
+        (
+            {"reduce": ['"net=eur":int=sum', 'spent=sum:"net:eur"', '"a:b"=count'], "key": ['"id:x":int']},
+            StateKind.REDUCING,
+        ),
         ({"format": "avro", "registry": "http://registry:8081"}, StateKind.REDUCING),
         ({"format": "protobuf", "registry": "http://registry:8081"}, StateKind.REDUCING),
     ],

@@ -25,6 +25,7 @@ from keyhole.demo.signals import StopSignals
 from keyhole.demo.waiting import ProgressLine
 from keyhole.discovery.parse import read as read_servers
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
+from keyhole.feed.column_text import column_name
 from keyhole.feed.kafka.last_records import last_records, partitions_of
 from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.options import (
@@ -98,13 +99,13 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         value,
         reducers,
         key_columns(options.map_key),
-        options.order_by or "",
+        column_name(options.order_by or ""),
         options.max_length or 0,
         math.ceil(1000 * min(options.ttl or 0, _MOST_SECONDS)),
         options.key_groups or DEFAULT_KEY_GROUPS,
         RecordFormat(options.format),
         source_columns(options.reduce),
-        tuple(options.index),
+        tuple(map(column_name, options.index)),
     )
 
 

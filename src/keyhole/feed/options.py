@@ -2,22 +2,22 @@
 
     key=columns("customer"), value=columns("amount:decimal(9,2)"), reducers=("sum",)    -> a reducing state
 
-A column is `name` or `name:type`, by Spark's names of types. It stands in the records under its name.
+A column is `name` or `name:type`, by Spark's names of types (keyhole.feed.column_text has all that can be written). It
+stands in the records under its name.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.reducers import parse, problems, reduced
 from keyhole.encoding.value_types import value_type
 from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.feed.column_text import column_and_type, quoted, reduction
 from keyhole.model.names import checked_name
 from keyhole.model.state import (
     DEFAULT_KEY_GROUPS,
@@ -36,8 +36,6 @@ _MOST_LENGTH = (1 << 63) - 1
 _RESERVED_PREFIX = "_keyhole_"
 _SUMMED = ("sum", "min", "max")
 _BOOLEANS = ("any", "all")
-# `sum:amount`, `max_by(newest):reading`; not `max_by(a:b)`, whose colon is in a field's name.
-_OF_A_COLUMN = re.compile(r"(?P<reducer>[^:()]*(?:\(.*\))?):(?P<column>.*)", re.DOTALL)
 # What can be taken back of a reduced field: all else would need the rows that are left.
 _INVERTIBLE = ("sum", "count")
 
@@ -106,14 +104,14 @@ def key_columns(texts: Sequence[str]) -> tuple[KeyColumn, ...]:
     """Columns of a key, or of a map key, from `name` (a string) or `name:type`.
 
     Raises:
-        InvalidConfiguration: One is of a type that can't be a key.
+        InvalidConfiguration: One is of a type that can't be a key, or can't be read.
     """
-    return tuple(_key_column(*_parted(text)) for text in texts)
+    return tuple(_key_column(*column_and_type(text)) for text in texts)
 
 
 def value_columns(texts: Sequence[str]) -> tuple[ValueField, ...]:
-    """Columns of a value, from `name` (a string) or `name:type`."""
-    return tuple(ValueField(name, kind or "string") for name, kind in map(_parted, texts))
+    """Columns of a value, from `name` (a string) or `name:type`. Raises InvalidConfiguration: one can't be read."""
+    return tuple(ValueField(name, kind or "string") for name, kind in map(column_and_type, texts))
 
 
 def reduced_columns(texts: Sequence[str]) -> tuple[tuple[ValueField, ...], tuple[str, ...]]:
@@ -125,7 +123,7 @@ def reduced_columns(texts: Sequence[str]) -> tuple[tuple[ValueField, ...], tuple
     Raises:
         InvalidConfiguration: There is no reducer in it.
     """
-    reductions = [_reduction(text) for text in texts]
+    reductions = list(map(reduction, texts))
     fields = (ValueField(of.field, of.type or _default_type(of.reducer)) for of in reductions)
     return tuple(fields), tuple(of.reducer for of in reductions)
 
@@ -134,7 +132,7 @@ def source_columns(texts: Sequence[str]) -> tuple[str, ...]:
     """The column of the records that each of `reduced_columns` is made of; empty: all are called alike. Raises
     likewise.
     """
-    reductions = [_reduction(text) for text in texts]
+    reductions = list(map(reduction, texts))
     return tuple(of.column for of in reductions) if any(of.column != of.field for of in reductions) else ()
 
 
@@ -151,7 +149,7 @@ def describe(options: FeedOptions) -> StateDescriptor:
         raise InvalidConfiguration(f"state {options.state!r}: {problem}", state=options.state)
     fields = options.value
     for field in fields:
-        value_type(field.type)
+        _check_type(field)
     if options.reducers:
         fields = tuple(_reduced(field, name) for field, name in zip(fields, options.reducers, strict=True))
     descriptor = StateDescriptor(
@@ -174,41 +172,30 @@ def describe(options: FeedOptions) -> StateDescriptor:
     return descriptor
 
 
-class _Reduction(NamedTuple):
-    field: str
-    reducer: str
-    column: str
-    type: str
-
-
-def _reduction(text: str) -> _Reduction:
-    before, equals, after = text.rpartition("=")
-    if not equals:
-        raise InvalidConfiguration(
-            f"{text!r} names no reducer: write column=reducer, as amount=sum, or field=reducer:column, as "
-            "spent=sum:amount"
-        )
-    renamed = _OF_A_COLUMN.fullmatch(after)
-    if renamed is None:
-        name, kind = _parted(before)
-        return _Reduction(name, after, name, kind)
-    column, kind = _parted(renamed["column"])
-    if ":" in before or not column:
-        raise InvalidConfiguration(f"{text!r} is not field=reducer:column or field=reducer:column:type")
-    return _Reduction(before, renamed["reducer"], column, kind)
-
-
-def _parted(text: str) -> tuple[str, str]:
-    name, _, kind = text.partition(":")
-    return name, kind
-
-
 def _key_column(name: str, kind: str) -> KeyColumn:
     try:
         return KeyColumn(name, KeyType(kind or "string"))
     except ValueError:
         raise InvalidConfiguration(
             f"column {name!r} is of type {kind}, which can't be a key: take one of {', '.join(KeyType)}"
+            f"{_other_name(name, kind)}"
+        ) from None
+
+
+def _other_name(name: str, kind: str) -> str:
+    """What may have been meant by a type that is none."""
+    whole = f"{name}:{kind}"
+    return f". A column whose name is {whole!r} is written as the JSON string '{quoted(whole)}'"
+
+
+def _check_type(field: ValueField) -> None:
+    try:
+        value_type(field.type)
+    except ValueMismatch as error:
+        raise ValueMismatch(
+            f"column {field.name!r}: {error.message}{_other_name(field.name, field.type)}",
+            column=field.name,
+            type=field.type,
         ) from None
 
 
