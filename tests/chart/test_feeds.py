@@ -71,6 +71,15 @@ def test_each_kind_of_state_can_be_said(more: dict[str, Any], kind: StateKind) -
     assert described(**more).kind is kind
 
 
+def test_deletions_are_by_order_where_rows_are() -> None:
+    ordered = {"reduce": [], "value": ["amount:double", "at:timestamp"], "orderBy": "at"}
+    assert described(**ordered).keep_deleted_ms == 86_400_000
+    assert described(**ordered, keepDeletedSeconds=60).keep_deleted_ms == 60_000
+    assert not [word for word in arguments(unorderedDeletes="delete") if "delete" in word], "there is no order"
+    words = arguments(**ordered, unorderedDeletes="ignore", deleteWhen="__deleted=true")
+    assert {"--unordered-deletes=ignore", "--delete-when=__deleted=true"} <= set(words)
+
+
 def test_a_feeds_state_may_have_indexes() -> None:
     assert described(reduce=[], value=["amount:double", "at:timestamp"], index=["amount", "at"]).index == (
         "amount",

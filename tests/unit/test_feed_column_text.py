@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.errors import InvalidConfiguration, ValueMismatch
-from keyhole.feed.column_text import column_and_type, column_and_value, column_name, quoted, reduction
+from keyhole.feed.column_text import column_and_type, column_and_value, column_name, quoted, reduced_column
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import FeedOptions, describe
 from keyhole.feed.rows import SourceRecord
@@ -56,9 +56,9 @@ def test_what_is_quoted_is_read_back(name: str, column: str, reducer: str) -> No
     assert column_and_type(f"{quoted(name)}:decimal(9,2)") == (name, "decimal(9,2)")
     assert column_and_type(quoted(name)) == (name, "")
     assert column_and_value(f"{quoted(name)}={column}") == (name, column)
-    assert reduction(f"{quoted(name)}={reducer}:{quoted(column)}:int") == (name, reducer, column, "int")
-    assert reduction(f"n={reducer}:{quoted(column)}:int") == ("n", reducer, column, "int")
-    assert reduction(f"{quoted(name)}:int={reducer}") == (name, reducer, name, "int")
+    assert reduced_column(f"{quoted(name)}={reducer}:{quoted(column)}:int") == (name, reducer, column, "int")
+    assert reduced_column(f"n={reducer}:{quoted(column)}:int") == ("n", reducer, column, "int")
+    assert reduced_column(f"{quoted(name)}:int={reducer}") == (name, reducer, name, "int")
 
 
 def test_a_bare_name_means_what_it_did() -> None:
@@ -66,9 +66,9 @@ def test_a_bare_name_means_what_it_did() -> None:
     assert column_name("a:b=c") == "a:b=c"
     assert column_and_value("a:b=c=d") == ("a:b", "c=d")
     assert column_and_value("a") is None
-    assert reduction("a=b=sum") == ("a=b", "sum", "a=b", "")
-    assert reduction("who=max_by(a=b)") == ("who", "max_by(a=b)", "who", "")
-    assert reduction("place:struct<lat:double>=last") == ("place", "last", "place", "struct<lat:double>")
+    assert reduced_column("a=b=sum") == ("a=b", "sum", "a=b", "")
+    assert reduced_column("who=max_by(a=b)") == ("who", "max_by(a=b)", "who", "")
+    assert reduced_column("place:struct<lat:double>=last") == ("place", "last", "place", "struct<lat:double>")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ from keyhole.demo.signals import StopSignals
 from keyhole.demo.waiting import ProgressLine
 from keyhole.discovery.parse import read as read_servers
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
-from keyhole.feed.column_text import column_name
+from keyhole.feed.column_text import column_and_value, column_name
+from keyhole.feed.deleting_records import Deletions, Unordered
 from keyhole.feed.kafka.last_records import last_records, partitions_of
 from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.options import (
@@ -43,7 +44,7 @@ from keyhole.feed.rates import Rates
 from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.feed.topic_feed import FeedFigures, TopicFeed
 from keyhole.installing import require
-from keyhole.model.state import DEFAULT_KEY_GROUPS, StateDescriptor
+from keyhole.model.state import DEFAULT_KEEP_DELETED_MS, DEFAULT_KEY_GROUPS, StateDescriptor
 from keyhole.model.state_path import state_path
 
 _BROKEN_OFF = 130
@@ -106,7 +107,26 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         RecordFormat(options.format),
         source_columns(options.reduce),
         tuple(map(column_name, options.index)),
+        *_deletions(options),
     )
+
+
+def _deletions(options: argparse.Namespace) -> tuple[int, Deletions]:
+    """For how many milliseconds deletions are remembered, which rows delete, and what those without an order do."""
+    for option, given in (("--keep-deleted", options.keep_deleted), ("--unordered-deletes", options.unordered_deletes)):
+        if given is not None and not options.order_by:
+            raise InvalidConfiguration(
+                f"{option} is for --order-by COLUMN: without it a deletion counts where it stands in the topic"
+            )
+    keep = DEFAULT_KEEP_DELETED_MS if options.order_by else 0
+    if options.keep_deleted is not None:
+        keep = math.ceil(1000 * min(options.keep_deleted, _MOST_SECONDS))
+    unordered = Unordered(options.unordered_deletes or (Unordered.REFUSE if keep else Unordered.DELETE))
+    if options.delete_when is None:
+        return keep, Deletions(unordered=unordered)
+    if (said := column_and_value(options.delete_when)) is None or not said[0]:
+        raise InvalidConfiguration(f"--delete-when takes COLUMN=VALUE, as gone=true, not {options.delete_when!r}")
+    return keep, Deletions(*said, unordered)
 
 
 def feed_config(options: argparse.Namespace, application: str) -> JobConfig:
@@ -221,7 +241,7 @@ def _check_topic(
     except (UnknownApplication, UnknownState):
         records = last_records(config.bootstrap_servers, options.topic, partitions)
         try:
-            check_records(records, descriptor, chosen.format, options.topic, encoding, chosen.columns)
+            check_records(records, descriptor, chosen.format, options.topic, encoding, chosen.columns, chosen.deletions)
         except RegistryAway as error:
             raise InvalidConfiguration(f"{error}: check --registry, and what it needs in the file behind it") from None
 
@@ -248,6 +268,7 @@ def _process(
             from_earliest=options.from_earliest,
             encoding=encoding,
             columns=chosen.columns,
+            deletions=chosen.deletions,
         )
 
     return FeedProcess(run, descriptor, options.standbys, feed_of, clock, take_over=options.take_over)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from keyhole.cli import run_commands
-from keyhole.cli.argument_values import count, count_or_none, kafka, seconds, state, topic
+from keyhole.cli.argument_values import count, count_or_none, kafka, seconds, seconds_or_none, state, topic
 from keyhole.cli.credential_arguments import add_credentials
 
 FORMATS = ("json", "debezium", "avro", "debezium-avro", "protobuf")
+UNORDERED = ("refuse", "delete", "ignore")
 
 _EXAMPLES = """\
 keyhole feed shop/totals --topic orders --key customer --reduce amount=sum     a sum for each customer
@@ -55,6 +56,20 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     kind = feed.add_argument_group("what is kept")
     kind.add_argument("--max-length", type=count, metavar="N", help="a list of the last N rows of each key")
     kind.add_argument("--order-by", metavar="COLUMN", help="the row of its highest value counts, not the last one")
+    kind.add_argument(
+        "--delete-when", metavar="COLUMN=VALUE", help="rows that delete, as gone=true; so does a record without a value"
+    )
+    kind.add_argument(
+        "--keep-deleted",
+        type=seconds_or_none,
+        metavar="SECONDS",
+        help="with --order-by: how long a deletion is remembered, with its order (a day); 0: deletions have none",
+    )
+    kind.add_argument(
+        "--unordered-deletes",
+        choices=UNORDERED,
+        help="with --order-by: what a deletion without an order does (refuse; with --keep-deleted 0 delete)",
+    )
     kind.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long after its last row an entry is kept")
     _add_columns(kind, "--index", "FIELD", "of the value, by which scans find rows; may be repeated")
     kind.add_argument(

@@ -26,7 +26,7 @@ _OF_A_QUOTED_COLUMN = re.compile(
 _BEHIND_A_NAME = re.compile(rf"(?::(?P<type>.*))?={_REDUCER}", re.DOTALL)
 
 
-class Reduction(NamedTuple):
+class ReducedColumn(NamedTuple):
     """One column with its reducer.
 
     Attributes:
@@ -83,7 +83,7 @@ def column_and_value(text: str) -> tuple[str, str] | None:
     return (name, value) if equals else None
 
 
-def reduction(text: str) -> Reduction:
+def reduced_column(text: str) -> ReducedColumn:
     """Of `column=reducer` or `column:type=reducer`, or of `field=reducer:column` or `field=reducer:column:type`.
 
     Raises:
@@ -103,11 +103,11 @@ def reduction(text: str) -> Reduction:
             f"spent=sum:amount. {_SPELLING}"
         )
     if not found["colon"]:
-        return Reduction(name, found["reducer"], name, kind or "")
+        return ReducedColumn(name, found["reducer"], name, kind or "")
     column, column_type = column_and_type(found["column"])
     if kind is not None or not column:
         raise InvalidConfiguration(f"{text!r} is not field=reducer:column or field=reducer:column:type. {_SPELLING}")
-    return Reduction(name, found["reducer"], column, column_type)
+    return ReducedColumn(name, found["reducer"], column, column_type)
 
 
 _SPELLING = """A name that has : or = in it is written as a JSON string: '"net:eur"=sum'"""

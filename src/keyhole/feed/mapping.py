@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from keyhole.encoding.json_values import JsonRows, key_reader
+from keyhole.encoding.json_values import JsonRows, json_reader, key_reader
 from keyhole.encoding.murmur3 import key_group
 from keyhole.encoding.reducers import parse
-from keyhole.errors import ValueMismatch
+from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.debezium import change_rows
+from keyhole.feed.deleting_records import NO_ROWS, Deletions, Unordered
 from keyhole.feed.options import RecordFormat
 from keyhole.feed.record_encoding import JSON, RecordEncoding
 from keyhole.feed.rows import Change, RowChange, SourceRecord, plain_rows
@@ -41,6 +42,7 @@ class RecordMapper:
         source: Stands for the topic, and this way to read it, in each update; see SourceRow.
         encoding: Of these records.
         columns: The column of the records that each field of the value is made of; empty: they are called alike.
+        deletions: Which rows delete, and what a deletion without an order does.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class RecordMapper:
         source: str,
         encoding: RecordEncoding = JSON,
         columns: Sequence[str] = (),
+        deletions: Deletions = NO_ROWS,
     ) -> None:
         self._descriptor = descriptor
+        self._deletions = deletions
         self._of_changes = record_format.of_changes
         self._encoding = encoding
         self._source = source
@@ -76,20 +80,29 @@ class RecordMapper:
             RegistryAway: It can't be told yet.
         """
         return [
-            self._update(record, sub, change, self._read(change)) for sub, change in enumerate(self._changes(record))
+            self._update(record, sub, change, self._read(change))
+            for sub, change in enumerate(self._changes(record))
+            if not self._ignored(change)
         ]
 
     def _changes(self, record: SourceRecord) -> list[RowChange]:
         if not self._of_changes:
-            return plain_rows(record, self._key_columns, self._encoding)
+            return plain_rows(record, self._key_columns, self._encoding, self._deletions)
         read = list(dict.fromkeys([*(column.name for column in self._key_columns), *self._columns]))
         takes_back = self._descriptor.kind is StateKind.REDUCING
         return change_rows(record, self._key_columns, read, self._encoding, takes_back=takes_back)
 
+    def _ignored(self, change: RowChange) -> bool:
+        return self._deletions.unordered is Unordered.IGNORE and self._lacks_order(change)
+
+    def _lacks_order(self, change: RowChange) -> bool:
+        of = self._descriptor.order_by
+        return bool(of) and change.change is Change.DELETE and change.fields.get(of) is None
+
     def _read(self, change: RowChange) -> list[Any] | None:
-        """The value as JSON has it, where the change has one: it fits the state."""
+        """The value as JSON has it, where the change has one: it fits the state. Of a deletion that is its order."""
         if change.change is Change.DELETE:
-            return None
+            return self._order(change)
         given = [
             int(change.fields.get(name) is not None) if counted else change.fields.get(name)
             for name, counted in zip(self._columns, self._counted, strict=True)
@@ -99,6 +112,26 @@ class RecordMapper:
             taken_back = [self._negated(*pair) for pair in zip(self._fields, stored, strict=True)]
             return taken_back if change.change is Change.TAKE_BACK else given
         return given
+
+    def _order(self, change: RowChange) -> list[Any] | None:
+        name = self._descriptor.order_by
+        if not name:
+            return None
+        if self._lacks_order(change):
+            if self._deletions.unordered is Unordered.REFUSE:
+                raise MalformedRequest(
+                    f"the record deletes a row and has no {name}, by which deletions are ordered. Say what such a one "
+                    f"does: --unordered-deletes {Unordered.DELETE}, or {Unordered.IGNORE}"
+                )
+            return None
+        order = change.fields[name]
+        (kind,) = (field.type for field in self._descriptor.value.fields if field.name == name)
+        try:
+            json_reader(kind)(order)
+        except (ValueError, OverflowError, ArithmeticError):
+            # Not as the cause: it may hold the value.
+            raise ValueMismatch(f"the order {name} of a row that deletes is no {kind}", field=name) from None
+        return [order] if self._descriptor.keep_deleted_ms else None
 
     def _negated(self, name: str, value: Any) -> Any:
         """What takes a value out of a sum. Values that could never be taken out are refused when they come, too."""

@@ -17,7 +17,8 @@ from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.reducers import parse, problems, reduced
 from keyhole.encoding.value_types import value_type
 from keyhole.errors import InvalidConfiguration, ValueMismatch
-from keyhole.feed.column_text import column_and_type, quoted, reduction
+from keyhole.feed.column_text import column_and_type, quoted, reduced_column
+from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.model.names import checked_name
 from keyhole.model.state import (
     DEFAULT_KEY_GROUPS,
@@ -74,6 +75,8 @@ class FeedOptions:
         ttl_ms: See StateDescriptor.
         columns: The column of the records that each of `value` is made of; empty: they are called alike.
         index: See StateDescriptor.
+        keep_deleted_ms: See StateDescriptor.
+        deletions: Which rows delete, and what a deletion without an order does.
     """
 
     application: str
@@ -89,6 +92,8 @@ class FeedOptions:
     format: RecordFormat = RecordFormat.JSON
     columns: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
+    keep_deleted_ms: int = 0
+    deletions: Deletions = NO_ROWS
 
     @property
     def kind(self) -> StateKind:
@@ -123,7 +128,7 @@ def reduced_columns(texts: Sequence[str]) -> tuple[tuple[ValueField, ...], tuple
     Raises:
         InvalidConfiguration: There is no reducer in it.
     """
-    reductions = list(map(reduction, texts))
+    reductions = list(map(reduced_column, texts))
     fields = (ValueField(of.field, of.type or _default_type(of.reducer)) for of in reductions)
     return tuple(fields), tuple(of.reducer for of in reductions)
 
@@ -132,7 +137,7 @@ def source_columns(texts: Sequence[str]) -> tuple[str, ...]:
     """The column of the records that each of `reduced_columns` is made of; empty: all are called alike. Raises
     likewise.
     """
-    reductions = list(map(reduction, texts))
+    reductions = list(map(reduced_column, texts))
     return tuple(of.column for of in reductions) if any(of.column != of.field for of in reductions) else ()
 
 
@@ -165,6 +170,7 @@ def describe(options: FeedOptions) -> StateDescriptor:
         map_key=options.map_key,
         ttl_ms=options.ttl_ms,
         max_length=options.max_length,
+        keep_deleted_ms=options.keep_deleted_ms,
         index=options.index,
     )
     indexed_fields(descriptor)
@@ -235,6 +241,8 @@ def _problems(options: FeedOptions) -> Iterator[str]:
         yield "neither ttl_ms nor max_length can be below 0"
     if options.ttl_ms > _MOST_TTL_MS:
         yield f"a ttl is at most {_MOST_TTL_MS // 1000} seconds; leave it out, and rows never expire"
+    if options.keep_deleted_ms > _MOST_TTL_MS:
+        yield f"deletions are remembered for at most {_MOST_TTL_MS // 1000} seconds"
     if options.max_length > _MOST_LENGTH:
         yield f"max_length is {options.max_length}; it is at most {_MOST_LENGTH}"
     if options.order_by and options.order_by not in {field.name for field in options.value}:
@@ -257,6 +265,8 @@ def _change_problems(options: FeedOptions) -> Iterator[str]:
         yield "a list can't follow the changes of a table, whose rows change and go; make it a map by the table's key"
     if options.order_by:
         yield "the changes of a table are in their order already; leave order_by out"
+    if options.deletions.column:
+        yield "the changes of a table say themselves which rows are deleted; leave --delete-when out"
     for reducer in options.reducers:
         if reducer not in _INVERTIBLE:
             yield (

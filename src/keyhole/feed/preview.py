@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration, RequestError
+from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.options import RecordFormat
 from keyhole.feed.record_encoding import JSON, RecordEncoding
@@ -26,6 +27,7 @@ def check_records(
     topic: str,
     encoding: RecordEncoding = JSON,
     columns: Sequence[str] = (),
+    deletions: Deletions = NO_ROWS,
 ) -> None:
     """Passes where at least one of the records can be fed, and each column is in one of them; and where there are none.
 
@@ -36,11 +38,11 @@ def check_records(
     """
     if not records:
         return
-    mapper = RecordMapper(descriptor, record_format, "preview", encoding, columns)
+    mapper = RecordMapper(descriptor, record_format, "preview", encoding, columns, deletions)
     reasons = [reason for record in records if (reason := _refusal(mapper, record)) is not None]
     # Before that: without a column of the key all are refused, and the nearest name says more.
     if not record_format.of_changes:
-        _check_columns(records, descriptor, topic, encoding, columns)
+        _check_columns(records, descriptor, topic, encoding, columns, deletions)
     if len(reasons) == len(records):
         raise InvalidConfiguration(
             f"none of the last {len(records)} records of topic {topic!r} can be fed, the last one as {reasons[-1]}. "
@@ -63,6 +65,7 @@ def _check_columns(
     topic: str,
     encoding: RecordEncoding,
     columns: Sequence[str],
+    deletions: Deletions,
 ) -> None:
     found: set[str] = set()
     for record in records:
@@ -73,6 +76,7 @@ def _check_columns(
                 continue
     named = [column.name for column in (*descriptor.key, *descriptor.map_key)]
     named += columns or [field.name for field in descriptor.value.fields]
+    named += [deletions.column] if deletions.column else []
     missing = [name for name in named if name not in found]
     if found and missing:
         spelled = with_the_nearest(missing[0], found)

@@ -2,6 +2,7 @@
 
 key "c1"   value {"customer": "c1", "amount": 12.5}    PUT of these fields
 key "c1"   no value (a tombstone)                      DELETE of the row whose key the record's key has
+key "c1"   value {"customer": "c1", "gone": true}      DELETE, where the feed is told so of `gone`
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from keyhole.errors import MalformedRequest
 from keyhole.feed.connect import converted
+from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.feed.record_encoding import RecordEncoding
 from keyhole.model.state import KeyColumn
 
@@ -38,24 +40,28 @@ class Change(enum.Enum):
 
 
 class RowChange(NamedTuple):
-    """One row, as JSON has its fields, and what becomes of it. Of a deletion only the key's fields count."""
+    """One row, as JSON has its fields, and what becomes of it. Of a deletion the key's fields count, and its order."""
 
     change: Change
     fields: Mapping[str, Any]
 
 
-def plain_rows(record: SourceRecord, key: Sequence[KeyColumn], encoding: RecordEncoding) -> list[RowChange]:
+def plain_rows(
+    record: SourceRecord, key: Sequence[KeyColumn], encoding: RecordEncoding, deletions: Deletions = NO_ROWS
+) -> list[RowChange]:
     """What becomes of which row, by one record that has a whole row, or by a tombstone.
 
     Args:
         key: The columns by which a tombstone names its row, those of the map key included.
+        deletions: Which rows delete.
 
     Raises:
         MalformedRequest: The record's value is no object, or it is a tombstone whose key names no row.
     """
     if record.value is None:
         return [RowChange(Change.DELETE, row_of_key(record.key, key, encoding))]
-    return [RowChange(Change.PUT, encoding.row(record.value))]
+    row = encoding.row(record.value)
+    return [RowChange(Change.DELETE if deletions.said_by(row) else Change.PUT, row)]
 
 
 def row_of_key(

@@ -12,6 +12,7 @@ from keyhole.backoff import Backoff
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock
 from keyhole.errors import KafkaUnreachable
+from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.feed.feeder import Feeder, where_to_begin
 from keyhole.feed.kafka.lease import KafkaFeederLease
 from keyhole.feed.kafka.letters import KafkaDeadLetterTopic
@@ -64,7 +65,7 @@ class TopicFeed:
         topic: The source.
         from_earliest: See keyhole.feed.positions.start_positions; it holds for the first start alone.
         encoding: Of the source's records.
-        columns: As of RecordMapper.
+        columns, deletions: As of RecordMapper.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class TopicFeed:
         from_earliest: bool = False,
         encoding: RecordEncoding = JSON,
         columns: Sequence[str] = (),
+        deletions: Deletions = NO_ROWS,
     ) -> None:
+        self._deletions = deletions
         self._encoding = encoding
         self._columns = columns
         self._bootstrap_servers = bootstrap_servers
@@ -182,7 +185,7 @@ class TopicFeed:
             feeder = Feeder(
                 self._topic,
                 lambda source_id: RecordMapper(
-                    self._descriptor, self._format, source_id, self._encoding, self._columns
+                    self._descriptor, self._format, source_id, self._encoding, self._columns, self._deletions
                 ),
                 source,
                 updates,

@@ -78,6 +78,9 @@ KEPT_EPOCHS = 3
 two states one after the other needs two; the third is for the epoch that is committed meanwhile."""
 
 MOST_KEPT_EPOCHS = 100
+DEFAULT_KEEP_DELETED_MS = 86_400_000
+"""How long a deletion is remembered by default: as long as Kafka keeps the tombstones of a compacted topic."""
+
 DEFAULT_KEY_GROUPS = 64
 MAX_KEY_GROUPS = 65_536
 

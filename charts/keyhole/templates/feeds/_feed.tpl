@@ -17,7 +17,12 @@
 {{- range .reduce }}{{ $words = append $words (printf "--reduce=%s" .) }}{{ end -}}
 {{- range .mapKey }}{{ $words = append $words (printf "--map-key=%s" .) }}{{ end -}}
 {{- range .index }}{{ $words = append $words (printf "--index=%s" .) }}{{ end -}}
-{{- with .orderBy }}{{ $words = append $words (printf "--order-by=%s" .) }}{{ end -}}
+{{- with .orderBy }}
+{{- $words = append $words (printf "--order-by=%s" .) -}}
+{{- $words = append $words (printf "--keep-deleted=%s" (include "keyhole.text" $.keepDeletedSeconds)) -}}
+{{- with $.unorderedDeletes }}{{ $words = append $words (printf "--unordered-deletes=%s" .) }}{{ end -}}
+{{- end -}}
+{{- with .deleteWhen }}{{ $words = append $words (printf "--delete-when=%s" .) }}{{ end -}}
 {{- with .maxLength }}{{ $words = append $words (printf "--max-length=%s" (include "keyhole.text" .)) }}{{ end -}}
 {{- with .ttlSeconds }}{{ $words = append $words (printf "--ttl=%s" (include "keyhole.text" .)) }}{{ end -}}
 {{- $words = append $words (printf "--key-groups=%s" (include "keyhole.text" .keyGroups)) -}}

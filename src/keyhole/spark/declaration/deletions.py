@@ -8,11 +8,9 @@ from datetime import timedelta
 from typing import Literal
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.state import DEFAULT_KEEP_DELETED_MS
 
 Deletes = Literal["by_order", "always"]
-
-KEEP_DELETED = timedelta(days=1)
-"""How long a deletion is remembered by default: as long as Kafka keeps the tombstones of a compacted topic."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -31,7 +29,7 @@ def keep_deleted_ms(state: str, order_by: object, deletes: object, keep_deleted:
         raise InvalidConfiguration(f"state {state!r}: {problem}", state=state)
     if order_by is None or deletes == "always":
         return 0
-    return (keep_deleted if isinstance(keep_deleted, timedelta) else KEEP_DELETED) // _MILLISECOND
+    return keep_deleted // _MILLISECOND if isinstance(keep_deleted, timedelta) else DEFAULT_KEEP_DELETED_MS
 
 
 def _problems(order_by: object, deletes: object, keep_deleted: object) -> Iterator[str]:
