@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import heapq
 import importlib.util
 import itertools
@@ -93,16 +94,20 @@ def recordings() -> list[Recording]:
     found = importlib.util.find_spec("heartpy")
     if found is None or not found.submodule_search_locations:
         raise InvalidConfiguration(f"the recordings of HeartPy are not installed; install {with_extra('jobs')}")
-    data = Path(found.submodule_search_locations[0]) / "data"
+    return list(_read(Path(found.submodule_search_locations[0]) / "data"))
+
+
+@functools.cache
+def _read(data: Path) -> tuple[Recording, ...]:
     first = np.loadtxt(data / "data.csv")
     milliseconds, second = _columns(data / "data2.csv")
     times, third = _columns(data / "data3.csv")
     began, ended = datetime.fromisoformat(times[0]), datetime.fromisoformat(times[-1])
-    return [
+    return (
         Recording("data.csv", 100.0, first),
         Recording("data2.csv", (len(second) - 1) * 1000 / (float(milliseconds[-1]) - float(milliseconds[0])), second),
         Recording("data3.csv", (len(third) - 1) / (ended - began).total_seconds(), third),
-    ]
+    )
 
 
 def _columns(path: Path) -> tuple[list[str], npt.NDArray[np.float64]]:

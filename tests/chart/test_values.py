@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.chart import CHART, KAFKA, SCENARIOS, SMALL, environment, pod, refused, render, run_helm, scenario
+from tests.support.of_all import of_all
 
 ROOT = CHART.parents[1]
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -62,9 +63,7 @@ def test_the_readme_has_every_setting() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize(
-    ("path", "schema"), _objects(SCHEMA), ids=lambda value: value if isinstance(value, str) else ""
-)
+@of_all(_objects(SCHEMA), lambda case: case[0])
 def test_no_object_of_the_schema_takes_what_it_does_not_know(path: str, schema: dict[str, Any]) -> None:
     """But for what is Kubernetes' own, and maps of labels and the like, which say what their values are."""
     if "properties" in schema:

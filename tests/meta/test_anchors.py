@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.support.of_all import of_all
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -25,7 +25,7 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_every_link_to_a_heading_leads_to_one(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text())
     missing = [

@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from charts.dashboards.files import DIRECTORY, files
 from keyhole import errors
 from keyhole.metrics.catalogue import CATALOGUE
 from tests.support import promql
+from tests.support.of_all import of_all
 from tests.support.promql import PanelQuery
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +24,13 @@ def test_the_dashboards_are_what_the_generator_makes() -> None:
     assert committed == files(), "run `uv run python -m charts.dashboards`"
 
 
-@pytest.mark.parametrize("query", promql.panel_queries(), ids=lambda query: query.name)
+@of_all(promql.panel_queries(), lambda query: query.name)
 def test_a_panel_asks_for_metrics_and_labels_of_the_catalogue(query: PanelQuery) -> None:
     assert list(promql.metrics_of(query.expression))
     assert not promql.beyond_the_catalogue(query.expression)
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+@of_all(ALERTS, lambda alert: alert["alert"])
 def test_an_alert_asks_for_metrics_and_labels_of_the_catalogue(alert: dict[str, Any]) -> None:
     if alert["alert"] == KUBELET:
         assert "keyhole_" not in alert["expr"]
@@ -52,7 +51,7 @@ def test_every_metric_of_the_catalogue_is_on_a_dashboard() -> None:
     assert not sorted({metric.name for metric in CATALOGUE} - shown)
 
 
-@pytest.mark.parametrize("name", promql.dashboards())
+@of_all(promql.dashboards())
 def test_every_panel_says_what_it_shows_and_has_a_place_and_a_number_of_its_own(name: str) -> None:
     panels = promql.dashboards()[name]["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -66,7 +65,7 @@ def test_every_panel_says_what_it_shows_and_has_a_place_and_a_number_of_its_own(
         taken |= cells
 
 
-@pytest.mark.parametrize("name", promql.dashboards())
+@of_all(promql.dashboards())
 def test_a_single_number_is_what_there_is_now_not_the_last_of_an_hour(name: str) -> None:
     targets = [
         of for panel in promql.dashboards()[name]["panels"] if panel["type"] == "stat" for of in panel["targets"]
@@ -74,7 +73,7 @@ def test_a_single_number_is_what_there_is_now_not_the_last_of_an_hour(name: str)
     assert [of["expr"] for of in targets if of["range"] or not of["instant"]] == []
 
 
-@pytest.mark.parametrize("name", promql.dashboards())
+@of_all(promql.dashboards())
 def test_every_variable_that_a_query_uses_can_be_chosen(name: str) -> None:
     dashboard = promql.dashboards()[name]
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
@@ -88,7 +87,7 @@ def test_every_variable_that_a_query_uses_can_be_chosen(name: str) -> None:
     assert all(panel["datasource"]["uid"] == "${datasource}" for panel in dashboard["panels"] if "targets" in panel)
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+@of_all(ALERTS, lambda alert: alert["alert"])
 def test_an_alert_says_how_bad_it_is_what_a_reader_sees_and_where_to_read_on(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
     said = alert["annotations"]

@@ -16,6 +16,7 @@ from keyhole.protocol.failpoints import Step
 from keyhole.spark import queryable
 from keyhole.v1 import query_pb2, state_server_pb2, stats_pb2
 from tests.processes import test_broadcast_updates, test_kill_driver, test_kill_server
+from tests.support.of_all import of_all
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -54,14 +55,14 @@ def test_every_setting_is_in_the_configuration_page() -> None:
     assert set(re.findall(r"`(KEYHOLE_[A-Z_]+)`", page)) - set(names) == {config.PROXY_VARIABLE}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_text_is_wrapped_at_100_columns(page: Path) -> None:
     if page.name in ("metrics.md", "errors.md", "cli.md"):
         return  # are generated, a line for each metric, error and option
@@ -90,7 +91,7 @@ def _odd_rows(page: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_a_row_of_a_table_has_as_many_cells_as_its_head(page: Path) -> None:
     assert _odd_rows(page.read_text()) == []
 
@@ -100,13 +101,13 @@ def test_two_rows_on_one_line_are_found_and_other_bars_are_not() -> None:
     assert _odd_rows(f"{table}\n| a |\n|---|\n| 1 |\n\n```\n{table}```\n") == [4, 5]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"`(tests/[a-z_/]+\.py)`", page.read_text()))
     assert not [path for path in sorted(named) if not (ROOT / path).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_every_test_function_that_is_named_exists(page: Path) -> None:
     text = page.read_text()
     beside = set(re.findall(r"`(tests/[a-z_/]+\.py)`: `(test_\w+)`", text))

@@ -15,6 +15,7 @@ from keyhole.errors import KeyholeError
 from keyhole.rpc import status
 from keyhole.rpc.http import status as http_status
 from keyhole.v1 import error_pb2
+from tests.support.of_all import of_all
 
 
 def _classes(kind: type[KeyholeError] = KeyholeError) -> list[type[KeyholeError]]:
@@ -22,7 +23,7 @@ def _classes(kind: type[KeyholeError] = KeyholeError) -> list[type[KeyholeError]
     return below or [kind]
 
 
-CLASSES = pytest.mark.parametrize("kind", _classes(), ids=lambda kind: kind.__name__)
+CLASSES = of_all(_classes(), lambda kind: kind.__name__)
 
 
 def test_every_reason_is_one_class_and_every_class_one_reason() -> None:
@@ -62,7 +63,7 @@ def test_every_error_has_an_http_status_and_a_problem_with_the_facts_that_grpc_s
     )
 
 
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+@of_all(code for code in grpc.StatusCode if code is not grpc.StatusCode.OK)
 def test_every_grpc_code_has_an_http_status(code: grpc.StatusCode) -> None:
     assert 400 <= http_status.STATUS[code] < 600
 
@@ -128,7 +129,7 @@ def test_a_stream_whose_connection_was_just_closed_is_a_lost_server() -> None:
     assert isinstance(error, errors.ServerLost)
 
 
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+@of_all(code for code in grpc.StatusCode if code is not grpc.StatusCode.OK)
 def test_every_status_that_others_send_becomes_an_error_that_names_server_and_details(code: grpc.StatusCode) -> None:
     error = status.from_rpc_error(_Status(code), "host:1")
     assert "host:1" in error.message

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.of_all import of_all
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page
@@ -81,7 +83,7 @@ def _missing_modules(text: str) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("folder", _by_folder(PAGES))
+@of_all(_by_folder(PAGES))
 def test_pages_name_files_and_modules_that_there_are(folder: str) -> None:
     missing = {}
     for page in _by_folder(PAGES)[folder]:
@@ -92,7 +94,7 @@ def test_pages_name_files_and_modules_that_there_are(folder: str) -> None:
     assert {page: names for page, names in missing.items() if names} == {}
 
 
-@pytest.mark.parametrize("folder", _by_folder(SOURCES))
+@of_all(_by_folder(SOURCES))
 def test_comments_name_files_and_modules_that_there_are(folder: str) -> None:
     missing = {}
     for file in _by_folder(SOURCES)[folder]:

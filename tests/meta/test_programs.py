@@ -9,7 +9,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-import pytest
+from tests.support.of_all import of_all
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("src/keyhole/**/*.py")])
@@ -58,7 +58,7 @@ def _folder(file: Path) -> str:
 
 
 # A test for each folder: one for each file is slower than what it looks at.
-@pytest.mark.parametrize("folder", sorted({_folder(file) for file in FILES}))
+@of_all(sorted({_folder(file) for file in FILES}))
 def test_names_in_texts_lead_somewhere(folder: str) -> None:
     missing = {}
     for file in FILES:

@@ -11,6 +11,7 @@ import pytest
 
 from charts.dashboards.queries import RELEASE
 from tests.support import promql
+from tests.support.of_all import of_all
 
 # Asks the kubelet, which knows no release: pods of two of them in one namespace have other names.
 KUBELET = "KeyholeMemoryNearlyFull"
@@ -20,7 +21,7 @@ ABSENT = " or on () absent(keyhole_exporter_view_age_seconds)"
 HEAT = "sum by (le) ("
 
 
-@pytest.mark.parametrize("alert", promql.alerts(), ids=lambda alert: alert["alert"])
+@of_all(promql.alerts(), lambda alert: alert["alert"])
 def test_an_alert_goes_by_release(alert: dict[str, Any]) -> None:
     expression = " ".join(alert["expr"].split()).replace(ABSENT, "")
     if alert["alert"] == KUBELET:
@@ -32,7 +33,7 @@ def test_an_alert_goes_by_release(alert: dict[str, Any]) -> None:
     assert not promql.loses_the_release(expression)
 
 
-@pytest.mark.parametrize("query", promql.panel_queries(), ids=lambda query: query.name)
+@of_all(promql.panel_queries(), lambda query: query.name)
 def test_a_panel_goes_by_release_and_shows_those_that_are_chosen(query: promql.PanelQuery) -> None:
     assert not promql.loses_the_release(query.expression.removeprefix(HEAT))
     for matchers in promql.matchers_of(query.expression):
@@ -83,7 +84,7 @@ def test_what_keeps_releases_apart_is_left_alone(expression: str) -> None:
     assert not promql.loses_the_release(expression)
 
 
-@pytest.mark.parametrize("alert", promql.alerts(), ids=lambda alert: alert["alert"])
+@of_all(promql.alerts(), lambda alert: alert["alert"])
 def test_an_alert_names_namespace_and_release_where_it_has_them(alert: dict[str, Any]) -> None:
     suffix = "{{- with $labels.namespace}}, namespace {{.}}{{end}}"
     if alert["alert"] != KUBELET:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 from typing import Any
@@ -55,8 +56,6 @@ SOURCE.schemas[7] = RegisteredSchema("PROTOBUF", TEXT)
 OF_PROTOBUF = RecordMapper(STATE, RecordFormat.PROTOBUF, "s", ProtobufEncoding(SOURCE, ManualClock()))
 OF_JSON = RecordMapper(STATE, RecordFormat.JSON, "s")
 READER = UpdateReader(STATE)
-WRITER = Writer(TEXT)
-SCHEMA = ProtobufSchema(TEXT)
 
 INT, LONG = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
@@ -75,6 +74,11 @@ ROWS = st.fixed_dictionaries(
         "k": st.floats(width=32),
     }
 )
+
+
+# Each asks protoc, which takes a tenth of a second: not while tests are collected.
+writer = functools.cache(lambda: Writer(TEXT))
+schema = functools.cache(lambda: ProtobufSchema(TEXT))
 
 
 def in_json(row: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +102,7 @@ def nested(inner: bytes) -> bytes:
 
 
 def message(row: dict[str, Any]) -> bytes:
-    return WRITER.message("Row", {name: value for name, value in in_json(row).items() if value is not None})
+    return writer().message("Row", {name: value for name, value in in_json(row).items() if value is not None})
 
 
 @given(ROWS)
@@ -125,10 +129,10 @@ def test_what_is_read_is_no_larger_than_was_counted_before(data: bytes) -> None:
     """Code of ours walks through the bytes, whatever they are. What Google's library takes, it takes, too."""
     counted = Counted()
     try:
-        found = SCHEMA.whole(place() + data, 0, "it")
+        found = schema().whole(place() + data, 0, "it")
     except MalformedRequest:
         return
-    of = SCHEMA._types[0,]
+    of = schema()._types[0,]
     of.layouts.walk(place() + data, 1, counted)
     assert values(found) * 8 <= counted.size <= of.layouts.most(len(data))
 

@@ -28,6 +28,7 @@ from keyhole.rpc.status import from_proto, to_proto
 from keyhole.spark.declaration.rows import rows_of
 from services.client_proxy.http import answers as http_answers
 from tests.support.hostile_names import NAMES, OF_FIELDS, attribute
+from tests.support.of_all import of_all
 from tests.support.states import descriptor
 
 ALL = list(NAMES)
@@ -47,7 +48,7 @@ def read_by(row: Any, name: str) -> Any:
     return eval(f"row.{name}", {"row": row})
 
 
-@pytest.mark.parametrize("name", ALL)
+@of_all(ALL)
 def test_a_column_of_any_name_is_read_by_item_and_by_attribute_where_python_has_such_names(name: str) -> None:
     row = StateCodec(of(ALL)).decode_row(encode_row(1, range(len(ALL))))
     assert row[name] == ALL.index(name)
@@ -56,7 +57,7 @@ def test_a_column_of_any_name_is_read_by_item_and_by_attribute_where_python_has_
         assert getattr(row, spelled) == ALL.index(name)
 
 
-@pytest.mark.parametrize("name", ALL)
+@of_all(ALL)
 def test_a_column_of_any_name_may_be_the_only_one(name: str) -> None:
     codec = StateCodec(of([name]))
     row = codec.decode_row(encode_row(1, [7]))

@@ -10,10 +10,11 @@ import pytest
 from tests.support.breakages import BREAKAGES
 from tests.support.breakages.breakage import ROOT, Breakage, UnfitError
 from tests.support.breakages.trial import judged
+from tests.support.of_all import of_all
 from tests.support.tiers import OF_FOLDER
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
+@of_all(BREAKAGES, lambda breakage: breakage.name)
 def test_its_text_is_in_its_file_once_and_the_tests_that_should_notice_it_exist(breakage: Breakage) -> None:
     whole = (ROOT / breakage.file).read_text()
     broken = breakage.made_in(whole)
@@ -22,7 +23,7 @@ def test_its_text_is_in_its_file_once_and_the_tests_that_should_notice_it_exist(
     assert breakage.selected(ROOT)
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
+@of_all(BREAKAGES, lambda breakage: breakage.name)
 def test_its_tier_is_that_of_the_tests_that_should_notice_it(breakage: Breakage) -> None:
     folders = {Path(test).parts[1] for test in breakage.selected(ROOT)}
     # The contract has tests that are run in several tiers, by a parameter.

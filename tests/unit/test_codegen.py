@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-import pytest
 
 from keyhole.cli.codegen.python_types import python_types
 from keyhole.cli.codegen.typescript_types import typescript_types
@@ -19,6 +18,7 @@ from keyhole.encoding.row import FrozenMap, row_class
 from keyhole.model.read import Answer, Role, Source
 from keyhole.model.state import StateDescriptor, ValueField, ValueSchema
 from tests.support.hostile_names import NAMES, OF_FIELDS
+from tests.support.of_all import of_all
 from tests.support.readings import descriptor
 
 _SOURCE = Source("server-0", Role.OWNER, 7, None, None, 1, 1, unconfirmed=False)
@@ -92,9 +92,7 @@ def test_a_field_that_is_never_null_is_not_declared_as_one_that_may_be() -> None
     assert "celsius: Whole;" in typescript_types("weather", [_state("a", {"celsius": "bigint"}, nullable=False)])
 
 
-@pytest.mark.parametrize(
-    "name", [*NAMES, "max(t)", "a.b", "7", "a b", "int", "float", "dict", "_datetime", "Any", '"""', "*/", "\\"]
-)
+@of_all([*NAMES, "max(t)", "a.b", "7", "a b", "int", "float", "dict", "_datetime", "Any", '"""', "*/", "\\"])
 def test_a_field_of_any_name_is_read_by_that_name(name: str) -> None:
     module = _module(_state("any", {name: "bigint", "other": "array<int>", f"{name}_": "double"}))
     found = _value(module, "Any", **{name: 7, "other": (1,), f"{name}_": 1.5})

@@ -19,6 +19,7 @@ from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
 from keyhole.spark.declaration.spark_types import spark_type, value_schema
 from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS, OF_STATES, REFUSED, REFUSED_FIELDS, REFUSED_STATES
+from tests.support.of_all import of_all
 
 CONFIG = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")
 INT = spark.IntegerType()
@@ -42,7 +43,7 @@ def schema(role: str, name: str) -> spark.StructType:
     return columns("a key", "a value").add(name, of)
 
 
-@pytest.mark.parametrize("name", OF_KEYS)
+@of_all(OF_KEYS)
 def test_a_column_of_any_role_may_have_the_name(name: str) -> None:
     for role in ROLES:
         described = settled(None, describe(declared(role, name), "app", "query", schema(role, name)))
@@ -74,7 +75,7 @@ def test_what_a_job_does_not_read_may_have_any_name() -> None:
     describe(declared("value", "a value"), "app", "query", batch)
 
 
-@pytest.mark.parametrize("name", OF_FIELDS)
+@of_all(OF_FIELDS)
 def test_a_field_of_a_struct_may_have_the_name_and_spark_gets_it_back(name: str) -> None:
     struct = spark.StructType([spark.StructField(name, INT), spark.StructField("another", spark.DateType())])
     kinds = [struct, spark.ArrayType(struct), spark.MapType(spark.StringType(), struct)]
@@ -85,7 +86,7 @@ def test_a_field_of_a_struct_may_have_the_name_and_spark_gets_it_back(name: str)
     assert value_schema(described) == spark.StructType(given.fields[1:])
 
 
-@pytest.mark.parametrize("name", REFUSED_FIELDS)
+@of_all(REFUSED_FIELDS)
 def test_a_field_of_a_struct_that_can_not_be_is_refused_by_the_column_and_the_state(name: str) -> None:
     struct = spark.StructType([spark.StructField(name, INT)])
     for kind in (
@@ -186,14 +187,14 @@ def test_the_key_of_a_state_whose_value_is_encoded_is_not_called_as_that() -> No
 # --- states, applications, queries ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OF_STATES)
+@of_all(OF_STATES)
 def test_a_state_an_application_and_a_query_may_have_the_name(name: str) -> None:
     config = JobConfig(name, ("127.0.0.1:1",), "127.0.0.1:1")
     sink = queryable.value(name, key="k", query=name, config=config)
     assert sink.config.application == name
 
 
-@pytest.mark.parametrize("name", REFUSED_STATES)
+@of_all(REFUSED_STATES)
 def test_a_name_that_kafka_or_a_path_would_read_otherwise_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match="the state's name is"):
         queryable.value(name, key="k", config=CONFIG)

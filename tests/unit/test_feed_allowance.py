@@ -26,8 +26,7 @@ def avro(items: object, data: bytes) -> Callable[[], object]:
 
 
 def protobuf(text: str, data: bytes) -> Callable[[], object]:
-    schema = ProtobufSchema(f'syntax = "proto3"; {text}')
-    return lambda: schema.whole(place() + data, 0, "the record's value")
+    return lambda: ProtobufSchema(f'syntax = "proto3"; {text}').whole(place() + data, 0, "the record's value")
 
 
 WIDE = " ".join(f"optional int32 f{at} = {at};" for at in range(1, 1_000))

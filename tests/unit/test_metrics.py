@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from keyhole.metrics.cardinality import OTHER, Kept
 from keyhole.metrics.catalogue import BY_NAME, CATALOGUE
 from keyhole.metrics.labels import LABELS
 from keyhole.metrics.metric import Metric, MetricType
+from tests.support.of_all import of_all
 
 PREFIXES = "state_server|client_proxy|job|spark|exporter|cluster|kafka"
 
@@ -22,14 +21,14 @@ def test_no_name_is_given_twice() -> None:
     assert len(BY_NAME) == len(CATALOGUE)
 
 
-@pytest.mark.parametrize("metric", CATALOGUE, ids=_ids)
+@of_all(CATALOGUE, _ids)
 def test_a_name_is_component_what_and_unit(metric: Metric) -> None:
     end = (f"_{metric.unit}" if metric.unit else "") + ("_total" if metric.type is MetricType.COUNTER else "")
     assert re.fullmatch(rf"keyhole_({PREFIXES})_[a-z_]+", metric.name)
     assert metric.name.endswith(end)
 
 
-@pytest.mark.parametrize("metric", CATALOGUE, ids=_ids)
+@of_all(CATALOGUE, _ids)
 def test_a_metric_says_what_it_is_and_is_bounded(metric: Metric) -> None:
     assert metric.help.endswith(".")
     assert set(metric.labels) <= set(LABELS)
@@ -38,7 +37,7 @@ def test_a_metric_says_what_it_is_and_is_bounded(metric: Metric) -> None:
     assert 1 <= metric.most_series <= 10_000
 
 
-@pytest.mark.parametrize("metric", [m for m in CATALOGUE if {"state", "query"} & set(m.labels)], ids=_ids)
+@of_all([m for m in CATALOGUE if {"state", "query"} & set(m.labels)], _ids)
 def test_states_and_queries_are_told_with_their_application(metric: Metric) -> None:
     assert "application" in metric.labels
 

@@ -15,6 +15,7 @@ from keyhole.encoding.predicate_text import parsed_where
 from keyhole.model.selection import named_fields
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.hostile_names import NAMES, OF_FIELDS
+from tests.support.of_all import of_all
 
 FIELDS = {
     "max": "double",
@@ -82,7 +83,7 @@ def test_a_comparison_means_what_it_does_in_python(text: str, meant: Predicate) 
 NAMED = [*NAMES, "key:day", "value:a", " max", "is null", "1,x", "a.b.c"]
 
 
-@pytest.mark.parametrize("name", NAMED)
+@of_all(NAMED)
 def test_a_field_of_any_name_is_meant_by_it_beside_all_others(name: str) -> None:
     """Those that begin with a blank were taken for another one, which has no name."""
     of = dict.fromkeys(NAMED, "bigint") | {"place": f"struct<{','.join(f'{inner}:int' for inner in OF_FIELDS)}>"}

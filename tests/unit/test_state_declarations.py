@@ -15,6 +15,7 @@ from keyhole.errors import InvalidConfiguration
 from keyhole.model.state import StateKind
 from keyhole.spark import queryable
 from keyhole.spark.write_path.epoch_states import EpochStates
+from tests.support.of_all import of_all
 
 CONFIG = JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092")
 
@@ -59,36 +60,35 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", GOOD)
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"ttl": timedelta(0)}, "ttl is .* it must be a timedelta of 1 ms or more"),
-        ({"ttl": 60}, "ttl is 60; it must be a timedelta"),
-        ({"ttl": timedelta(1), "ttl_clock": "wall"}, "ttl_clock is 'wall'; it must be one of processing_time, event_t"),
-        ({"op": "o", "delete_when": "v < 0"}, "op and delete_when both say what a row does"),
-        ({"op": "k"}, "k says what a row does; it can't be part of the key"),
-        ({"ttl_clock": "event_time"}, "ttl_clock is 'event_time' and ttl is not given; say with ttl="),
-        ({"op": ""}, "op is ''; it must be the name of one column"),
-        ({"op": 3}, "op is 3; it must be the name of one column"),
-        ({"delete_when": True}, "delete_when is True; it must be a condition, as SQL text or a Column"),
-        ({"delete_when": ""}, "delete_when is ''; it must be a condition"),
-        ({"defaults": None}, "defaults says by column"),
-        ({"defaults": {3: 1, "v": 1}}, "defaults names 3, which is no column's name"),
-        ({"strict": "yes"}, "strict is 'yes'; it must be True or False"),
-        ({"on_commit": 3}, "on_commit is 3; it must be a function"),
-        ({"config": "local"}, "config is a str; it must be a keyhole.config.JobConfig"),
-        ({"query": 3}, "query is 3, but must be 1 to 100 letters"),
-        ({"state": None}, "the state's name is None, but must be"),
-        ({"key": ()}, "key is empty"),
-        ({"key": None}, "key is given as None; give the column's name as text, or a list of names"),
-        ({"key": ["k", 3]}, "key is given as 3; give the column's name"),
-        ({"key": {"k"}}, "key is given as a set; give the column's name"),
-        ({"key": StructField("k", StringType())}, "key is given as a StructField; give the column's name"),
-        ({"state": "control"}, "the name is reserved"),
-        ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'"),
-    ],
-)
+REFUSED_BY_ALL: list[tuple[dict[str, Any], str]] = [
+    ({"ttl": timedelta(0)}, "ttl is .* it must be a timedelta of 1 ms or more"),
+    ({"ttl": 60}, "ttl is 60; it must be a timedelta"),
+    ({"ttl": timedelta(1), "ttl_clock": "wall"}, "ttl_clock is 'wall'; it must be one of processing_time, event_t"),
+    ({"op": "o", "delete_when": "v < 0"}, "op and delete_when both say what a row does"),
+    ({"op": "k"}, "k says what a row does; it can't be part of the key"),
+    ({"ttl_clock": "event_time"}, "ttl_clock is 'event_time' and ttl is not given; say with ttl="),
+    ({"op": ""}, "op is ''; it must be the name of one column"),
+    ({"op": 3}, "op is 3; it must be the name of one column"),
+    ({"delete_when": True}, "delete_when is True; it must be a condition, as SQL text or a Column"),
+    ({"delete_when": ""}, "delete_when is ''; it must be a condition"),
+    ({"defaults": None}, "defaults says by column"),
+    ({"defaults": {3: 1, "v": 1}}, "defaults names 3, which is no column's name"),
+    ({"strict": "yes"}, "strict is 'yes'; it must be True or False"),
+    ({"on_commit": 3}, "on_commit is 3; it must be a function"),
+    ({"config": "local"}, "config is a str; it must be a keyhole.config.JobConfig"),
+    ({"query": 3}, "query is 3, but must be 1 to 100 letters"),
+    ({"state": None}, "the state's name is None, but must be"),
+    ({"key": ()}, "key is empty"),
+    ({"key": None}, "key is given as None; give the column's name as text, or a list of names"),
+    ({"key": ["k", 3]}, "key is given as 3; give the column's name"),
+    ({"key": {"k"}}, "key is given as a set; give the column's name"),
+    ({"key": StructField("k", StringType())}, "key is given as a StructField; give the column's name"),
+    ({"state": "control"}, "the name is reserved"),
+    ({"on_new_checkpoint": "ignore"}, "on_new_checkpoint is 'ignore'"),
+]
+
+
+@of_all((make, *case) for make in GOOD for case in REFUSED_BY_ALL)
 def test_what_all_kinds_refuse(make: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:
     given = {"state": "s", "key": "k", "config": CONFIG} | GOOD[make] | arguments
     with pytest.raises(InvalidConfiguration, match=message):
