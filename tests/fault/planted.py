@@ -21,7 +21,7 @@ from services.state_server.read.copies import Scanned, Show
 from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
 from services.state_server.read.visibility import Visibility
-from services.state_server.read.watching import Watching
+from services.state_server.read.watch_given import GivenSoFar
 from services.state_server.replica import take_over
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write import commit, epoch_writer, merge_entries, merge_expiring
@@ -227,43 +227,43 @@ def forget_subtasks() -> None:
 
 def skip_at_resume() -> None:
     """A watch of values that goes on behind a token begins with what comes, and not with what has come since."""
-    begin = Watching._begin
+    begin = GivenSoFar.begin
 
-    def skipping(self: Watching) -> None:
+    def skipping(self: GivenSoFar) -> None:
         begin(self)
         if self._asked.place is not None and self._descriptor.state == VALUES:
             positions = self._changes.positions
-            self._marks |= {of: WatchMark.at(positions[of]) for of, mark in self._marks.items() if mark.below is None}
+            self.marks |= {of: WatchMark.at(positions[of]) for of, mark in self.marks.items() if mark.below is None}
 
-    Watching._begin = skipping  # type: ignore[method-assign]
+    GivenSoFar.begin = skipping  # type: ignore[method-assign]
 
 
 def repeat_at_resume() -> None:
     """A watch of sums that was left within an epoch gets all of that epoch when it goes on."""
-    begin = Watching._begin
+    begin = GivenSoFar.begin
 
-    def repeating(self: Watching) -> None:
+    def repeating(self: GivenSoFar) -> None:
         begin(self)
         if self._descriptor.state == SUMS:
-            self._marks = {of: msgspec.structs.replace(mark, skip=0) for of, mark in self._marks.items()}
+            self.marks = {of: msgspec.structs.replace(mark, skip=0) for of, mark in self.marks.items()}
 
-    Watching._begin = repeating  # type: ignore[method-assign]
+    GivenSoFar.begin = repeating  # type: ignore[method-assign]
 
 
 def end_early() -> None:
     """The token of a watch of spans says within an epoch that the epoch is whole."""
-    message = Watching._message
+    message = GivenSoFar.message
 
-    def early(self: Watching, *args: Any, **options: Any) -> Any:
-        marks = self._marks
+    def early(self: GivenSoFar, *args: Any, **options: Any) -> Any:
+        marks = self.marks
         if self._descriptor.state == SPANS:
-            self._marks = {of: msgspec.structs.replace(mark, skip=0) for of, mark in marks.items()}
+            self.marks = {of: msgspec.structs.replace(mark, skip=0) for of, mark in marks.items()}
         try:
             return message(self, *args, **options)
         finally:
-            self._marks = marks
+            self.marks = marks
 
-    Watching._message = early  # type: ignore[method-assign]
+    GivenSoFar.message = early  # type: ignore[method-assign]
 
 
 def lay_nothing_over() -> None:

@@ -19,7 +19,7 @@ _TURN_SECONDS = 2.0
 
 
 class ChangelogHistory:
-    """History (see read/watching.py) of the applications of a server, in threads of the loop's pool.
+    """History (see read/watcher.py) of the applications of a server, in threads of the loop's pool.
 
     Two watches read at a time. After two seconds the turn is another one's: also where a watch waits for whoever reads
     it, as it then holds one epoch in memory, and no consumer.

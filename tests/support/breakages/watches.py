@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.breakages.breakage import Breakage
 
-_WATCHING = "services/state_server/read/watching.py"
+_READ_BACK = "services/state_server/read/watch_read_back.py"
 _CHANGES = "services/state_server/read/watched_changes.py"
 _PROXY = "services/client_proxy/forwarding/watch.py"
 
@@ -62,7 +62,7 @@ WATCHES = (
     Breakage(
         "rows that were given before a break keep their values, whatever has changed until the next snapshot",
         "watch",
-        _WATCHING,
+        _READ_BACK,
         "        if mark.begun and mark.offset < position.offset:\n",
         "        if mark.begun and mark.offset > position.offset:\n",
         ("test_watching.py",),
@@ -86,8 +86,8 @@ WATCHES = (
     Breakage(
         "a watch whose rows take longer than a token lives never has them all",
         "watch",
-        _WATCHING,
-        "                self._times.given(group, complete_ms)\n\n",
+        _READ_BACK,
+        "                given.times.given(group, complete_ms)\n\n",
         "                pass\n\n",
         ("test_watch_rows.py",),
     ),
