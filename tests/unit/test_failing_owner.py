@@ -162,7 +162,7 @@ async def test_a_key_group_that_fails_while_its_commit_is_under_way_begins_behin
     await fed.steps(4)
     assert fed.sums([first, second]) == [3, 7], "readers see what they saw"
     state = feeding.fed[0]
-    assert (state.feed.key_groups, state.new) == ({1, 2, 3}, None), "it is not known yet from where it goes on"
+    assert (state.feed.key_groups, state.groups.new) == ({1, 2, 3}, None), "it is not known yet from where it goes on"
     goes_on.set()
     await commit
     assert state.state.position(0).epoch == 11

@@ -99,7 +99,7 @@ class FeedBeginnings:
         for of in fed_states(self._states.hosted):
             for one in read:
                 if (one.new.state, one.new.topic_id) == (of.name, of.topic_id):
-                    of.begin(one)
+                    of.groups.begin(one)
 
     async def lost(self, topic_ids: Mapping[str, str]) -> Sequence[str]:
         """As UpdatesTopics.lost, in the thread that asks."""

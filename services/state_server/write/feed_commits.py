@@ -288,7 +288,7 @@ class FeedCommits:
         """Their updates topics are gone. Host thread."""
         for of in fed_states(self._states.hosted):
             if of.name in names:
-                of.refuse_all(error)
+                of.groups.refuse_all(error)
 
     async def close(self) -> None:
         """Returns once none is under way."""

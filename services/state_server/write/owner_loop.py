@@ -186,10 +186,10 @@ class OwnerLoop:
         fed, behind, commits = self.fed, [], False
         for of in fed:
             of.leave()
-            if of.take_left():
+            if of.groups.take_left():
                 behind.append(of.name)
             if broken:
-                of.fell_behind()
+                of.groups.fell_behind()
             if of.evolving:
                 commits |= not of.evolve()
             if of.take_different():
@@ -200,11 +200,11 @@ class OwnerLoop:
                 continue
             if of.apply([run for run in runs if run.partition.state == of.name]):
                 self._different.add(of.name)
-            follows |= of.follows
+            follows |= of.groups.follows
         full = sum(of.held for of in fed) > _MOST_HELD or sum(of.held_bytes for of in fed) > _MOST_HELD_BYTES
         for of in fed:
             of.note(full=full)
-        new = [found for of in fed if not of.evolving and (found := of.new) is not None]
+        new = [found for of in fed if not of.evolving and (found := of.groups.new) is not None]
         different, self._different = self._different, set()
         views = self._states.applied_views(different) if different else []
         arrived = [(of.progress, of.take_arrived()) for of in fed]
@@ -242,9 +242,9 @@ class OwnerLoop:
             state, group = error.facts.get("state"), error.facts.get("partition")
             for of in self.fed:
                 if of.name in lost:
-                    of.refuse_all(error)
+                    of.groups.refuse_all(error)
                 elif of.name == state and group is not None:
-                    of.refuse(int(group), error)
+                    of.groups.refuse(int(group), error)
 
         await self._thread.call(refuse, await self._beginnings.lost(topic_ids))
 
@@ -320,7 +320,7 @@ class OwnerLoop:
     def _progress(self) -> tuple[bool, int]:
         self._check_granted()
         fed = self.fed
-        return all(of.settled for of in fed), sum(of.read_so_far for of in fed)
+        return all(of.groups.settled for of in fed), sum(of.groups.read_so_far for of in fed)
 
     async def commit(self) -> None:
         """Commits what was applied. Raises as FeedCommits.commit."""
