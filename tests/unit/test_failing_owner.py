@@ -475,3 +475,25 @@ async def test_a_state_that_can_not_be_begun_stops_no_other_thread_and_no_close(
     assert await waits
     assert fed.sums(NAMES[:2]) == [1, 4]
     await closed(fed)
+
+
+async def test_a_key_group_that_fails_again_and_again_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = await begun()
+    apply = GroupFeed.apply
+
+    def failing(self: GroupFeed, *of: Any) -> Any:
+        if self._key_group == 0:
+            raise RuntimeError("it was told to fail")
+        return apply(self, *of)
+
+    monkeypatch.setattr(GroupFeed, "apply", failing)
+    for _ in range(4):  # each step applies what the one before has read
+        fed.add(NAMES[0], 1)
+        fed.add(NAMES[1], 1)
+        await fed.steps()
+        fed.clock.advance(2.0)
+    await fed.steps()
+    assert fed.sums(NAMES[:2]) == [None, 4]
+    refused = [of.why for of in fed.host.feeding.fed[0].groups._groups.values() if of.why is not None]
+    assert [str(of.message) for of in refused] == ["its updates can't be applied: RuntimeError"]
+    await closed(fed)

@@ -80,7 +80,7 @@ class FedState:
             self._forget_refused()
         different = bool(counts.failed)
         for of, run in logs.items():
-            if of in self.groups:
+            if of in self.groups and of not in counts.failed:  # one that is refused is there, and applied no more
                 moved, seen_to = self.groups.moved(run)
                 different |= moved
                 if seen_to is not None:
