@@ -53,7 +53,7 @@ class FedGroups:
         return self._state.descriptor.state
 
     def __contains__(self, key_group: object) -> bool:
-        """Whether it was begun."""
+        """Whether it was begun, in its present time as owned; also one that was refused since."""
         return key_group in self._groups
 
     def leave(self) -> None:
