@@ -7,10 +7,12 @@ import importlib.util
 import io
 import json
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
@@ -32,13 +34,14 @@ from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder, check_file, copy_file
 from keyhole.savepoint.listing import load
 from keyhole.savepoint.row_files import read_rows
-from keyhole.sql import entry_dataset, query_savepoint
+from keyhole.sql import entry_dataset, queries, query_savepoint
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support import every_kind
 from tests.support.applications import Application
 from tests.support.every_kind import MAIN, STATES, write_application
 from tests.support.states import descriptor, row
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,25 @@ def test_a_query_that_takes_too_long_or_too_much_is_ended(saved: str, monkeypatc
     monkeypatch.setattr(entry_dataset.QueryReading, "left", lambda _: -1.0)
     with pytest.raises(DeadlineExceeded):
         query_savepoint(saved, "select * from sums where n < 0")
+
+
+def test_a_statement_that_begins_just_behind_the_deadline_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB forgets, as a statement begins, that its connection was interrupted."""
+    interrupts = threading.Semaphore(0)
+
+    class Connection:
+        def interrupt(self) -> None:
+            interrupts.release()
+
+    def fetched(*_: object) -> Any:
+        for _first_is_forgotten in range(2):
+            assert interrupts.acquire(timeout=PATIENCE_SECONDS)
+        raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
+
+    monkeypatch.setattr(queries, "_fetched", fetched)
+    connection: Any = Connection()
+    with pytest.raises(DeadlineExceeded, match=r"longer than 0\.01 s"):
+        queries._ran(connection, "select 1", entry_dataset.QueryReading(0.01), explain=False)
 
 
 def test_what_is_no_savepoint_or_is_damaged_is_refused(tmp_path: Path) -> None:

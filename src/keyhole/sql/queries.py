@@ -39,6 +39,7 @@ MOST_MEMORY = "1GB"
 _SIZE = re.compile(r"\s*[1-9][0-9]*(\.[0-9]+)?\s*([KMGT]i?)?B\s*", re.IGNORECASE)
 SECONDS = 60.0
 _ROWS = 10_000
+_AGAIN_SECONDS = 0.1
 
 
 def run(
@@ -185,15 +186,19 @@ def _tables(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
 
 
 def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReading, *, explain: bool) -> SqlResult:
-    late = threading.Event()
+    late, over = threading.Event(), threading.Event()
 
     def interrupt() -> None:
+        if over.wait(max(0.0, reading.left())):
+            return
         late.set()
-        connection.interrupt()
+        # Until it is over: a statement forgets, as it begins, what came just before it.
+        while not over.is_set():
+            connection.interrupt()
+            over.wait(_AGAIN_SECONDS)
 
-    timer = threading.Timer(max(0.0, reading.left()), interrupt)
-    timer.daemon = True
-    timer.start()
+    watchdog = threading.Thread(target=interrupt, name="keyhole-sql-deadline", daemon=True)
+    watchdog.start()
     try:
         plan = ""
         if explain:
@@ -205,7 +210,8 @@ def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReadin
     except (duckdb.Error, pa.ArrowException, OSError) as error:  # Arrow's, of what its reader meets, is the last
         raise _told(error, reading, late=late.is_set()) from error
     finally:
-        timer.cancel()
+        over.set()
+        watchdog.join()  # a closed connection can't be interrupted
 
 
 def _fetched(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReading) -> pa.Table:
