@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -191,5 +192,7 @@ def test_a_program_that_ends_without_closing_its_client_ends_without_a_word(serv
         command = [sys.executable, "-X", "dev", "-c", program, server.address, *more]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=LONG_SECONDS, check=False)
         assert ended.stdout == "1.0\n"
-        assert not [line for line in ended.stderr.splitlines() if "Task" in line or "asyncio" in line], ended.stderr
-        assert (ended.returncode, ended.stderr) == (0, "") or more
+        # On a busy machine asyncio's debugging tells of every step that took a tenth of a second.
+        words = [line for line in ended.stderr.splitlines() if not re.match("Executing <.* took .* seconds$", line)]
+        assert not [line for line in words if "Task" in line or "asyncio" in line], ended.stderr
+        assert (ended.returncode, words) == (0, []) or more
