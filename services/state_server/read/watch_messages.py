@@ -10,6 +10,13 @@ from keyhole.model.epoch import EpochStamp
 from keyhole.v1 import query_pb2 as pb
 
 
+class SpelledChanges(NamedTuple):
+    """Some of the changes as gRPC has them, and about how many bytes they take there."""
+
+    changes: pb.WatchedChanges
+    size: int
+
+
 @dataclass
 class Sent:
     """Changes of one epoch and key group, as columns.
@@ -34,7 +41,7 @@ class Sent:
     expires: list[int] | None = None
     size: int = 0
     shared: bool = False
-    spelled: pb.WatchedChanges | None = None
+    spelled: Sequence[SpelledChanges] | None = None
 
     def add(self, key: bytes, row: bytes | None, before: bytes | None = None, expires_ms: int = 0) -> None:
         """One more change, or row."""

@@ -15,7 +15,7 @@ from keyhole.errors import KeyholeError
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
-from keyhole.rpc.frames import check_values, portions
+from keyhole.rpc.frames import portions
 from keyhole.rpc.known_selections import KnownSelections
 from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall
 from keyhole.rpc.read_requests import (
@@ -39,6 +39,7 @@ from services.state_server.read.holdings import holdings
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.registry import Registry
 from services.state_server.servicers.explained import explained
+from services.state_server.servicers.large_entries import check_entries
 from services.state_server.servicers.lookup_responses import frame_response, many_answers
 from services.state_server.servicers.scan_aggregates import aggregated
 from services.state_server.servicers.watches import Watches
@@ -159,7 +160,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 return
             for page in pages:
                 rows = select.values(page.rows)
-                check_values(table.name, rows, "an entry")
+                check_entries(table, page.keys, rows)
                 for part in portions(map(len, rows)):
                     sent = True
                     map_keys = [key[known:] for key in page.keys[part]]

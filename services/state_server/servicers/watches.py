@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
 from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.watch_token import WatchMark, marks_of, token_within
 from keyhole.errors import Overloaded
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
 from keyhole.rpc.convert_stamps import put_watched_stamp
-from keyhole.rpc.frames import check_values
+from keyhole.rpc.frames import portions
 from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.table import Table
-from services.state_server.read.watch_messages import Message, Sent
+from services.state_server.read.watch_messages import Message, Sent, SpelledChanges
 from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_selection import Selections, WatchSelection
 from services.state_server.read.watch_snapshots import WatchSnapshots
 from services.state_server.read.watching import Watching
 from services.state_server.registry import Registry
 from services.state_server.servicers.changelog_history import ChangelogHistory
+from services.state_server.servicers.large_entries import check_entries
 
 MOST_WATCHES = 20_000
 """On one server."""
@@ -74,52 +77,82 @@ class Watches:
                 self._snapshots,
                 select,
             )
+            as_of_ms, stamp = 0, NO_EPOCH
             async with aclosing(watching.messages()) as messages:
                 async for message in messages:
-                    yield _response(table, message, select, selected=selected)
+                    *parts, last = _parts(table, message, select)
+                    for part in parts:
+                        yield _response(part, _token_within(message, part), as_of_ms, stamp, selected=selected)
+                    as_of_ms, stamp = message.as_of_ms, message.stamp
+                    response = _response(last, message.token, as_of_ms, stamp, selected=selected)
+                    response.snapshot_done = message.snapshot_done
+                    yield response
         finally:
             self.under_way -= 1
 
 
-def _response(table: Table, message: Message, select: WatchSelection, *, selected: bool) -> pb.WatchResponse:
-    response = pb.WatchResponse(
-        changes=[_changes(table, sent, select) for sent in message.sent],
-        token=message.token,
-        snapshot_done=message.snapshot_done,
-        as_of_ms=message.as_of_ms,
-        selected=selected,
-    )
-    put_watched_stamp(message.stamp, response)
+def _response(
+    changes: Sequence[pb.WatchedChanges], token: str, as_of_ms: int, stamp: EpochStamp, *, selected: bool
+) -> pb.WatchResponse:
+    response = pb.WatchResponse(changes=changes, token=token, as_of_ms=as_of_ms, selected=selected)
+    put_watched_stamp(stamp, response)
     return response
 
 
-def _changes(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
+def _parts(table: Table, message: Message, select: WatchSelection) -> list[list[pb.WatchedChanges]]:
+    """What each response has of a message: as JSON that may be hundreds of times as large as it is stored."""
+    spelled = [part for sent in message.sent for part in _changes(table, sent, select)]
+    parts = [[part.changes for part in spelled[run]] for run in portions(part.size for part in spelled)]
+    return parts or [[]]
+
+
+def _token_within(message: Message, part: Sequence[pb.WatchedChanges]) -> str:
+    """Behind a part of a message; empty: one can't go on there. Behind each row that was there one can."""
+    last = part[-1]
+    if not (last.snapshot and message.token and len(message.sent) == 1):
+        return ""
+    (sent,) = message.sent
+    at = marks_of(message.token)[last.key_group]
+    mark = WatchMark(at.offset, at.epoch, 0, sent.keys[0][:GROUP_BYTES] + last.keys[-1])
+    return token_within(message.token, {last.key_group: mark})
+
+
+def _changes(table: Table, sent: Sent, select: WatchSelection) -> Sequence[SpelledChanges]:
     if sent.spelled is not None:
         return sent.spelled
-    spelled = _spelled(table, sent, select)
+    spelled = list(_spelled(table, sent, select))
     if sent.shared:
         sent.spelled = spelled
     return spelled
 
 
-def _spelled(table: Table, sent: Sent, select: WatchSelection) -> pb.WatchedChanges:
-    changes = pb.WatchedChanges(
-        key_group=sent.key_group,
-        snapshot=sent.snapshot,
-        keys=[key[GROUP_BYTES:] for key in sent.keys],
-        values=_values(table, sent.rows, select),
-        numbers=sent.numbers,
-        begins=sent.begins,
-        befores=[] if sent.befores is None else _values(table, sent.befores, select),
-        expires_ms=sent.expires,
-    )
-    put_watched_stamp(sent.stamp, changes)
-    return changes
+def _spelled(table: Table, sent: Sent, select: WatchSelection) -> Iterator[SpelledChanges]:
+    """In parts of a message's size, each of at least one change."""
+    values = _values(table, sent.keys, sent.rows, select, "the value")
+    befores = [] if sent.befores is None else _values(table, sent.keys, sent.befores, select, "the earlier value")
+    sizes = [len(key) + len(value) for key, value in zip(sent.keys, values, strict=True)]
+    if befores:
+        sizes = [size + len(before) for size, before in zip(sizes, befores, strict=True)]
+    for run in portions(sizes) if sizes else [slice(0)]:
+        changes = pb.WatchedChanges(
+            key_group=sent.key_group,
+            snapshot=sent.snapshot,
+            keys=[key[GROUP_BYTES:] for key in sent.keys[run]],
+            values=values[run],
+            numbers=sent.numbers[run],
+            begins=sent.begins,
+            befores=befores[run],
+            expires_ms=None if sent.expires is None else sent.expires[run],
+        )
+        put_watched_stamp(sent.stamp, changes)
+        yield SpelledChanges(changes, sum(sizes[run]))
 
 
-def _values(table: Table, rows: Sequence[bytes | None], select: WatchSelection) -> list[bytes]:
+def _values(
+    table: Table, keys: Sequence[bytes], rows: Sequence[bytes | None], select: WatchSelection, what: str
+) -> list[bytes]:
     """Rows as they are sent; empty: none."""
-    there = select.values([row for row in rows if row is not None])
-    check_values(table.name, there, "a change")
-    values = iter(there)
-    return [b"" if row is None else next(values) for row in rows]
+    there = iter(select.values([row for row in rows if row is not None]))
+    values = [b"" if row is None else next(there) for row in rows]
+    check_entries(table, keys, values, what)
+    return values

@@ -74,7 +74,7 @@ def frame_is_full(state: str) -> AskAgain:
     )
 
 
-def value_too_large(state: str, size: int, what: str = "the value of a key") -> TooLarge:
+def value_too_large(state: str, size: int, what: str = "the value of a key", **facts: object) -> TooLarge:
     """The error for a value that can't be carried, however few are asked for."""
     return TooLarge(
         f"{what} of state {state} takes {size:,} bytes, and {MAX_VALUE_BYTES:,} is the most that a message carries: "
@@ -82,6 +82,7 @@ def value_too_large(state: str, size: int, what: str = "the value of a key") -> 
         state=state,
         bytes=size,
         limit=MAX_VALUE_BYTES,
+        **facts,
     )
 
 
@@ -181,8 +182,8 @@ def portions(sizes: Iterable[int], most_bytes: int = FRAME_BYTES) -> Iterator[sl
         yield slice(start, stop)
 
 
-def check_values(state: str, values: Sequence[bytes], what: str) -> None:
-    """Passes where each value can be carried. Raises TooLarge where one can't."""
-    largest = max(map(len, values), default=0)
-    if largest > MAX_VALUE_BYTES:
-        raise value_too_large(state, largest, what)
+def first_too_large(values: Sequence[bytes]) -> int | None:
+    """The index of the first value that can't be carried; None: each can."""
+    if max(map(len, values), default=0) <= MAX_VALUE_BYTES:
+        return None
+    return next(at for at, value in enumerate(values) if len(value) > MAX_VALUE_BYTES)
