@@ -106,7 +106,10 @@ class Registry:
 
         Raises:
             Draining: It is to end, and that can't be undone.
+            Unsupported: It is a replica.
         """
+        if self.replica:
+            raise Unsupported(f"server {self.server} is a replica: it owns nothing, and may be ended at any time")
         if undo and self.ending:
             raise Draining(f"server {self.server} is shutting down; its successor takes key groups again")
         if self.draining == undo:

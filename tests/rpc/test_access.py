@@ -450,11 +450,13 @@ async def test_only_the_application_may_write_and_only_the_platform_may_ask_who_
                 else:
                     error = await refusal(lambda may=may_write, application=application: may(application))
                     assert isinstance(error, PermissionDenied), (name, application)
-            drain = lambda stub=stub: stub.Drain(pb.DrainRequest(look=True))  # noqa: E731
+            drain = lambda look, stub=stub: stub.Drain(pb.DrainRequest(look=look))  # noqa: E731
             if name == "operator":
-                assert not (await drain()).draining
+                assert not (await drain(True)).draining, "nothing has come of those that were refused"
             else:
-                assert isinstance(await refusal(drain), PermissionDenied), name
+                for look in (False, True):
+                    error = await refusal(lambda drain=drain, look=look: drain(look))
+                    assert isinstance(error, PermissionDenied), name
             moves = lambda stub=stub: stub.Move(  # noqa: E731
                 pb.MoveRequest(application="app", state="counts", key_groups=[0], undo=True)
             )

@@ -14,7 +14,9 @@ import msgspec
 import pytest
 
 from keyhole.cli.main import main
+from keyhole.errors import Unsupported
 from keyhole.model.state import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
+from keyhole.rpc.draining import drain
 from keyhole.testing.changelog import MemoryKafka
 from tests.support.entries import hourly
 from tests.support.hostile_names import OF_KEYS
@@ -22,7 +24,7 @@ from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.refusals import longer_and_longer
 from tests.support.state_servers import LEASE_SECONDS, state_server
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, eventually
 
 PATH = f"{APPLICATION}/{STATE}"
 HOURLY, WINDOWS, RULES = (f"{APPLICATION}/{state}" for state in ("hourly", "windows", "rules"))
@@ -473,6 +475,37 @@ async def test_retire_that_one_server_refuses_has_none_forget_anything(capsys: p
         assert await run(*servers, "--json") == 0
         told = json.loads(capsys.readouterr().out)["retired"]
         assert [of["server"] for of in told] == [a.address, b.address]
+
+
+async def test_a_drain_that_is_refused_leaves_every_server_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    kafka = MemoryKafka()
+    async with (
+        state_server("a", kafka) as a,
+        state_server("b", kafka, security={"role": "replica", "applications": (APPLICATION,)}) as b,
+    ):
+        await a.own(descriptor())
+        with unused_address() as nobody:
+            async with proxy_of(a.address, b.address, nobody) as proxy:
+
+                async def run(*arguments: str) -> int:
+                    return await asyncio.to_thread(main, ["drain", *arguments, "--proxy", proxy.address])
+
+                def standing() -> list[object]:
+                    registries = [server.server._registry for server in (a, b)]
+                    assert all(registries)
+                    return [(of.draining, of.ready, of.owning, of.next_change()) for of in registries if of is not None]
+
+                await eventually(lambda: len(proxy._directory.tables) == 1)
+                before = standing()
+                for undo in ([], ["--undo"]):
+                    await refused(run, capsys, "there is no state server c; there are", "c", *undo)
+                    await refused(run, capsys, "server b is a replica: it owns nothing", "b", *undo)
+                    await refused(run, capsys, f"server {nobody} can't be reached", nobody, *undo)
+                    # Whoever asks the server itself is told the same by it.
+                    with pytest.raises(Unsupported, match="server b is a replica: it owns nothing"):
+                        await asyncio.to_thread(drain, b.address, undo=bool(undo), timeout_seconds=LONG_SECONDS)
+                assert standing() == before
+                assert not (await asyncio.to_thread(drain, b.address, look=True)).draining
 
 
 async def test_move_tells_the_server_that_is_to_have_them_and_those_that_were_to_before(
