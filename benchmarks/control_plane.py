@@ -27,7 +27,7 @@ from benchmarks.simulated_proxy import routed
 from keyhole.metrics import exposition
 from keyhole.metrics.metric import Component
 from keyhole.testing.stats import figures_of_a_server
-from services.metrics_exporter.kafka import Found
+from services.metrics_exporter.kafka_look import Found
 from services.metrics_exporter.scrape import ScrapedAnswer, Views
 
 BASE = PlaneSize(servers=16, key_groups=1024, states=4)

@@ -33,7 +33,7 @@ import pyspark
 import yaml
 
 from benchmarks.control_group import ControlGroup, control_group
-from keyhole.demo.jobs import described
+from keyhole.demo.described_jobs import described
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import find_java
 from keyhole.local.stack import Jars, Stack

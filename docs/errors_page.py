@@ -7,7 +7,7 @@ import inspect
 
 from keyhole import errors
 from keyhole.errors import KeyholeError
-from keyhole.rpc.http.status import http_status
+from keyhole.rpc.http.problems import http_status
 
 _INTRODUCTION = """# Errors
 

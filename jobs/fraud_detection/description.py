@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from jobs.fraud_detection.config import FraudDetectionConfig, PaymentsConfig
-from keyhole.demo.jobs import JobDescription
+from keyhole.demo.described_jobs import JobDescription
 
 JOB = JobDescription(
     name="fraud_detection",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from jobs.golden_signals.config import GoldenSignalsConfig, RequestsConfig
-from keyhole.demo.jobs import JobDescription
+from keyhole.demo.described_jobs import JobDescription
 
 JOB = JobDescription(
     name="golden_signals",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.temperature_monitor.config import ReadingsConfig, TemperatureMonitorConfig
-from keyhole.demo.jobs import JobDescription
+from keyhole.demo.described_jobs import JobDescription
 
 JOB = JobDescription(
     name="temperature_monitor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from jobs.tweet_impressions.config import TweetImpressionsConfig, TweetsConfig
-from keyhole.demo.jobs import JobDescription
+from keyhole.demo.described_jobs import JobDescription
 
 JOB = JobDescription(
     name="tweet_impressions",

@@ -12,7 +12,7 @@ from jobs.vital_signs.files import files_at
 
 if TYPE_CHECKING:  # who reads files alone needs no client
     from keyhole import Client
-    from keyhole.client.session import Session
+    from keyhole.client.read_sessions import Session
 
 # As the job has it, which needs Spark.
 APPLICATION, OPEN_CHUNKS = "vital-signs", "open_chunks"

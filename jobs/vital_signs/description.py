@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.vital_signs.config import ChunksConfig, VitalSignsConfig
-from keyhole.demo.jobs import JobDescription
+from keyhole.demo.described_jobs import JobDescription
 
 JOB = JobDescription(
     name="vital_signs",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keyhole.metrics.page import MetricsPage
     from keyhole.rpc.http.port import HttpPort
     from services.client_proxy.console.console_routes import ConsoleRoutes
-    from services.client_proxy.http.app import HttpReads
+    from services.client_proxy.http.http_reads import HttpReads
 
 _QUERY = "keyhole.v1.Query"
 
@@ -152,9 +152,9 @@ class ClientProxy:
         from keyhole.rpc.http.port import HttpPort
         from services.client_proxy.console.console_routes import ConsoleRoutes
         from services.client_proxy.console.sql_queries import SqlQueries
-        from services.client_proxy.http.app import HttpReads
         from services.client_proxy.http.cors import checked_origins
         from services.client_proxy.http.host_names import checked_hosts
+        from services.client_proxy.http.http_reads import HttpReads
 
         timeout, guard = self._config.default_timeout_seconds, self._rpc.guard
         origins, hosts = checked_origins(self._config.http_origins), checked_hosts(self._config.http_hosts)

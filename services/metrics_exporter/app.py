@@ -19,7 +19,7 @@ from keyhole.metrics.metric import Component
 from keyhole.metrics.page import MetricsPage
 from keyhole.security.guard import PortGuard
 from services.metrics_exporter.asking import ScrapeTarget, Targets
-from services.metrics_exporter.kafka import Found, KafkaLook, Offsets
+from services.metrics_exporter.kafka_look import Found, KafkaLook, Offsets
 from services.metrics_exporter.pod_watch import PodWatch
 from services.metrics_exporter.scrape import ScrapedAnswer, Views
 

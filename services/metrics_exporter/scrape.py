@@ -12,8 +12,8 @@ from keyhole.metrics.metric import Component, Metric
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter import cluster
 from services.metrics_exporter.cluster import Memory, ServerHoldings
-from services.metrics_exporter.jobs import EndedCounts, ToldSources, job_process
-from services.metrics_exporter.kafka import Found, Wanted
+from services.metrics_exporter.ended_jobs import EndedCounts, ToldSources, job_process
+from services.metrics_exporter.kafka_look import Found, Wanted
 
 _NAMES = {
     Component.STATE_SERVER: "server",

@@ -33,8 +33,8 @@ from services.state_server.read.scans import ScanLimits
 from services.state_server.registry import Registry
 from services.state_server.replica.member import ReplicaMember, Share
 from services.state_server.replica.take_over import StateShare
-from services.state_server.servicers.control import StateServerServicer
 from services.state_server.servicers.query import QueryServicer
+from services.state_server.servicers.state_server import StateServerServicer
 from services.state_server.write.spill import StagingRoom
 
 if TYPE_CHECKING:

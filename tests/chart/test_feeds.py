@@ -9,7 +9,7 @@ import pytest
 
 from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
-from keyhole.feed.options import describe
+from keyhole.feed.feed_options import describe
 from keyhole.model.state import StateKind
 from tests.support.chart import CHART, JOB, KAFKA, environment, names, notes, one, pod, refused, render, scenario
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.demo.jobs import described, job_names
+from keyhole.demo.described_jobs import described, job_names
 from keyhole.spark.container import environ_of
 from keyhole.spark.session import FILE_CHECKPOINTS, S3_CHECKPOINTS
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS

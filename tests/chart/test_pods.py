@@ -11,7 +11,7 @@ import pytest
 
 from keyhole import config
 from keyhole.config import load
-from keyhole.demo.jobs import described, job_names
+from keyhole.demo.described_jobs import described, job_names
 from tests.support.chart import KAFKA, SCENARIOS, Pod, environment, names, pods, render, scenario
 
 PODS = [pytest.param(path, id=path.stem) for path in SCENARIOS]

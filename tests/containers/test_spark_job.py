@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from keyhole.demo.jobs import job_names
+from keyhole.demo.described_jobs import job_names
 from tests.support import images
 
 pytestmark = pytest.mark.timeout(600, func_only=True)

@@ -18,7 +18,7 @@ from keyhole.changelog.base import (
     ReplicaGroup,
     RestoredEpochs,
 )
-from keyhole.changelog.control import ControlTail
+from keyhole.changelog.control_topic import ControlTail
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.epoch import START
 from tests.support.changelogs import DEADLINE, GROUPS, Cluster, changes, commit, descriptor, grant, key, rows

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
 from keyhole import config
-from keyhole.demo.jobs import described, job_names
+from keyhole.demo.described_jobs import described, job_names
 from keyhole.encoding.reducers import REDUCERS
 from keyhole.protocol.failpoints import Step
 from keyhole.spark import queryable

@@ -13,7 +13,7 @@ import pytest
 from keyhole import errors
 from keyhole.errors import KeyholeError
 from keyhole.rpc import status
-from keyhole.rpc.http import status as http_status
+from keyhole.rpc.http import problems
 from keyhole.v1 import error_pb2
 from tests.support.of_all import of_all
 
@@ -51,10 +51,10 @@ def test_every_error_has_a_grpc_code_that_is_not_ok(kind: type[KeyholeError]) ->
 def test_every_error_has_an_http_status_and_a_problem_with_the_facts_that_grpc_sends(kind: type[KeyholeError]) -> None:
     error = kind("what is wrong; what to do", epoch=7)
     over_grpc = status.to_proto(error)
-    assert http_status.http_status(error) >= 400
-    assert (http_status.http_status(error) < 500) <= (not error.retryable or isinstance(error, errors.Overloaded))
-    told = http_status.problem(error)
-    assert told["status"] == http_status.http_status(error)
+    assert problems.http_status(error) >= 400
+    assert (problems.http_status(error) < 500) <= (not error.retryable or isinstance(error, errors.Overloaded))
+    told = problems.problem(error)
+    assert told["status"] == problems.http_status(error)
     assert error_pb2.Reason.Value(f"REASON_{told['reason']}") == over_grpc.reason
     assert (told["detail"], told["retryable"], told["facts"]) == (
         over_grpc.message,
@@ -65,7 +65,7 @@ def test_every_error_has_an_http_status_and_a_problem_with_the_facts_that_grpc_s
 
 @of_all(code for code in grpc.StatusCode if code is not grpc.StatusCode.OK)
 def test_every_grpc_code_has_an_http_status(code: grpc.StatusCode) -> None:
-    assert 400 <= http_status.STATUS[code] < 600
+    assert 400 <= problems.STATUS[code] < 600
 
 
 @CLASSES

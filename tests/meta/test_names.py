@@ -37,32 +37,7 @@ def test_no_public_class_name_is_used_twice() -> None:
 
 
 # Which of several it is, the folder says: the counts of the coordinator, and those of the proxy.
-OF_A_FOLDER = {
-    "app",
-    "base",
-    "bases",
-    "control",
-    "copies",
-    "counts",
-    "engine",
-    "epoch",
-    "errors",
-    "freshness",
-    "jobs",
-    "kafka",
-    "metrics",
-    "options",
-    "plan",
-    "progress",
-    "restore",
-    "rows",
-    "scans",
-    "session",
-    "settings",
-    "status",
-    "updates",
-    "waiting",
-}
+OF_A_FOLDER = {"app", "base", "counts", "engine", "errors", "metrics"}
 
 
 def test_no_name_of_a_module_is_used_twice_with_two_meanings() -> None:

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from keyhole.changelog.base import Partition, RestoredEpochs
-from keyhole.changelog.control import ControlTail
+from keyhole.changelog.control_topic import ControlTail
 from keyhole.changelog.kafka import control_tail
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.consumer import following_settings

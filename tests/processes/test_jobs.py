@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keyhole.demo.jobs import described, job_names
+from keyhole.demo.described_jobs import described, job_names
 from tests.spark import test_whole_jobs
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
 from tests.support.object_store import ObjectStore

@@ -30,8 +30,8 @@ from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import MANIFEST
-from keyhole.savepoint.plan import RestoreOptions
-from keyhole.savepoint.restore import plan_of, restore
+from keyhole.savepoint.restore_application import plan_of, restore
+from keyhole.savepoint.restore_plan import RestoreOptions
 from tests.support import every_kind
 from tests.support.every_kind import MAIN, RULES, STATES, Content
 from tests.support.killable_savepoint import start, steps_in, worth_a_kill

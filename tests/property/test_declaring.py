@@ -19,8 +19,8 @@ from keyhole.protocol.control import QueryRecord, read_control
 from keyhole.protocol.registration import settled
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder
-from keyhole.savepoint.plan import RestoreOptions
-from keyhole.savepoint.restore import plan_of, restore
+from keyhole.savepoint.restore_application import plan_of, restore
+from keyhole.savepoint.restore_plan import RestoreOptions
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import Application, control_of, numbers_of

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import RequestError
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.rows import SourceRecord
 from keyhole.protocol.updates import DELETE, decode, encode
 from services.state_server.write.update_reader import UpdateReader

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.errors import MalformedRequest, RequestError
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.feed.registry.allowance import Allowance
 from keyhole.feed.registry.encodings import ProtobufEncoding
 from keyhole.feed.registry.protobuf import ProtobufSchema

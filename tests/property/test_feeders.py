@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from keyhole.errors import ChangelogRecreated, Fenced
 from keyhole.feed.feeder import Feeder
-from keyhole.feed.progress import SourceProgress
+from keyhole.feed.source_progress import SourceProgress
 from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
 from tests.support.examples import examples
 from tests.support.feeder_world import DEAD, KEY_GROUPS, FeederProcess, Killed, World

@@ -25,7 +25,7 @@ from keyhole.protocol.control import read_control, record
 from keyhole.protocol.registration import settled
 from keyhole.rpc import convert
 from keyhole.rpc.status import from_proto, to_proto
-from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.declaration.user_rows import rows_of
 from services.client_proxy.http import answers as http_answers
 from tests.support.hostile_names import NAMES, OF_FIELDS, attribute
 from tests.support.of_all import of_all

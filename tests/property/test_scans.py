@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keyhole.client.wire.scans import Scan, Scanner
+from keyhole.client.wire.scanner import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.row_codec import encode_row

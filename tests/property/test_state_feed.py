@@ -36,8 +36,8 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay
 from keyhole.testing.changelog import MemoryWriter, NextCommit
 from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.group_feed import GroupFeed, UpdateLimits
 from services.state_server.write.state_feed import FeedCommit, StateFeed
-from services.state_server.write.updates import GroupFeed, UpdateLimits
 from tests.support.examples import examples
 from tests.support.states import descriptor as described
 from tests.support.states import group, hosted, memory_changelog, names_in

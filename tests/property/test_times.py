@@ -20,7 +20,7 @@ from keyhole.encoding.row import FrozenMap, Row
 from keyhole.encoding.value_types import MICROS, days_of, micros_of
 from keyhole.errors import KeyMismatch, ValueMismatch
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.declaration.user_rows import rows_of
 
 ZONES = ["UTC", "America/New_York", "Asia/Tokyo", "Pacific/Kiritimati", "Etc/GMT+12", "-18:00", "+18:00"]
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)

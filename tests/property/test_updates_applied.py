@@ -48,8 +48,8 @@ from keyhole.protocol.updates import (
 from keyhole.stores.base import Advance, Batch
 from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
+from services.state_server.write.group_feed import AppliedUpdates, GroupFeed, UpdateLimits
 from services.state_server.write.update_reader import UpdateReader
-from services.state_server.write.updates import AppliedUpdates, GroupFeed, UpdateLimits
 from tests.support.states import descriptor
 
 LIMITS = UpdateLimits(key_bytes=100, row_bytes=200)

@@ -9,8 +9,8 @@ import pytest
 
 from keyhole import AsyncClient, Client, Credentials
 from keyhole.backoff import Backoff
+from keyhole.client.read_sessions import AsyncSession
 from keyhole.client.routing import direct_reads, direct_servers
-from keyhole.client.session import AsyncSession
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
 from keyhole.errors import (

@@ -26,12 +26,12 @@ from keyhole.local.services import start_client_proxy
 from keyhole.model.read import Role
 from keyhole.model.state import KeyColumn, KeyType, StateKind, ValueField, ValueSchema
 from keyhole.rpc.http.port import HttpLimits, HttpPort
-from keyhole.rpc.http.status import http_status, problem
+from keyhole.rpc.http.problems import http_status, problem
 from keyhole.security import tokens
 from keyhole.security.guard import PortGuard
 from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
-from services.client_proxy.http.app import HttpReads
+from services.client_proxy.http.http_reads import HttpReads
 from tests.support.certificates import Authority
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows

@@ -16,7 +16,7 @@ from keyhole import AsyncClient
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.stats import SimulatedServer
-from services.metrics_exporter.kafka import Offsets
+from services.metrics_exporter.kafka_look import Offsets
 from tests.support.exporters import exporter_of, scrape, scraped
 from tests.support.kubernetes_api import kubernetes_api, status_body
 from tests.support.proxies import proxy_of, unused_address

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import keyhole
-from keyhole.changelog.control import ControlLog
+from keyhole.changelog.control_topic import ControlLog
 from keyhole.changelog.kafka import control_log as control
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.settings import CONTROL, topic_name

@@ -12,7 +12,7 @@ from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.errors import ClientClosed, InvalidConfiguration, TooLarge, UnknownApplication, UnknownState
 from keyhole.feed import Producer
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.model.state import StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import record
 from keyhole.protocol.updates import EndRecord, FeedRules, RulesRecord, UpdateRecord, decode, encode

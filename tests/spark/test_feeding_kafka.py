@@ -16,13 +16,13 @@ from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.clock import SystemClock
 from keyhole.encoding.murmur3 import key_group
 from keyhole.errors import ChangelogRecreated, Fenced, InvalidConfiguration
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.feed.feeder import Feeder
 from keyhole.feed.kafka.lease import KafkaFeederLease
 from keyhole.feed.kafka.letters import KafkaDeadLetterTopic
 from keyhole.feed.kafka.source import KafkaSource
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.model.state import KeyType
 from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
 from tests.support.waiting import LONG_SECONDS

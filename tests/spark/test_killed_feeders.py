@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.changelog.settings import updates_topic_name
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.protocol.seen import SeenRows
 from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
 from tests.support.killable_feeder import KEY_GROUPS, feed_of

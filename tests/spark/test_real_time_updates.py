@@ -21,7 +21,7 @@ from keyhole.config import JobConfig, StateServerConfig
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, InvalidConfiguration
 from keyhole.feed.kafka.recorded import recorded_state
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import NoObserver
 from keyhole.protocol.updates import BoundaryRecord, Record, UpdateRecord, decode

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from keyhole import Client, logs
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.demo import batch_logs
-from keyhole.demo.jobs import described
+from keyhole.demo.described_jobs import described
 from keyhole.demo.recount import RecountVerdict, VerifiedJob, entries_by_state, topic_ends
 from keyhole.local.processes import Child
 from tests.support.micro_batches import session_settings

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from keyhole.clock import SystemClock
 from keyhole.config import MetricsExporterConfig
 from services.metrics_exporter.app import MetricsExporter, discoveries
-from services.metrics_exporter.kafka import Offsets
+from services.metrics_exporter.kafka_look import Offsets
 from services.metrics_exporter.pod_watch import PodWatch
 from tests.support.waiting import PATIENCE_SECONDS
 

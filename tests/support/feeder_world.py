@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from keyhole.errors import Fenced
 from keyhole.feed.fed_topics import Done
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns
 from keyhole.feed.feeder import Feeder
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns
 from keyhole.feed.positions import SourceDescription, deleted_unread
 from keyhole.feed.record_encoding import JSON, RecordEncoding
 from keyhole.feed.rows import SourceRecord

@@ -7,7 +7,7 @@ import threading
 
 from keyhole.clock import SystemClock
 from keyhole.errors import Fenced
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, value_columns
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.feed.topic_feed import TopicFeed
 from keyhole.model.state import StateDescriptor
 

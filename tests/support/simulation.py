@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from keyhole.changelog.base import Changelog, ChangelogTail
-from keyhole.changelog.control import ControlTail
+from keyhole.changelog.control_topic import ControlTail
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
@@ -49,7 +49,7 @@ from services.state_server.host_settings import HostSettings
 from services.state_server.read.table import Table
 from services.state_server.registry import Registry
 from services.state_server.replica.follower import Delivery, Follower, Prepare
-from services.state_server.servicers.control import StateServerServicer
+from services.state_server.servicers.state_server import StateServerServicer
 from services.state_server.write.spill import StagingRoom
 from tests.support.observed_groups import GroupWatch
 

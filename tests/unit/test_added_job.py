@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.demo.jobs import described, job_names
+from keyhole.demo.described_jobs import described, job_names
 from keyhole.errors import InvalidConfiguration
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -71,7 +71,7 @@ def test_the_command_line_lists_it(folder: Path) -> None:
 
 
 def test_no_job_is_imported_to_be_listed(folder: Path) -> None:
-    code = "from keyhole.demo.jobs import job_names; names = job_names(); "
+    code = "from keyhole.demo.described_jobs import job_names; names = job_names(); "
     done = run(folder, code + "print(json.dumps([names, [name for name in sys.modules if name.startswith('jobs.')]]))")
     names, imported = json.loads(done.stdout)
     assert ADDED in names
@@ -96,7 +96,7 @@ def test_a_copied_description_that_still_names_the_other_job_is_refused(tmp_path
 
 def test_its_settings_and_its_source_s_are_known_in_both_processes(folder: Path) -> None:
     code = (
-        "from pathlib import Path; from keyhole.config import load; from keyhole.demo.jobs import described; "
+        "from pathlib import Path; from keyhole.config import load; from keyhole.demo.described_jobs import described; "
         f"job = described({ADDED!r}); spec = job.spec(Path('here'), Path('here/checkpoint'), 'a.jar', os.environ); "
         "both = {**spec.job_environ, **spec.source_environ, job.source_prefix + 'BOOTSTRAP_SERVERS': 'k:1'}; "
         "job_config, source = (load(kind, both, job.kinds) for kind in job.kinds); "

@@ -26,12 +26,12 @@ from keyhole.rpc.convert import descriptor_from_proto, descriptor_to_proto
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import MANIFEST
-from keyhole.savepoint.plan import RestoreOptions
-from keyhole.savepoint.restore import plan_of, restore
+from keyhole.savepoint.restore_application import plan_of, restore
+from keyhole.savepoint.restore_plan import RestoreOptions
 from keyhole.spark.declaration.value_codec import ENCODED, VERSION, Encoding, encoded_fields
 from keyhole.spark.operators import Mode, Subtask
 from keyhole.spark.worker.aggregating import Aggregation, aggregated
-from keyhole.spark.worker.bases import BaseReader
+from keyhole.spark.worker.base_reader import BaseReader
 from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _Held
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.aggregating_tasks import NAMES, Tasks, found

@@ -17,7 +17,7 @@ from keyhole.cli.main import main
 from keyhole.cli.run_commands import SERVICES, program_of
 from keyhole.config import PROXY_VARIABLE, load
 from keyhole.demo import fetching
-from keyhole.demo.jobs import described, job_names
+from keyhole.demo.described_jobs import described, job_names
 from keyhole.local.jars import JarSet, Progress
 
 

@@ -14,7 +14,7 @@ from keyhole.metrics.metric import Component
 from keyhole.v1 import state_pb2
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
-from services.metrics_exporter.kafka import Found
+from services.metrics_exporter.kafka_look import Found
 from services.metrics_exporter.scrape import ScrapedAnswer, ScrapeView, Views
 from tests.support import figures
 

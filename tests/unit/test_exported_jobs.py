@@ -11,8 +11,8 @@ from keyhole.metrics.families import Figures
 from keyhole.metrics.metric import Component
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
-from services.metrics_exporter.jobs import FORGOTTEN_SECONDS, MOST_ENDED, MOST_LATELY
-from services.metrics_exporter.kafka import Found, SourceRead
+from services.metrics_exporter.ended_jobs import FORGOTTEN_SECONDS, MOST_ENDED, MOST_LATELY
+from services.metrics_exporter.kafka_look import Found, SourceRead
 from services.metrics_exporter.scrape import ScrapedAnswer, ScrapeView, Views
 from tests.support import figures
 

@@ -24,8 +24,8 @@ from keyhole.model.read import ReadBounds
 from keyhole.testing.changelog import MemoryChangelog, MemoryWriter
 from keyhole.testing.updates import MemoryUpdatesTopics
 from services.state_server.write import feed_commits, owner_loop
+from services.state_server.write.group_feed import GroupFeed
 from services.state_server.write.query_states import PublishedView
-from services.state_server.write.updates import GroupFeed
 from tests.support.fed_hosts import NAMES, STATE, TOPIC, Fed, begun, closed
 from tests.support.states import key, names_in
 from tests.support.waiting import PATIENCE_SECONDS

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from keyhole.errors import MalformedRequest, ValueMismatch
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.record_encoding import RegistryAway
 from keyhole.feed.registry.avro import avro_schema, read_whole
 from keyhole.feed.registry.encodings import AvroEncoding

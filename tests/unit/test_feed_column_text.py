@@ -12,8 +12,8 @@ from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.errors import InvalidConfiguration, ValueMismatch
 from keyhole.feed.column_text import column_and_type, column_and_value, column_name, quoted, reduced_column
+from keyhole.feed.feed_options import FeedOptions, describe
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, describe
 from keyhole.feed.rows import SourceRecord
 from tests.support.examples import examples
 

@@ -19,7 +19,7 @@ from keyhole.cli.main import main
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, UnknownState
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.preview import check_records
 from keyhole.feed.rates import Rates
 from keyhole.feed.record_encoding import JSON

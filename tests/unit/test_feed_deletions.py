@@ -13,8 +13,8 @@ from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.errors import InvalidConfiguration, MalformedRequest, RequestError, ValueMismatch
 from keyhole.feed.deleting_records import Deletions, Unordered
+from keyhole.feed.feed_options import FeedOptions, describe
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, describe
 from keyhole.feed.preview import check_records
 from keyhole.feed.rows import SourceRecord
 from tests.support.fed_hosts import Fed, begun, closed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyhole.errors import InvalidConfiguration, ValueMismatch
-from keyhole.feed.options import (
+from keyhole.feed.feed_options import (
     FeedOptions,
     RecordFormat,
     describe,

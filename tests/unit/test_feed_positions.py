@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from keyhole.errors import ChangelogRecreated, ConflictError
+from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.mapping import RecordMapper, RoutedUpdate
-from keyhole.feed.options import RecordFormat
 from keyhole.feed.positions import (
     BoundarySearch,
     FoundBoundaries,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from keyhole.errors import MalformedRequest, ValueMismatch
+from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import FeedOptions, RecordFormat, describe, key_columns, value_columns
 from keyhole.feed.registry.encodings import ProtobufEncoding
 from keyhole.feed.registry.protobuf import ProtobufSchema
 from keyhole.feed.registry.schemas import RegisteredSchema

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from keyhole.errors import MalformedRequest, NullKey, RequestError, ValueMismatch
-from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import (
+from keyhole.feed.feed_options import (
     FeedOptions,
     RecordFormat,
     describe,
@@ -19,6 +18,7 @@ from keyhole.feed.options import (
     source_columns,
     value_columns,
 )
+from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.rows import SourceRecord
 
 SECRET = "s3cret"

@@ -37,7 +37,7 @@ from keyhole.v1 import state_server_pb2 as pb
 from services.state_server.host import QueryHost
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
-from services.state_server.servicers.control import StateServerServicer
+from services.state_server.servicers.state_server import StateServerServicer
 from services.state_server.write.merging import CommitContext
 from services.state_server.write.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted

@@ -12,7 +12,7 @@ from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.errors import InvalidConfiguration, ValueMismatch
-from keyhole.feed.options import describe as fed
+from keyhole.feed.feed_options import describe as fed
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.registration import settled
 from keyhole.rpc.convert import descriptor_from_proto, descriptor_to_proto

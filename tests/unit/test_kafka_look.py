@@ -14,7 +14,7 @@ from keyhole.changelog.kafka.consumer import TopicPart
 from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.errors import InvalidConfiguration
 from keyhole.testing.clock import ManualClock
-from services.metrics_exporter.kafka import Found, KafkaLook, SourceRead, Wanted, look
+from services.metrics_exporter.kafka_look import Found, KafkaLook, SourceRead, Wanted, look
 from tests.support.waiting import until
 
 

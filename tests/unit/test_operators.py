@@ -12,7 +12,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.envelope import Base
 from keyhole.model.state import KeyColumn, KeyType, StateKind
 from keyhole.spark.operators import Mode, Operator, Subtask
-from keyhole.spark.worker.bases import BaseReader
+from keyhole.spark.worker.base_reader import BaseReader
 from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _Held
 from tests.support.states import descriptor
 

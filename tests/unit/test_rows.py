@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.declaration.user_rows import rows_of
 
 BATCH = pa.record_batch({"a": [1, 2], "of it": ["x", "y"]})
 

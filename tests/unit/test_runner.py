@@ -18,11 +18,11 @@ from jobs.temperature_monitor.description import JOB
 from keyhole import Answer, Client, Source
 from keyhole.demo import recount, runner
 from keyhole.demo.command import LiveAnswers
-from keyhole.demo.jobs import JobDescription, described, job_names
+from keyhole.demo.described_jobs import JobDescription, described, job_names
+from keyhole.demo.progress_line import say_starting
 from keyhole.demo.recount import RecountVerdict
 from keyhole.demo.runner import RunOptions
 from keyhole.demo.signals import StopSignals
-from keyhole.demo.waiting import say_starting
 from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
 from keyhole.local.base_stack import BaseStack, StopSeconds
 from keyhole.local.java import Java
@@ -85,7 +85,7 @@ class Quiet(StopSignals):
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("keyhole.demo.waiting._SAY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("keyhole.demo.progress_line._SAY_AGAIN_SECONDS", 0.0)
 
 
 def test_until_the_first_answer_the_steps_of_the_job_are_told_and_all_is_looked_after(tmp_path: Path) -> None:

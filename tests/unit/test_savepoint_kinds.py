@@ -13,8 +13,8 @@ from keyhole.encoding.envelope import Aggregate, Moment, deletion, lifetime
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, TtlClock, ValueField, ValueSchema
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
-from keyhole.savepoint.plan import RestoreOptions
-from keyhole.savepoint.restore import plan_of, restore
+from keyhole.savepoint.restore_application import plan_of, restore
+from keyhole.savepoint.restore_plan import RestoreOptions
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import Application, control_of, rows_of

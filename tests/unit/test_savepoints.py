@@ -31,13 +31,13 @@ from keyhole.protocol.batch_decisions import following, plain, written
 from keyhole.protocol.control import CompleteRecord, QueryRecord, SavepointRecord, read_control, record
 from keyhole.savepoint import create as creating
 from keyhole.savepoint import laid_checkpoint
-from keyhole.savepoint import restore as restoring
+from keyhole.savepoint import restore_application as restoring
 from keyhole.savepoint.create import CreateSettings, create
 from keyhole.savepoint.folder import Folder, SavedFile, copy_file, part_of
 from keyhole.savepoint.listing import listing, load
 from keyhole.savepoint.manifest import INCOMPLETE, MANIFEST, Savepoint
-from keyhole.savepoint.plan import RestoreOptions
-from keyhole.savepoint.restore import plan_of, restore
+from keyhole.savepoint.restore_application import plan_of, restore
+from keyhole.savepoint.restore_plan import RestoreOptions
 from keyhole.spark.driver.checkpoint_files import LocalFiles
 from keyhole.spark.driver.pins import BatchPins
 from keyhole.stores.replayed import Replayed

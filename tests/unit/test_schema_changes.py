@@ -15,8 +15,8 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, 
 from keyhole.protocol.control import QueryControl, read_control
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
-from keyhole.savepoint.plan import RestoreOptions
-from keyhole.savepoint.restore import plan_of, restore
+from keyhole.savepoint.restore_application import plan_of, restore
+from keyhole.savepoint.restore_plan import RestoreOptions
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.testing.clock import ManualClock
 from services.state_server.read.table import Table

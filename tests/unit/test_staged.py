@@ -14,7 +14,7 @@ from keyhole.errors import DuplicateKey, KeyTooLong, MalformedRequest, StageLost
 from keyhole.model.epoch import START, Position
 from keyhole.protocol.receipts import GroupReceipt
 from keyhole.stores.base import Advance, Batch
-from services.state_server.servicers.control import _decoder
+from services.state_server.servicers.state_server import _decoder
 from services.state_server.write.merge import changes, merge_of
 from services.state_server.write.staged import StagedAttempt, winners
 from tests.support.simulation import ipc

@@ -16,7 +16,7 @@ from jobs.temperature_monitor.description import JOB
 from jobs.temperature_monitor.recount import reading_of, update_of
 from keyhole import Answer, Entries, Entry, Source
 from keyhole.demo import command as demo
-from keyhole.demo import freshness
+from keyhole.demo import reading_ages
 from keyhole.demo.answers_table import AnswersTable
 from keyhole.demo.batch_logs import BatchLogs
 from keyhole.demo.recount import RecountVerdict
@@ -174,7 +174,7 @@ def answer(last: float | None, *, epoch: int = 1) -> Answer:
 
 
 def test_a_temperature_of_the_probe_is_sighted_once_and_only_higher_ones_count() -> None:
-    sightings = freshness.Sightings()
+    sightings = reading_ages.Sightings()
     for moment, shown in enumerate([answer(None, epoch=0), answer(0.1), answer(0.1), answer(0.3, epoch=2)]):
         sightings.note(shown, float(moment))
     assert sightings.first_shown == [(0.1, 1.0), (0.3, 3.0)]
@@ -223,20 +223,20 @@ def test_the_last_answers_stay_in_sight_while_there_are_none_and_the_reason_is_s
 def test_only_what_was_sent_while_somebody_looked_and_was_shown_has_an_age() -> None:
     first_shown = [(0.05, 1_000.0), (0.20, 1_500.0), (0.30, 2_000.0)]
     sent = [(0.04, 400.0), (0.05, 500.0), (0.10, 1_100.0), (0.20, 1_400.0), (0.25, 1_450.0), (0.31, 1_900.0)]
-    assert freshness.ages_ms(sent, first_shown) == [400.0, 100.0, 550.0]
+    assert reading_ages.ages_ms(sent, first_shown) == [400.0, 100.0, 550.0]
 
 
 def test_nothing_shown_gives_no_ages() -> None:
-    assert freshness.ages_ms([(0.1, 5.0)], []) == []
+    assert reading_ages.ages_ms([(0.1, 5.0)], []) == []
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.0, 1.0)])
 def test_percentiles_are_by_nearest_rank(fraction: float, expected: float) -> None:
-    assert freshness.percentile(range(100, 0, -1), fraction) == expected
+    assert reading_ages.percentile(range(100, 0, -1), fraction) == expected
 
 
 def test_there_is_no_percentile_of_nothing() -> None:
-    assert freshness.percentile([], 0.5) is None
+    assert reading_ages.percentile([], 0.5) is None
 
 
 def shown_at(readings: int, time_ms: int) -> Answer:
@@ -245,7 +245,7 @@ def shown_at(readings: int, time_ms: int) -> Answer:
 
 
 def test_how_old_readings_were_when_they_were_first_shown_is_told_of_the_last_half_minute() -> None:
-    recent = freshness.Recent()
+    recent = reading_ages.Recent()
     assert recent.percentiles_ms(0.0) is None
     # What waited for the start tells nothing; nor do the same readings once more.
     for moment in (100_000.0, 100_020.0):

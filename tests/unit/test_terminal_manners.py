@@ -19,7 +19,7 @@ from keyhole.cli.exit_codes import NOT_AS_IT_SHOULD_BE, ExitCode
 from keyhole.cli.main import main
 from keyhole.cli.reads import OutputFormat
 from keyhole.cli.watch_command import _show
-from keyhole.demo import waiting
+from keyhole.demo import progress_line
 from keyhole.model.change import ChangeKind, StateChange
 from tests.support.waiting import until
 
@@ -77,7 +77,7 @@ def test_what_takes_long_says_what_it_waits_for_and_what_is_quick_says_nothing(
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(patient, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(patient, "_SHOW_SECONDS", 0.001)
-    monkeypatch.setattr(waiting, "_SAY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(progress_line, "_SAY_AGAIN_SECONDS", 0.0)
     said = ""
 
     def is_said() -> bool:

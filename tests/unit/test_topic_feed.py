@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable
+from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.feeder import Feeder
-from keyhole.feed.options import RecordFormat
 from keyhole.feed.record_encoding import JsonEncoding, RegistryAway
 from keyhole.feed.topic_feed import Behind, FeedFigures, TopicFeed
 from tests.support.feeder_world import STATE, TOPIC, FeederProcess, World

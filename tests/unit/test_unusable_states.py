@@ -30,7 +30,7 @@ from keyhole.protocol.start import UPDATES
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.manifest import SavedState
-from keyhole.savepoint.plan import RestoreOptions, plan_restore
+from keyhole.savepoint.restore_plan import RestoreOptions, plan_restore
 from keyhole.savepoint.subject import subject_of
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine

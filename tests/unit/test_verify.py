@@ -14,8 +14,8 @@ from keyhole.errors import KeyholeError, ServerLost, UnknownApplication, Unknown
 from keyhole.model.read import Role
 from keyhole.v1 import state_pb2
 from keyhole.v1 import state_server_pb2 as pb
-from keyhole.verify.copies import Server
 from keyhole.verify.differences import compare
+from keyhole.verify.fetched_copies import Server
 from keyhole.verify.verify import Verdict, describe, verify
 from tests.support.applications import Application
 from tests.support.states import group, key, row

@@ -22,7 +22,7 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.stores.pieces import apply_pieces
 from keyhole.stores.rocksdb.engine import RocksdbEngine
 from keyhole.v1 import state_server_pb2 as pb
-from keyhole.verify.copies import Server
+from keyhole.verify.fetched_copies import Server
 from keyhole.verify.verify import Verdict, verify
 from services.state_server.read.dump import dump
 from services.state_server.read.table import Table

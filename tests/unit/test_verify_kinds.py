@@ -12,7 +12,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind
 from keyhole.stores.base import Advance, Batch
 from keyhole.testing.changelog import MemoryChangelog
 from keyhole.v1 import state_server_pb2 as pb
-from keyhole.verify.copies import Server
+from keyhole.verify.fetched_copies import Server
 from keyhole.verify.verify import Verdict, describe, verify
 from services.state_server.read.dump import dump
 from tests.support.models import aggregated

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from keyhole.demo.waiting import ProgressLine
+from keyhole.demo.progress_line import ProgressLine
 
 
 def shown(terminal: bool) -> str:

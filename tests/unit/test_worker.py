@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.spark.worker import settings as worker
-from keyhole.spark.worker.settings import hasten_rows, spare_imports
+from keyhole.spark.worker import worker_setup as worker
+from keyhole.spark.worker.worker_setup import hasten_rows, spare_imports
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: TCP_QUICKACK")
 

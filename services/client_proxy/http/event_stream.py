@@ -24,7 +24,7 @@ from keyhole.model.state import KeyColumn
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.convert import key_to_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
-from keyhole.rpc.http.status import problem
+from keyhole.rpc.http.problems import problem
 from keyhole.security.authentication import current
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.http.answers import changes_json, encoded, moment_json

@@ -15,7 +15,7 @@ import msgspec
 from keyhole.errors import CommitError, MachineError, by_reason
 from keyhole.model.read import Role, Stale
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
-from keyhole.rpc.http.status import CONTENT_TYPE, http_status
+from keyhole.rpc.http.problems import CONTENT_TYPE, http_status
 from services.client_proxy.http.answers import descriptor_json
 from services.client_proxy.http.requests import DEFAULT_ENTRIES, MOST_ENTRIES, MOST_SECONDS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keyhole.changelog.base import Changelog, ChangelogTail, Partition, Reached, RestoredEpochs, by_state
-from keyhole.changelog.control import ControlTail
+from keyhole.changelog.control_topic import ControlTail
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.model.epoch import Position

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from keyhole.changelog.base import Changelog, Partition, ReplicaGroup
-from keyhole.changelog.control import ControlTail
+from keyhole.changelog.control_topic import ControlTail
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.model.state import StateDescriptor

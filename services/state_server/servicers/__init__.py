@@ -1,1 +1,1 @@
-"""The gRPC faces: query.py for readers, control.py for coordinators, tasks and proxies."""
+"""The gRPC faces: query.py for readers, state_server.py for coordinators, tasks and proxies."""

@@ -23,9 +23,9 @@ from keyhole.protocol.seen import FeedPosition, resumed
 from keyhole.protocol.updates import LoggedUpdate
 from keyhole.stores.overlay import Overlay, OverlaySnapshot
 from services.state_server.replica.hosted import StateReplica
+from services.state_server.write.group_feed import GroupFeed, RefusedUpdate, UpdateLimits
 from services.state_server.write.store_write import write_to_stores
 from services.state_server.write.update_keys import UpdateKeys
-from services.state_server.write.updates import GroupFeed, RefusedUpdate, UpdateLimits
 
 # Of the changelog's largest record, for all that stands around a row, and its key.
 _ROOM_BYTES = 64 << 10

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from keyhole.changelog.control import ControlLog, ControlTail
+from keyhole.changelog.control_topic import ControlLog, ControlTail
 from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.seen import FeedPosition

@@ -28,7 +28,7 @@ from keyhole.cli.read_arguments import AS_LISTED, add_proxy, add_reads
 from keyhole.cli.size.arguments_of_size import add_size
 from keyhole.cli.up_arguments import add_up
 from keyhole.cli.wrong_usage import OneLineParser
-from keyhole.demo.jobs import job_names
+from keyhole.demo.described_jobs import job_names
 from keyhole.up.exports import proxy_here
 
 

@@ -21,15 +21,13 @@ from keyhole.config import CallerSettings, JobConfig, load
 from keyhole.coordinator.counts import JobCounts
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
+from keyhole.demo.progress_line import ProgressLine
 from keyhole.demo.signals import StopSignals
-from keyhole.demo.waiting import ProgressLine
 from keyhole.discovery.parse import read as read_servers
 from keyhole.errors import InvalidConfiguration, UnknownApplication, UnknownState
 from keyhole.feed.column_text import column_and_value, column_name
 from keyhole.feed.deleting_records import Deletions, Unordered
-from keyhole.feed.kafka.last_records import last_records, partitions_of
-from keyhole.feed.kafka.recorded import recorded_state
-from keyhole.feed.options import (
+from keyhole.feed.feed_options import (
     FeedOptions,
     RecordFormat,
     describe,
@@ -38,6 +36,8 @@ from keyhole.feed.options import (
     source_columns,
     value_columns,
 )
+from keyhole.feed.kafka.last_records import last_records, partitions_of
+from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.preview import check_records
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.rates import Rates

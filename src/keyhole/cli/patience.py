@@ -12,7 +12,7 @@ from rich.console import Console
 
 from keyhole import Client
 from keyhole.clock import Clock, SystemClock
-from keyhole.demo.waiting import ProgressLine
+from keyhole.demo.progress_line import ProgressLine
 from keyhole.errors import KeyholeError
 
 _QUIET_SECONDS = 2.0

@@ -8,7 +8,7 @@ import sys
 from typing import NamedTuple
 
 from keyhole.cli.wrong_usage import WrongUsage
-from keyhole.demo.jobs import JobDescription, described
+from keyhole.demo.described_jobs import JobDescription, described
 from keyhole.installing import require
 
 

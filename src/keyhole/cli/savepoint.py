@@ -15,9 +15,9 @@ from keyhole.savepoint.create import create as create_savepoint
 from keyhole.savepoint.folder import Folder
 from keyhole.savepoint.listing import Listed, listing
 from keyhole.savepoint.manifest import Savepoint
-from keyhole.savepoint.plan import Plan, RestoreOptions
-from keyhole.savepoint.restore import plan_of
-from keyhole.savepoint.restore import restore as restore_savepoint
+from keyhole.savepoint.restore_application import plan_of
+from keyhole.savepoint.restore_application import restore as restore_savepoint
+from keyhole.savepoint.restore_plan import Plan, RestoreOptions
 
 
 def create(options: argparse.Namespace, output: OutputFormat) -> int:

@@ -13,8 +13,8 @@ from keyhole.cli.reads import OutputFormat
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
 from keyhole.terminal.written_out import written_out
-from keyhole.verify.copies import RemoteDump, Server
 from keyhole.verify.differences import Differences
+from keyhole.verify.fetched_copies import RemoteDump, Server
 from keyhole.verify.verify import Finding, Verdict, describe, verify
 
 

@@ -34,8 +34,8 @@ from keyhole.client.options import (
     selection_of,
     watched_of,
 )
+from keyhole.client.read_sessions import AsyncSession
 from keyhole.client.scanned_entries import ScannedEntries
-from keyhole.client.session import AsyncSession
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.snapshots import AsyncStateSnapshot, taken
 from keyhole.client.state_handles import AsyncState
@@ -43,7 +43,7 @@ from keyhole.client.state_scans import AsyncStateScan
 from keyhole.client.state_watches import AsyncWatch
 from keyhole.client.wire.explaining import explain
 from keyhole.client.wire.lookups import keys_of
-from keyhole.client.wire.scans import Scan, checked_limit
+from keyhole.client.wire.scanner import Scan, checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count

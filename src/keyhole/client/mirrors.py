@@ -29,7 +29,7 @@ from keyhole.client.options import (
 from keyhole.client.typed_values import TypedAnswer, TypedValues
 from keyhole.client.wire.key_bounds import columns_given
 from keyhole.client.wire.lookups import keys_of
-from keyhole.client.wire.scans import checked_limit
+from keyhole.client.wire.scanner import checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.errors import ClientClosed, MalformedRequest, Unsupported
 from keyhole.model.given import flag_of, whole_of

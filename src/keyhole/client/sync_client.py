@@ -21,9 +21,9 @@ from keyhole.client.options import (
     ScanOptions,
     WatchingOptions,
 )
+from keyhole.client.read_sessions import Session
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.server_status import ServerStatus
-from keyhole.client.session import Session
 from keyhole.client.session_epochs import Epochs
 from keyhole.client.snapshots import StateSnapshot
 from keyhole.client.sql_result import SqlResult

@@ -22,7 +22,7 @@ from keyhole.config.loading import (
     job_config,
     load,
 )
-from keyhole.security.settings import CallerSettings, SecuritySettings
+from keyhole.security.security_settings import CallerSettings, SecuritySettings
 
 __all__ = [
     "CLUSTER",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from keyhole.security.settings import CallerSettings, SecuritySettings
+from keyhole.security.security_settings import CallerSettings, SecuritySettings
 
 DEFAULT_PROXY_PORT = 7400
 # By custom: a proxy answers over HTTP only where `http` is set.

@@ -25,7 +25,7 @@ from keyhole.config.jobs import CLUSTER, LOCAL, SourceConfig, TopicJobConfig
 from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.names import TOPIC_NAME
-from keyhole.security.settings import CallerSettings
+from keyhole.security.security_settings import CallerSettings
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

@@ -1,7 +1,7 @@
 """The coordinator of one query, in the Spark driver: makes each micro-batch one epoch of the query's states.
 
-It takes the query over with the first epoch, runs every epoch as a two-phase commit (keyhole.coordinator.epoch), and
-keeps the servers' leases (keyhole.coordinator.heartbeat).
+It takes the query over with the first epoch, runs every epoch as a two-phase commit (epoch_rounds.py), and keeps the
+servers' leases (heartbeat.py).
 
 Threads: `run_epoch` is called by one thread; the heartbeat has one of its own. The ChangeLock lets one of them at a
 time change anything.
@@ -14,7 +14,7 @@ from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.admission import agreed
 from keyhole.coordinator.counts import QueryCounts
-from keyhole.coordinator.epoch import Epoch, EpochContext
+from keyhole.coordinator.epoch_rounds import Epoch, EpochContext
 from keyhole.coordinator.fleet import Addresses, Fleet
 from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS
 from keyhole.coordinator.held_query import HeldQuery

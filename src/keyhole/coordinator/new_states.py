@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog
-from keyhole.changelog.control import ControlLog
+from keyhole.changelog.control_topic import ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.coordinator.local_lock import Turns

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from keyhole.changelog.control import ControlLog
+from keyhole.changelog.control_topic import ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated, EpochFailed, OutcomeUnknown

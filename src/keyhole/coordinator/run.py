@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from keyhole.changelog.base import Changelog
-from keyhole.changelog.control import ControlLog
+from keyhole.changelog.control_topic import ControlLog
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.counts import QueryCounts

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from keyhole import Answer, Entries
-from keyhole.demo.freshness import RECENT_SECONDS
+from keyhole.demo.reading_ages import RECENT_SECONDS
 from keyhole.errors import KeyholeError
 from keyhole.terminal.tables import age
 

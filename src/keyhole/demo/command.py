@@ -9,9 +9,9 @@ import time
 from rich.console import RenderableType
 
 from keyhole import Answer, Client
-from keyhole.demo import freshness
+from keyhole.demo import reading_ages
 from keyhole.demo.answers_table import AnswersTable
-from keyhole.demo.jobs import described
+from keyhole.demo.described_jobs import described
 from keyhole.demo.runner import RunOptions, run_locally
 from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
@@ -49,8 +49,8 @@ class LiveAnswers:
 
     def __init__(self, *, alerts: bool = True) -> None:
         self._alerts = alerts
-        self._sightings = freshness.Sightings()
-        self._recent = freshness.Recent()
+        self._sightings = reading_ages.Sightings()
+        self._recent = reading_ages.Recent()
         self._table = AnswersTable(f"{APPLICATION}/{STATE}, read through the proxy", SHOWN)
         self._turns = itertools.cycle(SHOWN)
 
@@ -74,9 +74,9 @@ class LiveAnswers:
         return self._table.render()
 
     def result(self, stack: Stack) -> dict[str, object]:
-        sent = freshness.sent(stack.bootstrap_servers, TOPIC, PROBE_PARTITION, PROBE)
-        ages = freshness.ages_ms(sent, self._sightings.first_shown)
+        sent = reading_ages.sent(stack.bootstrap_servers, TOPIC, PROBE_PARTITION, PROBE)
+        ages = reading_ages.ages_ms(sent, self._sightings.first_shown)
         return {
-            "freshness_p50_ms": freshness.percentile(ages, 0.5),
-            "freshness_p99_ms": freshness.percentile(ages, 0.99),
+            "freshness_p50_ms": reading_ages.percentile(ages, 0.5),
+            "freshness_p99_ms": reading_ages.percentile(ages, 0.99),
         }

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from keyhole import Answer, Client
 from keyhole.client.server_status import StateHolding
-from keyhole.demo.jobs import described
+from keyhole.demo.described_jobs import described
 from keyhole.demo.runner import RunOptions, run_locally
 from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack

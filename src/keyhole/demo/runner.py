@@ -17,13 +17,13 @@ from rich.live import Live
 from keyhole import Answer, Client
 from keyhole.demo import batch_logs
 from keyhole.demo.batch_logs import BatchLogs
+from keyhole.demo.described_jobs import JobDescription
 from keyhole.demo.fetching import fetch_jars
-from keyhole.demo.jobs import JobDescription
 from keyhole.demo.preparing import prepare_classes
+from keyhole.demo.progress_line import ProgressLine, say_starting
 from keyhole.demo.recount import RecountVerdict, entries_by_state, topic_ends
 from keyhole.demo.signals import StopSignals
 from keyhole.demo.starting import step
-from keyhole.demo.waiting import ProgressLine, say_starting
 from keyhole.errors import KeyholeError, MachineError, UnknownApplication, UnknownState
 from keyhole.local.jars import JarSet
 from keyhole.local.java import find_java

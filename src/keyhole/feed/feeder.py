@@ -29,9 +29,9 @@ from keyhole.feed.positions import (
     updates_made_anew,
     windows,
 )
-from keyhole.feed.progress import SourceProgress
 from keyhole.feed.record_encoding import RegistryAway
 from keyhole.feed.rows import SourceRecord
+from keyhole.feed.source_progress import SourceProgress
 from keyhole.feed.whole_topic import WholeTopic
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, encode
 

@@ -17,7 +17,7 @@ from keyhole.encoding.reducers import parse
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.debezium import change_rows
 from keyhole.feed.deleting_records import NO_ROWS, Deletions, Unordered
-from keyhole.feed.options import RecordFormat
+from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.record_encoding import JSON, RecordEncoding
 from keyhole.feed.rows import Change, RowChange, SourceRecord, plain_rows
 from keyhole.model.state import KeyColumn, StateDescriptor, StateKind

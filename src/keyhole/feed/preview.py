@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from keyhole.config.spelling import with_the_nearest
 from keyhole.errors import InvalidConfiguration, RequestError
 from keyhole.feed.deleting_records import NO_ROWS, Deletions
+from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import RecordFormat
 from keyhole.feed.record_encoding import JSON, RecordEncoding
 from keyhole.feed.rows import SourceRecord
 from keyhole.model.state import StateDescriptor

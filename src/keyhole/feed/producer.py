@@ -34,7 +34,7 @@ from keyhole.errors import (
     TooLarge,
 )
 from keyhole.feed.kafka.recorded import recorded_state
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.feed.mapping import RoutedUpdate
 from keyhole.feed.writes import UpdateWrites, WriteToken
 from keyhole.model.state import StateDescriptor

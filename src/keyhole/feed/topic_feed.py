@@ -13,13 +13,13 @@ from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock
 from keyhole.errors import KafkaUnreachable
 from keyhole.feed.deleting_records import NO_ROWS, Deletions
+from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.feeder import Feeder, where_to_begin
 from keyhole.feed.kafka.lease import KafkaFeederLease
 from keyhole.feed.kafka.letters import KafkaDeadLetterTopic
 from keyhole.feed.kafka.source import KafkaSource
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.feed.mapping import RecordMapper
-from keyhole.feed.options import RecordFormat
 from keyhole.feed.positions import updates_made_anew
 from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.model.state import StateDescriptor

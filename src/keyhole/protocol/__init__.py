@@ -50,7 +50,7 @@ An epoch, on the way without failures (coordinator/ is in src/keyhole/, state_se
       |   coordinator/query_log.py                        |                             |
       |                          |                        |                             |
       |-- StageOrder ----------->|                        |                             |
-      |   coordinator/epoch.py   |                        |                             |
+      |   epoch_rounds.py        |                        |                             |
       |                          |-- Stage: prepare ----->| write/attempts.py           |
       |                          |   task_stream.py       | write/staged.py             |
       |                          |<- receipts by group ---|                             |

@@ -9,7 +9,7 @@ from keyhole.protocol.batch_decisions import broadcast_folder, subtasks_folder
 from keyhole.savepoint.folder import Folder, copy_file
 from keyhole.savepoint.manifest import SavedQuery
 from keyhole.savepoint.operator_metadata import moving
-from keyhole.savepoint.plan import PlannedQuery, PlannedState
+from keyhole.savepoint.restore_plan import PlannedQuery, PlannedState
 from keyhole.savepoint.spark_log import checkpoint_of
 
 _METADATA = "metadata"

@@ -21,7 +21,7 @@ from keyhole.security.authentication import ANYBODY, Access, AccessSettings, Cal
 from keyhole.security.certificates import Material, TlsFiles, expires, load, names_of
 from keyhole.security.hosts import is_loopback
 from keyhole.security.reloading import Reloading
-from keyhole.security.settings import SecuritySettings
+from keyhole.security.security_settings import SecuritySettings
 
 _COUNTED = {Unauthenticated.reason: "unauthenticated", PermissionDenied.reason: "denied"}
 

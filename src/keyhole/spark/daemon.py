@@ -16,7 +16,7 @@ from pyspark.daemon import manager
 import keyhole.spark.worker.processor_task
 import keyhole.spark.worker.stage  # noqa: F401
 from keyhole.spark.worker.row_batches import use_larger_batches
-from keyhole.spark.worker.settings import spare_imports
+from keyhole.spark.worker.worker_setup import spare_imports
 
 if __name__ == "__main__":
     use_larger_batches()

@@ -18,8 +18,8 @@ from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import DEFAULT_STATE_SERVER_PORT
 from keyhole.demo.fetching import fetch_jars
 from keyhole.demo.preparing import prepare_classes
+from keyhole.demo.progress_line import ProgressLine, say_starting
 from keyhole.demo.signals import StopSignals
-from keyhole.demo.waiting import ProgressLine, say_starting
 from keyhole.errors import MachineError
 from keyhole.local.jars import JarSet
 from keyhole.local.java import find_java

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from keyhole import Client
 from keyhole.demo.fetching import fetch_jars
+from keyhole.demo.progress_line import ProgressLine
 from keyhole.demo.signals import StopSignals
-from keyhole.demo.waiting import ProgressLine
 from keyhole.errors import KeyholeError, MachineError
 from keyhole.local.jars import JarSet
 from keyhole.local.java import Java, find_java

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from keyhole.demo.waiting import ProgressLine
+from keyhole.demo.progress_line import ProgressLine
 from keyhole.errors import MachineError
 from keyhole.temporary import remove_abandoned
 from keyhole.up.home import CHECKPOINTS, Home, Recorded

@@ -21,8 +21,8 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import read_control
 from keyhole.stores.base import Snapshot, StoreEngine
 from keyhole.stores.replayed import Replayed, scratch_stores
-from keyhole.verify.copies import CheckedCopy, Dump, Server, fetch
 from keyhole.verify.differences import Differences, compare
+from keyhole.verify.fetched_copies import CheckedCopy, Dump, Server, fetch
 from keyhole.verify.index_check import CheckedIndexes, IndexCheck
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ FEEDING: tuple[Breakage, ...] = (
     Breakage(
         "a boundary covers rows that were read and not acknowledged",
         "realtime",
-        "src/keyhole/feed/progress.py",
+        "src/keyhole/feed/source_progress.py",
         "partition: next(iter(self._waiting[partition]), following)",
         "partition: following",
         ("test_feeders.py::test_a_simpler_feeder_loses_records",),

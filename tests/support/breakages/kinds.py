@@ -131,7 +131,7 @@ KINDS = (
     Breakage(
         "an aggregate that a reset empties goes on from what it was",
         "kinds",
-        "src/keyhole/coordinator/epoch.py",
+        "src/keyhole/coordinator/epoch_rounds.py",
         "            empties=self._number == self._record.reset_epoch,\n",
         "            empties=False,\n",
         ("test_new_checkpoints.py",),

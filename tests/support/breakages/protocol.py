@@ -121,7 +121,7 @@ PROTOCOL = (
     Breakage(
         "an epoch that can't be recorded at once ends its query",
         "protocol",
-        "src/keyhole/coordinator/epoch.py",
+        "src/keyhole/coordinator/epoch_rounds.py",
         "                if self._context.closed.is_set() or self._clock.monotonic() > self._deadline:\n",
         "                if self._clock:\n",
         ("test_run.py",),
@@ -153,7 +153,7 @@ PROTOCOL = (
     Breakage(
         "an epoch counts as committed when its rows are not staged yet",
         "protocol",
-        "src/keyhole/coordinator/epoch.py",
+        "src/keyhole/coordinator/epoch_rounds.py",
         "        self._time.decide()\n",
         "        pass\n",
         ("test_commit_time.py",),

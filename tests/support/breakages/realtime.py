@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.breakages.breakage import Breakage
 
 _SEEN = "src/keyhole/protocol/seen.py"
-_UPDATES = "services/state_server/write/updates.py"
+_UPDATES = "services/state_server/write/group_feed.py"
 _MERGE = "services/state_server/write/update_merge.py"
 _FEED = "services/state_server/write/state_feed.py"
 _FED = "services/state_server/write/fed_groups.py"

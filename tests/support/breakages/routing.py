@@ -194,7 +194,7 @@ ROUTING = (
     Breakage(
         "a scan that broke off begins again with the pages it had",
         "routing",
-        "src/keyhole/client/wire/scans.py",
+        "src/keyhole/client/wire/scanner.py",
         "            answer = _Answer()\n",
         '            answer = locals().get("answer") or _Answer()\n',
         ("test_scanning.py::test_the_client_begins_again_and_the_answer_is_of_one_copy_and_one_epoch",),

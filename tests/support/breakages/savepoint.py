@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.breakages.breakage import Breakage
 
 _CREATE = "src/keyhole/savepoint/create.py"
-_RESTORE = "src/keyhole/savepoint/restore.py"
+_RESTORE = "src/keyhole/savepoint/restore_application.py"
 _FOLDER = "src/keyhole/savepoint/folder.py"
 
 SAVEPOINT = (

@@ -116,7 +116,7 @@ SPARK = (
     Breakage(
         "of what owners held a task gets the first message alone",
         "spark",
-        "src/keyhole/spark/worker/bases.py",
+        "src/keyhole/spark/worker/base_reader.py",
         "                    asked = asked[len(bases) :]\n",
         "                    asked = []\n",
         ("test_aggregating.py::test_a_task_adds_its_rows_to_what_the_owner_held",),

@@ -27,7 +27,7 @@ from keyhole.client.wire.key_group_reads import EntriesRead, KeyGroupReads
 from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.lookups import LookupBatch, Whole
 from keyhole.client.wire.ordered_reads import OrderedReads
-from keyhole.client.wire.scans import Scan, Scanner
+from keyhole.client.wire.scanner import Scan, Scanner
 from keyhole.client.wire.state_reads import StateReads
 from keyhole.client.wire.watch_stream import StoredMessage, WatchMessage, WatchOptions, WatchStream
 from keyhole.encoding.codec import StateCodec

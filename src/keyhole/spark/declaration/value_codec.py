@@ -13,7 +13,7 @@ from keyhole.encoding.columnar import Op, row_ops
 from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor, ValueField
 from keyhole.spark.declaration.class_version import check_class, version_of
-from keyhole.spark.declaration.rows import rows_that_put
+from keyhole.spark.declaration.user_rows import rows_that_put
 
 ENCODED = "value"
 """The field that holds these bytes, in the value of a state with a codec: binary."""

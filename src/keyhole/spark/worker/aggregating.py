@@ -21,8 +21,8 @@ from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.receipts import StageOrder
 from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
-from keyhole.spark.declaration.rows import rows_that_put
-from keyhole.spark.worker.bases import BaseReader
+from keyhole.spark.declaration.user_rows import rows_that_put
+from keyhole.spark.worker.base_reader import BaseReader
 from keyhole.spark.worker.plain import check_plain
 
 _KEYS_PER_REQUEST = 2_000

@@ -16,7 +16,7 @@ from keyhole.errors import KeyMismatch
 from keyhole.model.read import Answer
 from keyhole.rpc.frames import portions
 from keyhole.security.credentials import Credentials
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.worker_setup import hasten_rows
 
 # How large values are is known once the first ones are there.
 _FIRST_KEYS, _MOST_KEYS, _GROWTH = 64, 4_096, 4

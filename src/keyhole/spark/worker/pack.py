@@ -19,7 +19,7 @@ from keyhole.encoding.columnar import Op, ipc_stream
 from keyhole.encoding.columnar_keys import key_groups
 from keyhole.model.state import KeyColumn
 from keyhole.spark.exposed import CHANGES_COLUMN, STATE_COLUMN
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.worker_setup import hasten_rows
 
 PARTITION = "_keyhole_partition"
 ORDER = "_keyhole_order"

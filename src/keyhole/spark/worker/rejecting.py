@@ -11,7 +11,7 @@ from pyspark import Accumulator
 
 from keyhole.changelog.kafka.clients import ONE_REQUEST, as_ours, common_settings
 from keyhole.errors import KafkaUnreachable
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.worker_setup import hasten_rows
 
 REASON = "__reason"
 """The column that says what is wrong with a record; null: nothing."""

@@ -15,7 +15,7 @@ from keyhole.spark.exposed import CHANGES_COLUMN, PREFIX, STATE_COLUMN
 from keyhole.spark.worker.assembly import TaskState, staged_rows
 from keyhole.spark.worker.connections import connecting
 from keyhole.spark.worker.pack import unpacked
-from keyhole.spark.worker.settings import hasten_rows, spare_imports
+from keyhole.spark.worker.worker_setup import hasten_rows, spare_imports
 
 RECEIPT_COLUMN = "receipt"
 RECEIPT_SCHEMA = StructType([StructField(RECEIPT_COLUMN, BinaryType())])

@@ -25,7 +25,7 @@ from keyhole.model.state_path import state_path
 from keyhole.security.credentials import PLAIN, Credentials
 from keyhole.spark.declaration.spark_types import spark_type, value_schema
 from keyhole.spark.worker.looking_up import client_of
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.worker_setup import hasten_rows
 
 _TASKS = 8
 _SECONDS = 60.0

@@ -18,13 +18,13 @@ from keyhole.hints import ready
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.receipts import PartitionReceipt, StageOrder
 from keyhole.spark.declaration.class_version import check_class, upgrade_from, version_of
-from keyhole.spark.declaration.rows import rows_of
+from keyhole.spark.declaration.user_rows import rows_of
 from keyhole.spark.operators import Mode, Operator, Subtask, Subtasks
 from keyhole.spark.worker.aggregating import result_row, staged_aggregate
-from keyhole.spark.worker.bases import BaseReader
+from keyhole.spark.worker.base_reader import BaseReader
 from keyhole.spark.worker.connections import connecting
 from keyhole.spark.worker.plain import check_plain
-from keyhole.spark.worker.settings import hasten_rows
+from keyhole.spark.worker.worker_setup import hasten_rows
 
 SUBTASK = "subtask"
 """The key of every operator state: int, from 0."""

@@ -32,7 +32,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import InvalidConfiguration, ValueMismatch
-from keyhole.feed.kafka.updates import KafkaUpdates
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.model.names import checked_name
 from keyhole.model.state import StateDescriptor
 from keyhole.spark.declaration.batch_columns import case_sensitive
@@ -40,7 +40,7 @@ from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
 from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.driver.executors import addresses_of
-from keyhole.spark.driver.progress import follow_progress
+from keyhole.spark.driver.progress_listener import follow_progress
 from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, SparkLog
 from keyhole.spark.driver.real_time_plan import check_real_time
 from keyhole.spark.driver.real_time_session import check_session, check_slots, check_sub

@@ -24,7 +24,7 @@ from keyhole.spark.driver.feeding import check_feed
 from keyhole.spark.driver.first_batch import check_checkpoint, check_workers
 from keyhole.spark.driver.layout import RunLayouts
 from keyhole.spark.driver.micro_batch import MicroBatch
-from keyhole.spark.driver.progress import follow_progress
+from keyhole.spark.driver.progress_listener import follow_progress
 from keyhole.spark.driver.query_plan import plan_of
 from keyhole.spark.write_path.caretakers import CARETAKERS, CaredName, MakeCaretaker
 from keyhole.spark.write_path.sink_states import SinkState

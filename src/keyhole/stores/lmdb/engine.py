@@ -20,7 +20,7 @@ from keyhole.errors import InternalError, KeyholeError, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
 from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, BatchPart, StoreLimits, StoreSize
-from keyhole.stores.disk.engine import EngineOnDisk
+from keyhole.stores.disk.engine_on_disk import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, decode_position, encode_position
 from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment
 from keyhole.stores.lmdb.errors import errors_told

@@ -23,7 +23,7 @@ from keyhole.errors import InvalidConfiguration, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
 from keyhole.stores.base import Batch, StoreLimits, StoreSize
-from keyhole.stores.disk.engine import EngineOnDisk
+from keyhole.stores.disk.engine_on_disk import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, decode_position, encode_position
 from keyhole.stores.rocksdb.database import ENTRIES, POSITIONS, Database, DatabaseView, end_of
 from keyhole.stores.rocksdb.opening import COMPRESSIONS, FORMAT_VERSION, Tuning, open_database

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from keyhole.backoff import Backoff
 from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges
-from keyhole.changelog.control import ControlLog
+from keyhole.changelog.control_topic import ControlLog
 from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
 from keyhole.clock import Clock
 from keyhole.coordinator.new_states import DECLARING
@@ -35,7 +35,7 @@ from keyhole.savepoint.folder import Folder, check_file
 from keyhole.savepoint.laid_checkpoint import check_checkpoint_place, lay_checkpoint
 from keyhole.savepoint.listing import load
 from keyhole.savepoint.manifest import SavedQuery, Savepoint
-from keyhole.savepoint.plan import (
+from keyhole.savepoint.restore_plan import (
     Plan,
     PlannedState,
     RestoreOptions,

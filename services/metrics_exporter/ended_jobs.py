@@ -11,7 +11,7 @@ from keyhole.metrics.families import Figures
 from keyhole.metrics.metric import Component, MetricType
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter.cluster import REMEMBERED_SECONDS
-from services.metrics_exporter.kafka import SourceRead
+from services.metrics_exporter.kafka_look import SourceRead
 
 FORGOTTEN_SECONDS = 300.0
 """An application without any process begins to count anew after so long. Old counts that come back after ten minutes

@@ -32,7 +32,7 @@ from keyhole.errors import InternalError, KeyholeError, MalformedRequest, StaleD
 from keyhole.rpc import convert
 from keyhole.rpc.authorization import discreet
 from keyhole.rpc.http.port import HttpLimits
-from keyhole.rpc.http.status import CONTENT_TYPE, http_status, problem
+from keyhole.rpc.http.problems import CONTENT_TYPE, http_status, problem
 from keyhole.security.authentication import ANYBODY, NOT_KNOWN, Caller, become, current
 from keyhole.security.guard import PortGuard
 from keyhole.security.policy import Verb
