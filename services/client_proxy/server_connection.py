@@ -109,7 +109,7 @@ class ServerConnection:
     async def epochs(
         self, application: str, query: str, timeout_seconds: float
     ) -> Sequence[state_pb2.EpochTimes] | None:
-        """What it was told of the last epochs of a query, from the oldest; None: it doesn't tell, or not in time."""
+        """What it has heard of the last epochs of a query, from the oldest; None: it doesn't say, or not in time."""
         asked = stats_pb2.ReadStatsRequest(epochs_of=stats_pb2.EpochsOf(application=application, query=query))
         try:
             with self._calling():

@@ -16,7 +16,7 @@ class EpochHistory:
         self._kept: dict[tuple[int, int], pb.EpochTimes] = {}
 
     def note(self, told: Iterable[pb.EpochTimes]) -> None:
-        """What is told again takes the place of what was known: Spark reports later than the coordinator."""
+        """What is reported again takes the place of what was known: Spark reports later than the coordinator."""
         self._kept |= {(of.generation, of.epoch): of for of in told}
         for key in sorted(self._kept)[:-KEPT_EPOCHS]:
             del self._kept[key]

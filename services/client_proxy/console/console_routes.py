@@ -164,7 +164,7 @@ class ConsoleRoutes:
         fed = [of for of, table in self._directory.tables.items() if (of[0], table.descriptor.query) == name]
         if not any(caller.may_see(*of) for of in fed):
             self._directory.check_reachable()
-            # Whether there is one is told to those alone who may see a state of it.
+            # Whether there is one is for those alone who may see a state of it.
             raise UnknownState(f"application {name[0]} has no query {name[1]!r} that feeds a state that you may see")
         told = await self._epochs.of(name)
         return _shown(

@@ -1,4 +1,4 @@
-"""What the last epochs of a query took, as its servers were told: asked once however many consoles are open."""
+"""What the last epochs of a query took, as its servers have heard: asked once however many consoles are open."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ToldEpochs(NamedTuple):
 
 
 class QueryEpochs:
-    """Asks three servers at most of those that own key groups of a query: each is told the same, but for those that
+    """Asks three servers at most of those that own key groups of a query: each has heard the same, but for those that
     came late. Event loop's thread only.
     """
 

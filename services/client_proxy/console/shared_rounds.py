@@ -20,8 +20,8 @@ class SharedRounds(Generic[Name, Told]):
     """Asks once however many consoles are open, and not at all while nobody asks here. Event loop's thread only.
 
     Args:
-        ask: Has a round made of what has this name, and returns what was told in it.
-        old_seconds: Where a round takes longer than half a second, what the one before was told is given, if it is no
+        ask: Has a round made of what has this name, and returns what was answered in it.
+        old_seconds: Where a round takes longer than half a second, what the one before brought is given, if it is no
             older than this. 0: who asks waits for the round.
     """
 

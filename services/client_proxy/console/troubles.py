@@ -50,7 +50,7 @@ def troubles_of(now_ms: int, states: Iterable[StateStanding], servers: Iterable[
     """All of them.
 
     Args:
-        servers: Those that may be told of.
+        servers: Those that may be named.
     """
     found = [trouble for state in states for trouble in _of_state(now_ms, state)]
     found += [trouble for server in servers for trouble in _of_server(server)]

@@ -39,7 +39,7 @@ class ClientReads:
 
         Args:
             done: Gets its answers, as many values as one response carries; the others stand as AskAgain.
-            failed: Is told where it can't be looked up, some time later.
+            failed: Is called where it can't be looked up, some time later.
 
         Raises:
             KeyholeError: It can't be looked up, as is known now.

@@ -43,7 +43,7 @@ class ForwardedWatch:
         self.as_of_ms = max(self.as_of_ms, as_of_ms)
 
     def take_done(self) -> bool:
-        """Whether its reader is to be told now that all rows were forwarded, which is said once."""
+        """Whether its reader is to hear now that all rows were forwarded, which is said once."""
         if self.told_done:
             return False
         self.told_done = self._rows_done

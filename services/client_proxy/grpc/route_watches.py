@@ -31,11 +31,11 @@ class RouteWatches:
         self._before: dict[StateName, pb.Routes] = {}
 
     def drain(self) -> None:
-        """Ends those that there are, and refuses none: who asks again is told to go by the end of the call."""
+        """Ends those that there are, and refuses none: the end of the call says to who asks again that it is to go."""
         self._draining.set()
 
     async def responses(self, name: StateName, deadline: float) -> AsyncGenerator[pb.Routes]:
-        """The routes, at once and after each change, until `drain`. Whoever reads slowly is told the last ones.
+        """The routes, at once and after each change, until `drain`. Whoever reads slowly is sent the last ones.
 
         Args:
             deadline: For the state to become known, on the event loop's clock.

@@ -108,7 +108,7 @@ def aggregates_json(
 
 
 def _place(copies: dict[bytes, tuple[int, state_pb2.Source]], source: state_pb2.Source) -> int:
-    """Which of the copies it is; of the answers of one, the oldest time of which is told."""
+    """Which of the copies it is; of the answers of one, the oldest time of which is given."""
     same = state_pb2.Source()
     same.CopyFrom(source)
     same.as_of_ms = 0

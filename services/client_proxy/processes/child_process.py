@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _MODULE = "services.client_proxy.processes.child"
 
 FACTS_SECONDS = 1.0
-"""For so long a child is waited for when its facts are to be known; then what it told last is."""
+"""For so long a child is waited for when its facts are to be known; then what it reported last is."""
 
 _LOOK_SECONDS, _SILENT_SECONDS = 5.0, 10.0
 _MOST_SILENT = 4
@@ -50,7 +50,7 @@ class ChildProcess:
         number: As in Begin.
         started: Set once it serves.
         failed: Why it has ended or will, by its own word; None: it has said nothing.
-        told: Its facts, as it told them last; empty: it has told none.
+        told: Its facts, as it reported them last; empty: it has reported none.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ChildProcess:
         self._writer.write(framed(word))
 
     async def facts(self) -> bytes:
-        """Its facts, by now or as of its last word; empty: it has told none yet."""
+        """Its facts, by now or as of its last word; empty: it has reported none yet."""
         if self.started.is_set() and not await self._answers(FACTS_SECONDS):
             _log.warning(
                 "a process's facts did not come in time", extra={"number": self.number, "seconds": FACTS_SECONDS}

@@ -53,7 +53,7 @@ class ProxyProcesses:
     """The children. Event loop's thread only.
 
     Args:
-        begins: What each is told first.
+        begins: What each is sent first.
         turn: See ParentLink.
         drain_seconds: How long they may take to end.
     """

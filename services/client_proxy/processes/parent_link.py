@@ -63,7 +63,7 @@ class ParentLink:
         self._tell: TellFacts | None = None
         self._questions = itertools.count(1)
         self._asked: dict[int, asyncio.Future[list[ProcessFacts]]] = {}
-        # By the last answer; where none comes in time, what the others had told before is better than nothing.
+        # By the last answer; where none comes in time, what the others had reported before is better than nothing.
         self._last: list[ProcessFacts] = []
         self._telling: set[asyncio.Task[None]] = set()
         self._listening = asyncio.get_running_loop().create_task(self._listen())
@@ -93,7 +93,7 @@ class ParentLink:
         self._tell = tell
 
     async def facts(self) -> list[ProcessFacts]:
-        """As Siblings has it; of a process that does not answer in time what it told last, if it told anything."""
+        """As Siblings has it; of a process that does not answer in time what it reported last, if anything."""
         question = next(self._questions)
         answer = self._asked[question] = asyncio.get_running_loop().create_future()
         self._say(AskAll(question))

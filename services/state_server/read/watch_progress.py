@@ -14,7 +14,7 @@ async def or_none(items: AsyncIterator[_Item], left: Callable[[], float]) -> Asy
     """The same items; None where the next one takes longer than is left. Close it; the items are not closed.
 
     Args:
-        left: In how many seconds something is to be told. Asked again after each None.
+        left: In how many seconds something is to be sent. Asked again after each None.
     """
     while True:
         following = asyncio.ensure_future(anext(items, None))

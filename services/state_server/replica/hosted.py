@@ -56,7 +56,7 @@ class StateReplica:
         groups: In which state each key group is.
         sweeper: None: nothing expires, and no deletion is remembered.
         applied: None: the state is not fed by updates.
-        changed: What was written, and is to be told to those who watch.
+        changed: What was written, and is to be sent to those who watch.
         indexes: The store, where it keeps indexes; None: it is one of a test's own.
     """
 

@@ -82,7 +82,7 @@ class FailedGroups:
         return {of: kept.overlay for of, kept in self._still_kept().items()} if self._kept else {}
 
     def standing(self, key_group: int) -> Standing | None:
-        """What readers are told of it; None: nothing is kept of it."""
+        """What it stands for as readers see it; None: nothing is kept of it."""
         kept = self._kept.get(key_group)
         return None if kept is None else kept.standing
 

@@ -1,4 +1,4 @@
-"""A key group of a state that is fed by updates, in one time as its owner: how far it is, and what readers are told."""
+"""A key group of a state that is fed by updates, in one time as its owner: how far it is, and what readers see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FedGroup:
         why: Why nothing more of it is applied; None: it goes on.
         waits: Rules that are ahead of the descriptor come next.
         again: It has failed, and began anew.
-        stamp: What readers of it are told, but for the generation.
+        stamp: What readers of it see, but for the generation.
     """
 
     tenure: int
@@ -50,7 +50,7 @@ class FedGroup:
 
     @property
     def behind(self) -> Standing:
-        """What readers are told where it is behind its log: as of when it was not."""
+        """What it stands for where it is behind its log: as of when it was not."""
         return Standing(self.stamp, as_of_ms=self.reached_ms or 1, heard_monotonic=self._since)
 
     @property

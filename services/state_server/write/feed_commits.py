@@ -161,7 +161,7 @@ class FeedCommits:
             await self._thread.call(self._refuse, error.facts.get("states", "").split(","), error)
             raise
         except StoreFull:
-            sound = True  # it is told again
+            sound = True  # it gets the rows again
             raise
         finally:
             await self._thread.call_always(self._end, commit, sound)

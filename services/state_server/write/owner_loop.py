@@ -115,7 +115,7 @@ class OwnerLoop:
 
     @property
     def lost_its_grant(self) -> bool:
-        """Nothing can be committed any more, and it is the coordinator that must be told so."""
+        """Nothing can be committed any more, and it is the coordinator that must hear so."""
         return self._grant.given_up and any(of.applied is not None for of in self._states.hosted.values())
 
     def begin(self) -> None:

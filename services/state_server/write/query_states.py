@@ -256,7 +256,7 @@ class QueryStates:
                 table.changes.published(view.changed, view.positions)
 
     def _publish_changes(self, view: PublishedView, over: int) -> None:
-        """What the view before was not published, readers are told by the next one, which says all."""
+        """Where the view before was not published, readers get what it had by the next one, which says all."""
         table, applied = view.state.table, view.state.applied
         hosted = self.hosted.get(view.state.descriptor.state) is view.state
         assert applied is not None

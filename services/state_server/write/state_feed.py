@@ -248,7 +248,7 @@ class StateFeed:
         """The changelog has it: its rows go to the store. Key groups that are somebody else's by now are passed over.
         One that has failed meanwhile is written: it begins anew from there.
 
-        Commits are told of in their order; one that was told of already changes nothing.
+        Commits come in their order; one that has come already changes nothing.
 
         Args:
             offsets: Of the markers.

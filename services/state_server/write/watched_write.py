@@ -18,7 +18,7 @@ from services.state_server.write.spill import SpooledRows
 def watched_epochs(
     state: StateReplica, items: Sequence[PartitionChanges], advances: Mapping[int, Advance]
 ) -> list[GroupEpoch]:
-    """What a write that is about to begin changes; nothing where nobody watches. To be told once the store has it.
+    """What a write that is about to begin changes; nothing where nobody watches. To be sent once the store has it.
 
     Args:
         items: What is written, of each key group one.
@@ -30,7 +30,7 @@ def watched_epochs(
     stored = state.store.snapshot() if wants.wants_befores else None
     try:
         watched: list[GroupEpoch] = []
-        # An epoch may be written in many portions, and is told of once: all of them share the bound.
+        # An epoch may be written in many portions, and is sent once: all of them share the bound.
         left = max(0, MOST_BYTES - sum(epoch.size for epoch in state.changed))
         for item in items:
             epoch = _epoch(item, advances[item.partition.key_group], stored, left)

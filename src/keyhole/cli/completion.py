@@ -1,4 +1,4 @@
-"""`keyhole completion SHELL`: what a shell is told, so that Tab completes commands, options and files."""
+"""`keyhole completion SHELL`: what a shell is given, so that Tab completes commands, options and files."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _copy_row(copy: KeyGroupCopy, found: Explanation) -> dict[str, Any]:
     source = copy.source
     epoch = None if source is None else source.epoch
     if found.descriptor.updates_topic_id:
-        # An epoch is of one key group then, and not of all that a server holds: who has answered has told it.
+        # An epoch is of one key group then, and not of all that a server holds: who has answered has said it.
         answer = found.answer
         epoch = answer.epoch if answer is not None and answer.server == copy.server else None
     return {

@@ -183,7 +183,7 @@ def run(options: argparse.Namespace) -> int:
                     try:
                         done = process.feed(signals.came, shown)
                     finally:
-                        signals.ignore()  # what it ended with is told, whoever is impatient
+                        signals.ignore()  # what it ended with is shown, whoever is impatient
     except KeyboardInterrupt:
         _say(console, "broken off before it had begun to feed")
         return _BROKEN_OFF

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
         WrongUsage: It has no such key group.
         NoServer: There is no server of this name, or it can't be reached.
         Unsupported: It is a replica, which owns nothing.
-        KeyholeError: As keyhole.rpc.moving.move of the server that is to have them; no other one was told anything.
+        KeyholeError: As keyhole.rpc.moving.move of the server that is to have them; no other one was asked.
     """
     groups = _Groups(*state_path(options.state), frozenset(options.key_groups))
     with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:

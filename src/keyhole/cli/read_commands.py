@@ -20,7 +20,7 @@ TO_READ = ("grpc", "rich")
 """Modules that a command needs which asks a proxy and prints tables."""
 
 LOOK_SECONDS = 2.0
-"""Between two looks of a command that looks again and again, unless it is told otherwise."""
+"""Between two looks of a command that looks again and again, unless an option says otherwise."""
 
 RELEASES = "app.kubernetes.io/name=keyhole"
 """A label selector: the pods of all releases of the chart."""

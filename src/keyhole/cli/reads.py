@@ -143,7 +143,7 @@ def get(
 
 
 def staged_epoch(sources: Iterable[Source], *, latest: bool) -> dict[str, int | None]:
-    """What is told of these sources where the latest was asked for: the last epoch of which anything is staged."""
+    """What is shown of these sources where the latest was asked for: the last epoch of which anything is staged."""
     if not latest:
         return {}
     return {"staged_epoch": max((source.staged_epoch for source in sources), default=0) or None}
@@ -194,7 +194,7 @@ def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Map
             None: nobody asked for them.
 
     Raises:
-        KeyholeError: No proxy answers; the pods were told.
+        KeyholeError: No proxy answers; the pods were shown.
     """
     if pods is not None and not output.as_json:
         for kind, rows in pods.items():
@@ -220,7 +220,7 @@ def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Map
 
 
 def server_row(server: ServerStatus) -> dict[str, Any]:
-    """A server as programs are told of it."""
+    """A server as programs are given it."""
     return {
         "server": server.server,
         "address": server.address,
@@ -232,7 +232,7 @@ def server_row(server: ServerStatus) -> dict[str, Any]:
 
 
 def placement_rows(server: ServerStatus) -> list[dict[str, Any]]:
-    """What was moved to a server, as programs are told of it."""
+    """What was moved to a server, as programs are given it."""
     return [
         {"server": server.server, "state": f"{of.application}/{of.state}", "key_groups": list(of.key_groups)}
         for of in server.placements
@@ -240,7 +240,7 @@ def placement_rows(server: ServerStatus) -> list[dict[str, Any]]:
 
 
 def holding_row(holding: StateHolding) -> dict[str, Any]:
-    """What a server holds of a state, as programs are told of it."""
+    """What a server holds of a state, as programs are given it."""
     return {
         "server": holding.server,
         "state": f"{holding.descriptor.application}/{holding.descriptor.state}",

@@ -65,7 +65,7 @@ class WantedEntries:
         }
 
     def staged_epoch(self, sources: Iterable[Source]) -> dict[str, int | None]:
-        """What is told of these sources: see keyhole.cli.reads.staged_epoch."""
+        """What is shown of these sources: see keyhole.cli.reads.staged_epoch."""
         return staged_epoch(sources, latest=self.latest)
 
 

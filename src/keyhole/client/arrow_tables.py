@@ -1,5 +1,5 @@
 """Entries as Arrow's batches and tables, and these as data frames. pyarrow, pandas and polars are imported when they
-are asked for; a missing one is told by the extra that brings it."""
+are asked for; a missing one is named with the extra that brings it."""
 
 from __future__ import annotations
 

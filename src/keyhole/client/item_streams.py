@@ -130,7 +130,7 @@ class AsyncItemStream(ABC, Generic[R, I]):
             raise
 
     async def close(self) -> None:
-        """Ends it; the servers let go of what they kept for it. Idempotent. Whoever waits for more is told that there
+        """Ends it; the servers let go of what they kept for it. Idempotent. Whoever waits for more hears that there
         is none.
 
         Raises:

@@ -2,7 +2,7 @@
 
 nobody answers, for a while    the copy stays, and gets older; the watch goes on behind its token
 RESUME_GONE, TOO_SLOW          a new copy is taken, and takes the old one's place once it is whole
-all else                       the mirror has ended: whoever reads it is told why
+all else                       the mirror has ended: whoever reads it gets the reason
 """
 
 from __future__ import annotations
@@ -201,6 +201,6 @@ class MirrorKeeper:
 def _may_pass(error: UnavailableError) -> bool:
     """Whether the watch may go on in a while."""
     if isinstance(error, StaleDescriptor):
-        # A row of a schema of which nobody has told yet; else the state was made anew.
+        # A row of a schema that no descriptor has yet; else the state was made anew.
         return "topic_id" not in error.facts
     return error.retryable or isinstance(error, DeadlineExceeded)

@@ -326,7 +326,7 @@ def _min_epoch(given: int | Mapping[int, int]) -> int | tuple[tuple[int, int], .
         return given
     try:
         return tuple(sorted(given.items()))
-    except TypeError:  # they are no numbers, which is told where they are read
+    except TypeError:  # they are no numbers, which is said where they are read
         return tuple(given.items())
 
 

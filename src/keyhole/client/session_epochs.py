@@ -33,7 +33,7 @@ class Seen:
     def __init__(self, epochs: Epochs) -> None:
         self._whole: dict[StateName, int] = {}
         self._groups: dict[StateName, dict[int, int]] = {}
-        # The updates topic whose epochs they are, where a read has told; empty: the state has none.
+        # The updates topic whose epochs they are, where a read has said; empty: the state has none.
         self._topics: dict[StateName, str] = {}
         for name, of in _checked(epochs):
             if isinstance(of, Mapping):

@@ -91,7 +91,7 @@ class SparkCounts:
     """The batches of one query, as Spark reports them.
 
     Args:
-        recent: The query's epochs, which are told what their batches took; default: nobody asks.
+        recent: The query's epochs, which are given what their batches took; default: nobody asks.
 
     Attributes:
         sources: The next record that is read, by topic and partition.

@@ -10,7 +10,7 @@ import msgspec
 from keyhole.model.epoch_times import EpochTimes
 
 TOLD_EPOCHS = 16
-"""How many are kept, and told the servers with each heartbeat: more than are complete within one."""
+"""How many are kept, and sent to the servers with each heartbeat: more than are complete within one."""
 
 
 class RecentEpochs:

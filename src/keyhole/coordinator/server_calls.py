@@ -70,7 +70,7 @@ class ServerCalls:
 
         Args:
             able: The servers that could take over from one that is about to end.
-            recent: What the last epochs took, which all of them are told.
+            recent: What the last epochs took, which all of them are sent.
         """
         told = [epoch_times_to_proto(times) for times in recent]
         version = membership.assignment.version

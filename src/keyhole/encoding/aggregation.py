@@ -53,7 +53,7 @@ class Partial:
 
 
 class BoundAggregate:
-    """An aggregate of one state: how it is begun, gone on with, put together, and told.
+    """An aggregate of one state: how it is begun, gone on with, put together, and given.
 
     Raises:
         ValueMismatch: The state has no such field, or this is not computed of its type; the message names the field.

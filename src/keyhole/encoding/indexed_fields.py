@@ -220,7 +220,7 @@ def _name(descriptor: StateDescriptor) -> str:
 
 
 class UnreadableRowError(Exception):
-    """A stored row is none of the state's schemas, or newer than the descriptor: its fields can't be told."""
+    """A stored row is none of the state's schemas, or newer than the descriptor: its fields can't be known."""
 
 
 Values = list[bytes | None]

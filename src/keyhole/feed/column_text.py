@@ -31,8 +31,8 @@ class ReducedColumn(NamedTuple):
 
     Attributes:
         field: The name that readers see.
-        column: The name that the records have; the same, where none is told.
-        type: Of the column; empty: none is told.
+        column: The name that the records have; the same, where none is given.
+        type: Of the column; empty: none is given.
     """
 
     field: str

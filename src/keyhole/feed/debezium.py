@@ -6,9 +6,9 @@
     no value                                                                          nothing: "d" has said it
 
 With the schema beside it (`{"schema": ..., "payload": ...}`) values come in forms that a state has: decimals as text,
-times in microseconds. Without one, connectors must be told to write them so (`decimal.handling.mode=string`).
+times in microseconds. Without one, connectors must be set to write them so (`decimal.handling.mode=string`).
 In Avro they always come so.
-docs/updates.md says what else connectors and databases must be told.
+docs/updates.md says how else connectors and databases must be set.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class SourceTopic(Protocol):
     """The topic that is fed. One thread."""
 
     def describe(self) -> SourceDescription:
-        """As it is now. Raises KeyholeError: there is none, or it can't be told."""
+        """As it is now. Raises KeyholeError: there is none, or it can't be known."""
 
     def look(self) -> tuple[str, int]:
         """Its id, and how many partitions it has. Cheaper than `describe`."""
@@ -44,7 +44,7 @@ class UpdatesTopic(Protocol):
     def look(self) -> str:
         """Its id now: another one, if it was made anew. What is sent goes by its name, and so to that one.
 
-        Raises KeyholeError: there is none any more, or it can't be told.
+        Raises KeyholeError: there is none any more, or it can't be known.
         """
 
     @property

@@ -1,4 +1,4 @@
-"""What a feeder is told of its state and of the topic's records, and the state's descriptor that follows. Pure.
+"""What a feeder is given of its state and of the topic's records, and the state's descriptor that follows. Pure.
 
     key=columns("customer"), value=columns("amount:decimal(9,2)"), reducers=("sum",)    -> a reducing state
 

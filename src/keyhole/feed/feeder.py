@@ -144,7 +144,7 @@ class Feeder:
         if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
             self._look()
         if self._progress.waiting > MOST_WAITING:
-            # And back: whoever is told to stop must hear so, however long Kafka takes.
+            # And back: whoever is to stop must hear so, however long Kafka takes.
             self._serve(_WAIT_SECONDS)
             return 0
         records = self._source.poll(seconds)

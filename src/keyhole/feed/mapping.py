@@ -77,7 +77,7 @@ class RecordMapper:
         Raises:
             RequestError: The record can't be read, or does not fit the state: it is one for the dead letters. The
                 message says why, and quotes nothing of it.
-            RegistryAway: It can't be told yet.
+            RegistryAway: It can't be known yet.
         """
         return [
             self._update(record, sub, change, self._read(change))

@@ -1,6 +1,6 @@
 """Whether records of a topic can be fed as somebody says, before a state is made of them. Pure.
 
-orders has {"customer": "c1", "amount": 12.5}, and is told --reduce amuont=sum
+orders has {"customer": "c1", "amount": 12.5}, and is given --reduce amuont=sum
     -> "no record has a field amuont (is it amount?)"
 """
 
@@ -34,7 +34,7 @@ def check_records(
     Raises:
         InvalidConfiguration: All would be dead letters, or a column would always be null. The message says why, and
             quotes no value.
-        RegistryAway: It can't be told, as the schema registry does not answer.
+        RegistryAway: It can't be known, as the schema registry does not answer.
     """
     if not records:
         return

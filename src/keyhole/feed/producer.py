@@ -217,7 +217,7 @@ class Producer:
             )
 
         def written(message: Message) -> None:
-            # Threads that poll may be told of one partition in another order than it was written.
+            # Threads that poll may hear of one partition in another order than it was written.
             group = update.key_group
             self._epochs[group] = max(self._epochs.get(group, 0), offset_of(message) + 1)
 

@@ -2,7 +2,7 @@
 
 key "c1"   value {"customer": "c1", "amount": 12.5}    PUT of these fields
 key "c1"   no value (a tombstone)                      DELETE of the row whose key the record's key has
-key "c1"   value {"customer": "c1", "gone": true}      DELETE, where the feed is told so of `gone`
+key "c1"   value {"customer": "c1", "gone": true}      DELETE, where the feed takes `gone` so
 """
 
 from __future__ import annotations

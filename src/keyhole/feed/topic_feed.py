@@ -1,4 +1,4 @@
-"""Runs a feeder until it is told to stop, through outages of Kafka and of a schema registry, and says how far it is."""
+"""Runs a feeder until it is to stop, through outages of Kafka and of a schema registry, and says how far it is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
 _REGISTRY = "the schema registry"
 _TELL_SECONDS = 0.5
-# Whoever is told to end is killed after 30 s, mostly.
+# Whoever is asked to end is killed after 30 s, mostly.
 _FINISH_SECONDS = 10.0
 
 Behind = Callable[[], int | None]
@@ -105,7 +105,7 @@ class TopicFeed:
         """Passes where a feeder could begin now. Takes nothing from one that feeds.
 
         Raises:
-            KafkaUnreachable: It can't be told.
+            KafkaUnreachable: It can't be known.
             KeyholeError: As `run`.
         """
         with ExitStack() as opened:

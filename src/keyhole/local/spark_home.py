@@ -39,7 +39,7 @@ def other_spark(environ: Mapping[str, str]) -> str:
         return f"SPARK_HOME is {home}, which has no bin/spark-submit"
     ours = importlib.metadata.version("pyspark")
     found = [of[1] for of in map(_CORE.fullmatch, _names(home / "jars")) if of is not None]
-    # A Spark that was built there has its jars elsewhere: what it is can't be told.
+    # A Spark that was built there has its jars elsewhere: what it is can't be known.
     if found and not ours.startswith(f"{found[0]}."):
         return f"SPARK_HOME is {home}, which has Spark {found[0]}, and this Python has PySpark {ours}"
     return ""

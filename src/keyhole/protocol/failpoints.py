@@ -9,8 +9,9 @@ from typing import Protocol
 class Step(enum.StrEnum):
     """Where a process can be stopped. The first group is the state server's, the second the driver's.
 
-    DRIVER_STAGED: all is staged, nothing decided. DRIVER_BEFORE_COMMIT: decided, no server told. DRIVER_COMMITTED: all
-    servers have committed, there is no complete record. DRIVER_COMPLETE: there is, and Spark has not been told.
+    DRIVER_STAGED: all is staged, nothing decided. DRIVER_BEFORE_COMMIT: decided, no server has heard of it.
+    DRIVER_COMMITTED: all servers have committed, there is no complete record. DRIVER_COMPLETE: there is, and Spark does
+    not know it.
     """
 
     SERVER_BEFORE_STAGE = "server-before-stage"

@@ -1,7 +1,7 @@
 """What callers may take of a proxy or a server by lookups: how many at once, and how many a second.
 
 Asked at the entrance of each read, before anything is made for it, so that nothing behind it can grow: what is beyond a
-limit is refused at once, and told when to come again. The limits count keys, whatever they come in: a frame of a Lookup
+limit is refused at once, with when to come again. The limits count keys, whatever they come in: a frame of a Lookup
 stream, a Get or GetMany, a request over HTTP. What comes after its deadline, or its call's, is dropped here, unread.
 
                    call()                     begin(keys)               end(keys)

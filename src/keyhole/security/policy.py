@@ -41,7 +41,7 @@ class Verb(StrEnum):
     """What is done.
 
     READ: look keys up. SCAN: read the entries of a key, or all keys. WATCH: get changes as they come. DIRECT, beside
-    READ: be told by a proxy where the servers are, to look keys up there. ADMIN: see the servers, have them drain, move
+    READ: learn of a proxy where the servers are, to look keys up there. ADMIN: see the servers, have them drain, move
     key groups, and read all that a copy holds (`keyhole status`, `drain`, `move`, `verify`). WRITE: what an
     application's driver and tasks say to state servers. PLATFORM: what proxies and the metrics exporter ask of servers;
     it includes all reads. METRICS: the figures alone, under /metrics and Stats.

@@ -170,14 +170,14 @@ def session(
         spark = session("shop")
 
     On this machine what Spark writes beside checkpoints is in a temporary folder, which goes with the process. Jars are
-    those that Spark is told of in its own ways: `spark-submit --jars`, or `keyhole dev`. Where KEYHOLE_JOB_DRIVER_GROUP
+    those that Spark is given in its own ways: `spark-submit --jars`, or `keyhole dev`. Where KEYHOLE_JOB_DRIVER_GROUP
     is set, it returns once this driver leads (keyhole.spark.standing_by).
 
     Args:
         application: Names the session, and the application whose states the job feeds where KEYHOLE_JOB_APPLICATION
             names no other one.
         settings: Of Spark, beside those of `local_settings` and before them.
-        kafka: The job reads or writes Kafka: what lacks for it is told here.
+        kafka: The job reads or writes Kafka: what lacks for it is said here.
         cores: For tasks, where it is on this machine.
         partitions: `spark.sql.shuffle.partitions`. A stateful query keeps the number of its checkpoint.
 

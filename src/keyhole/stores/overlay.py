@@ -137,7 +137,7 @@ class Overlay:
     def without(self, written: Overlay, key_groups: Iterable[int]) -> Overlay:
         """What is left once the store has the rows that `written`, an earlier version, has of some key groups.
 
-        That is what was changed since. Of a key group that was dropped since then this can't be told: don't name it.
+        That is what was changed since. Of a key group that was dropped since then this isn't known: don't name it.
         """
         groups = dict(self._groups)
         for prefix in map(prefix_of, key_groups):

@@ -98,7 +98,7 @@ class MemoryKafka:
     def reach(self) -> None:
         """Stands for a call to a broker. Raises KafkaUnreachable while `down`."""
         if self.down:
-            raise KafkaUnreachable("the Kafka in memory was told to be down")
+            raise KafkaUnreachable("the Kafka in memory is set to be down")
 
     def check_name(self, name: str) -> None:
         """Passes where Kafka would make a topic of this name. Raises InvalidConfiguration where another's is the same
@@ -170,11 +170,11 @@ class MemoryKafka:
                 raise Fenced(f"{transactional_id} was taken over", transactional_id=transactional_id)
             fate, self.next_commit = self.next_commit, NextCommit.SUCCEEDS
             if fate is NextCommit.IS_LOST_AND_NOT_ANSWERED:
-                raise OutcomeUnknown("the Kafka in memory was told not to answer")
+                raise OutcomeUnknown("the Kafka in memory is set not to answer")
             offsets = [self._append(self._topics[name], number, records) for name, number, records in batches]
             self._lock.notify_all()
             if fate is NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED:
-                raise OutcomeUnknown("the Kafka in memory was told not to answer")
+                raise OutcomeUnknown("the Kafka in memory is set not to answer")
             return offsets
 
     def append(self, name: str, partition: int, value: bytes | None) -> int:

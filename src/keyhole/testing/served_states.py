@@ -70,7 +70,7 @@ class ServedStates:
         delete: Sequence[Mapping[str, Any]] = (),
     ) -> int:
         """Puts rows into a state, which is made by its first ones; each call is one epoch. Blocks until readers see it,
-        and watches are told of it.
+        and watches are sent it.
 
         Args:
             path: APPLICATION/STATE.

@@ -73,7 +73,7 @@ class MemoryUpdatesTail:
         self._application = application
         self._topic_ids = topic_ids
         self._next: dict[Partition, int] = {}
-        # Whose end was told of since the last record.
+        # Whose end was given since the last record.
         self._told: set[Partition] = set()
         self._closed = False
         self.most = 1_000

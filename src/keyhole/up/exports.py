@@ -15,7 +15,7 @@ _HERE = ("127.", "localhost")
 
 
 def variables(recorded: Recorded, python: str) -> Mapping[str, str]:
-    """What a job, a reader and Spark are told by.
+    """What a job, a reader and Spark are set by.
 
     Args:
         python: Which one Spark's Python workers are to run: one that has keyhole.

@@ -1,4 +1,4 @@
-"""A process that is told from a later one with the same number, so that no signal reaches a stranger."""
+"""A process that is distinguished from a later one with the same number, so that no signal reaches a stranger."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class KafkaUpdatesTail:
 def _settings(bootstrap_servers: str) -> Settings:
     return {
         **following_settings(bootstrap_servers),
-        # A position that retention has passed, or that is behind the end, is told of: nothing is passed over.
+        # A position that retention has passed, or that is behind the end, is an error: nothing is passed over.
         "auto.offset.reset": "error",
     }
 

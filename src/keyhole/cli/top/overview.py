@@ -57,7 +57,7 @@ class Overview:
         self._seen_at = {address: seen_at[address] for address in self._seen}
 
     def silent(self) -> dict[str, str]:
-        """By address, why one that was asked in this round has told no figures: a proxy, or a server."""
+        """By address, why one that was asked in this round has given no figures: a proxy, or a server."""
         return dict(self._look.silent) if self._look is not None and not self.error else {}
 
     @property

@@ -125,11 +125,11 @@ class DirectServers:
 
     @property
     def tables(self) -> Mapping[StateName, RouteTable]:
-        """The routes of the states that are followed, as a proxy has told them last."""
+        """The routes of the states that are followed, as a proxy has sent them last."""
         return self._tables
 
     def table(self, name: StateName) -> RouteTable:
-        """The routes of one state. Raises NoServer: no proxy has told them so far."""
+        """The routes of one state. Raises NoServer: no proxy has sent them so far."""
         table = self._tables.get(name)
         if table is None:
             raise NoServer(f"the routes of state {'/'.join(name)} are not known in this client")
@@ -147,7 +147,7 @@ class DirectServers:
             server.avoid()
 
     def follow(self, name: StateName) -> None:
-        """Has the routes of a state told from now on, if that aren't too many states; returns at once."""
+        """Has the routes of a state sent from now on, if that aren't too many states; returns at once."""
         if name not in self._following and len(self._following) < _MOST_STATES:
             self._following[name] = asyncio.get_running_loop().create_task(self._follow(name))
 
@@ -181,7 +181,7 @@ class DirectServers:
                         # It is followed again once somebody reads it.
                         del self._following[name]
                         return
-                    _log.debug("no routes are told", extra={"address": link.target, "reason": why.message})
+                    _log.debug("no routes are sent", extra={"address": link.target, "reason": why.message})
                 except Exception:  # noqa: BLE001 - the top of a loop: reads go through the proxy meanwhile
                     _log.exception("routes could not be taken in", extra={"address": link.target})
                 finally:
@@ -192,7 +192,7 @@ class DirectServers:
         views = views_of(routes)
         self.hop_seconds = routes.hop_timeout_ms / 1000 or self.hop_seconds
         self._views.pop(name, None)
-        self._views[name] = views  # what was told last is last
+        self._views[name] = views  # what was sent last is last
         table = build(views).get(name)
         if table is not None:
             self._tables[name] = table
@@ -231,7 +231,7 @@ class DirectServers:
 
 
 def _newer(before: ServerView | None, then: ServerView) -> ServerView:
-    """Which of two views of one server says where its lookup port is; `then` was told later."""
+    """Which of two views of one server says where its lookup port is; `then` was sent later."""
     if before is None or bool(before.lost) is not bool(then.lost):
         return then if before is None or before.lost else before
     # Of what proxies of two versions say of one process, that of the newer one counts.

@@ -4,7 +4,7 @@
     ->  {"customer": "c1", "amount": null, "at": 1763719200000000}
 
 protoc reads the schema (keyhole.feed.registry.protoc), Google's library the messages. It refuses what is nested more
-than a hundred times. What the values of a message would take is told before they are made
+than a hundred times. What the values of a message would take is reckoned before they are made
 (keyhole.feed.registry.protobuf_sizes).
 """
 
@@ -53,7 +53,7 @@ class ProtobufSchema:
 
     Raises:
         MalformedRequest: It can't be used; the message says why.
-        RegistryAway: It can't be told now.
+        RegistryAway: It can't be known now.
     """
 
     def __init__(self, text: str, references: Sequence[tuple[str, str]] = ()) -> None:
@@ -160,7 +160,7 @@ class _Forms:
         return lambda message: form(get(message)) if has(message, name) else or_else
 
     def _default(self, field: FieldDescriptor) -> Any:
-        """What a reader sees of a field that is not told: null, or what the schema says itself."""
+        """What a reader sees of a field that is not in the message: null, or what the schema says itself."""
         if not field.has_default_value:
             return None
         return (self._form(field) or _itself)(field.default_value)

@@ -1,4 +1,4 @@
-"""What a Protobuf message would take of memory, told from its bytes before it is made. Pure.
+"""What a Protobuf message would take of memory, reckoned from its bytes before it is made. Pure.
 
     message Order { repeated Line lines = 1; }    b"\\x0a\\0" * 1000: a thousand lines of all fields that Line has
 

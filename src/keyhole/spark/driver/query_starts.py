@@ -110,7 +110,7 @@ _SESSIONS = _Sessions()
 
 
 def hear_starts(heard: Heard, session: JavaObject | None = None) -> None:
-    """From now on `heard` is called with each start in the session. Idempotent: of a session one is told.
+    """From now on `heard` is called with each start in the session. Idempotent: of a session one is called.
 
     Raises nothing: where a session can't be heard, as one of Spark Connect, the log says so.
 

@@ -196,7 +196,7 @@ class StreamRuns:
             CARETAKERS.hear(batch.query.sparkSession())
             CARETAKERS.first_batch(CaredName.of(self._config, query), batch.run_id)
         coordinator = self._make_coordinator(self._config, query, addresses_of(context, self._config.servers))
-        # Whether or not the job serves figures: servers are told what the last epochs' batches took.
+        # Whether or not the job serves figures: servers are sent what the last epochs' batches took.
         follow_progress(batch.query, batch.run_id, stats_of(self._config).counts.spark(query))
         run = StreamRun(batch.run_id, query, batch.query, coordinator, stateful=bool(plan.operators))
         threading.Thread(target=run.close_at_end, name=f"keyhole-end-{query}", daemon=True).start()
