@@ -215,7 +215,6 @@ class Sink:
         """The epoch that the batch became."""
         batch = current(data, batch_id)
         run = self._runs.run_of(batch)
-        run.check_is_new(batch_id)
         layout = run.layouts.of_batch(batch.frame, batch.execution)
         several = self._on_rows is not None or runs(self._parts, layout) > 1
         with kept(batch.frame) if several else nullcontext(batch.frame) as rows:

@@ -150,7 +150,7 @@ class StreamRuns:
         Raises:
             InvalidConfiguration: Another sink has the query's name in this run, or another query feeds the states. Or
                 the query can't feed one of them, or has no checkpoint location of its own. Or Spark's Python workers
-                can't load Keyhole.
+                can't load Keyhole. Or the batch was fed already.
         """
         query = self.name_in(batch.name)
         checked_name("the streaming query's name", query, "give the sink another one with query=")
@@ -161,6 +161,7 @@ class StreamRuns:
                 if self._run is not None:
                     self._leave(self._run)
                 self._run = self._begun(batch, query)
+            self._run.check_is_new(batch.number)
             return self._run
 
     def _claim(self, batch: MicroBatch, query: str) -> None:
