@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,8 @@ _WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a session's epoch": (lambda c: c.session({NAME: 1}).get(*NAME, "c1", min_epoch="x"), "min_epoch is 'x'"),
     "a mirror's bound": (lambda c: c.mirror(PATH, max_entries=2.5), "max_entries is 2.5; give a whole number"),
     "a token as credentials": (lambda c: Client("a", credentials="t"), r"is a str; give keyhole.Credentials\("),
+    "no time at all": (lambda c: Client("a", timeout=0), "timeout is 0; within that no read has an answer"),
+    "less than none": (lambda c: AsyncClient("a", timeout=timedelta(-1)), "timeout is .*give seconds above 0"),
     "no credentials": (lambda c: Client("a", credentials=None), r"is a NoneType; give keyhole.Credentials\("),
 }
 

@@ -120,6 +120,15 @@ def test_many_keys_are_not_the_characters_of_one(keys: Iterable[Any]) -> None:
         keys_of(keys)
 
 
+def test_nor_the_names_of_a_tables_columns() -> None:
+    frame = pd.DataFrame({"customer": ["c1", "c2"]})
+    with pytest.raises(MalformedRequest, match="whose columns' names would each be a key; give a list of keys"):
+        keys_of(frame)
+    assert (
+        keys_of(frame["customer"]) == keys_of(frame.customer.to_numpy()) == keys_of(frame.set_index("customer").index)
+    )
+
+
 @pytest.mark.parametrize("given", [5, 5.0, np.int64(5), np.float32(5), timedelta(seconds=5)])
 def test_a_duration_is_a_number_of_seconds_or_a_timedelta(given: Any) -> None:
     assert seconds_of("timeout", given) == 5.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pyarrow as pa
 import pytest
 
@@ -47,3 +49,20 @@ def test_what_is_written_is_read_by_a_client() -> None:
         schema = pa.schema([("customer", pa.string()), ("orders", pa.int32())])
         with pytest.raises(ValueMismatch, match="'orders' of state 'new' is of type int, which a str does not fit"):
             served.write("shop/new", [{"customer": "c1", "orders": "many"}], key="customer", schema=schema)
+
+
+def test_one_whose_clients_are_still_open_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """As those of a service's module are, while its tests end."""
+    clients = _left_open()
+    gc.collect()
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    for client in clients:
+        client.close()
+
+
+def _left_open() -> list[Client]:
+    with ServedStates() as served:
+        served.write("shop/totals", [{"customer": "c1", "spent": 1.5}], key="customer")
+        clients = [Client(served.address) for _ in range(3)]
+        assert all(client.get("shop", "totals", "c1").found for client in clients)
+    return clients

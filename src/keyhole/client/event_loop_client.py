@@ -10,7 +10,7 @@ from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.options import Routing, defaults, is_direct
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
-from keyhole.errors import ClientClosed, InvalidConfiguration, Unsupported
+from keyhole.errors import ClientClosed, InvalidConfiguration, MalformedRequest, Unsupported
 from keyhole.rpc import channels, forked
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -32,6 +32,8 @@ class EventLoopClient:
         self._targets = targets_of(target)
         self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
+        if self._timeout <= 0:
+            raise MalformedRequest(f"timeout is {timeout}; within that no read has an answer: give seconds above 0")
         self._defaults = defaults(self._timeout)
         if not isinstance(credentials, Credentials):
             raise InvalidConfiguration(

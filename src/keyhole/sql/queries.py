@@ -127,7 +127,7 @@ def _check_select(connection: duckdb.DuckDBPyConnection, query: str) -> None:
     try:
         statements = connection.extract_statements(query)
     except duckdb.Error as error:
-        raise MalformedRequest(f"DuckDB refuses the query: {error}") from None
+        raise _refused(error) from None
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise MalformedRequest("a query over states is one SELECT: it can change nothing, and there is no other")
 
@@ -161,7 +161,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     ((serialized,),) = connection.execute("SELECT json_serialize_sql($1)", [query]).fetchall()
     tree = msgspec.json.decode(serialized)
     if tree.get("error"):
-        raise MalformedRequest(f"DuckDB refuses the query: {tree.get('error_message')}")
+        raise _refused(tree.get("error_message"))
     found: set[str] = set()
 
     def walk(node: object, made: frozenset[str]) -> None:
@@ -246,7 +246,14 @@ def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeErro
         return reading.took_too_long()
     if isinstance(error, duckdb.OutOfMemoryException):
         return _too_large(error)
-    return MalformedRequest(f"DuckDB refuses the query: {error}")
+    return _refused(error)
+
+
+def _refused(why: object) -> MalformedRequest:
+    # What DuckDB says of a name without its quotes: it takes one for a division, or for a schema.
+    named = isinstance(why, (duckdb.ParserException, duckdb.CatalogException))
+    hint = ". A state is named in quotes: FROM 'APPLICATION/STATE'" if named else ""
+    return MalformedRequest(f"DuckDB refuses the query: {why}{hint}")
 
 
 def _too_large(error: Exception) -> TooLarge:

@@ -150,9 +150,18 @@ class ServedStates:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _end(self) -> None:
+        # Of calls that clients have left open. Else asyncio tells of each as of a bug.
+        asyncio.run_coroutine_threadsafe(_others_ended(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _others_ended() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _descriptor(path: str, schema: pa.Schema, key: Sequence[str], map_key: Sequence[str]) -> StateDescriptor:

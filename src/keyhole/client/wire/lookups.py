@@ -19,13 +19,17 @@ from keyhole.v1 import state_pb2
 
 
 def keys_of(keys: Iterable[Any]) -> list[Any]:
-    """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means, or
-    nothing that has several.
+    """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means, a data
+    frame, which gives its columns' names, or nothing that has several.
     """
     if isinstance(keys, (str, bytes, bytearray)):
         raise MalformedRequest(
             f"keys is a {type(keys).__name__}, whose characters would each be a key; give a list of keys, also of one, "
             "or use get"
+        )
+    if any(of.__name__ == "DataFrame" for of in type(keys).__mro__):
+        raise MalformedRequest(
+            "keys is a DataFrame, whose columns' names would each be a key; give a list of keys, as one column of it"
         )
     try:
         given = iter(keys)
