@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from yarl import URL
 
 from keyhole import AsyncClient
 from keyhole.clock import SystemClock
@@ -339,6 +340,30 @@ async def test_what_is_described_has_the_version_of_the_class_that_makes_what_is
         while "class_version" not in (described := (await served.ask(f"/v1/{APPLICATION}/encoded"))[1]):
             assert described["reason"] == "UNKNOWN_STATE"
     assert described["class_version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (f"{PATH}/%FF", "no UTF-8: an ü is spelled %C3%BC"),
+        (f"{PATH}/m%FCnchen", "no UTF-8"),
+        (f"{PATH}/%C3", "no UTF-8"),
+        (f"{PATH}/%ED%A0%80", "no UTF-8"),
+        (f"{PATH}/100%", "is spelled %25"),
+        (f"{PATH}/%zz", "is spelled %25"),
+        (f"{PATH}/%u00fc", "is spelled %25"),
+        (f"{PATH}:scan?prefix=%FC", "no UTF-8"),
+        (f"{PATH}:watch?key=100%", "is spelled %25"),
+    ],
+)
+async def test_a_percent_sign_that_spells_no_text_is_refused_and_is_no_key_that_is_not_there(
+    served: Served, path: str, says: str
+) -> None:
+    url = URL(f"http://{served.proxy.http_address}{path}", encoded=True)
+    async with served.http.get(url) as response:
+        told = json.loads(await response.read())
+    assert (response.status, told["reason"]) == (400, "MALFORMED_REQUEST")
+    assert says in told["detail"]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from services.client_proxy.http import caching, event_stream
 from services.client_proxy.http import requests as http_requests
 from services.client_proxy.http.all_keys import KeysScan
 from services.client_proxy.http.cors import allowing
+from services.client_proxy.http.escapes import check_escapes
 from services.client_proxy.http.figures import computed
 from services.client_proxy.http.host_names import VARIABLE as HOSTS_VARIABLE
 from services.client_proxy.http.host_names import answering_to
@@ -352,6 +353,7 @@ def _problem(error: KeyholeError) -> web.Response:
 async def _problems(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
     """Every refusal is a problem in JSON, which names nothing that the caller may not know of."""
     try:
+        check_escapes(request.raw_path)
         return await handler(request)
     except KeyholeError as error:
         # `caller_of` has said in this task who calls.
