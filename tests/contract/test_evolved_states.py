@@ -22,6 +22,7 @@ from keyhole.v1 import query_pb2_grpc
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.state_servers import RunningServer, state_server
+from tests.support.waiting import LONG_SECONDS
 
 UNIT = ValueField("unit", "string", True, msgspec.msgpack.encode("C"))
 OLD = descriptor()
@@ -64,7 +65,7 @@ async def begin(served: Served) -> None:
 
 async def test_a_client_that_knows_the_old_schema_gets_old_and_new_rows_by_the_new_one(served: Served) -> None:
     await begin(served)
-    async with AsyncClient(served.address, routing=served.routing) as client:
+    async with AsyncClient(served.address, routing=served.routing, timeout=LONG_SECONDS) as client:
         assert (await client.get(APPLICATION, STATE, "sensor-1")).value.asdict() == OLD_ROW
         await served.evolve(NEW, {"sensor-2": encode_row(2, ["F", 2.0])})
         # Until a row of the new schema has come, it is not worth a question.
@@ -76,7 +77,7 @@ async def test_a_client_that_knows_the_old_schema_gets_old_and_new_rows_by_the_n
 
 async def test_many_keys_are_answered_by_one_schema(served: Served) -> None:
     await begin(served)
-    async with AsyncClient(served.address, routing=served.routing) as client:
+    async with AsyncClient(served.address, routing=served.routing, timeout=LONG_SECONDS) as client:
         await client.get(APPLICATION, STATE, "sensor-1")
         await served.evolve(NEW, {"sensor-2": encode_row(2, ["F", 2.0])})
         answers = await client.get_many(APPLICATION, STATE, ["sensor-1", "sensor-2", "nobody"])
@@ -86,7 +87,7 @@ async def test_many_keys_are_answered_by_one_schema(served: Served) -> None:
 
 async def test_a_client_for_threads_goes_on_too(served: Served) -> None:
     await begin(served)
-    with Client(served.address, routing=served.routing) as client:
+    with Client(served.address, routing=served.routing, timeout=LONG_SECONDS) as client:
         await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-1")
         await served.evolve(NEW, {"sensor-2": encode_row(2, ["F", 2.0])})
         answer = await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-2")
@@ -96,7 +97,7 @@ async def test_a_client_for_threads_goes_on_too(served: Served) -> None:
 async def test_the_entries_of_a_key_are_told_by_one_schema(served: Served) -> None:
     await served.server.own(MAP)
     await served.server.commit({("sensor", 1): row(1.0), ("sensor", 2): row(1.0)})
-    async with AsyncClient(served.address, routing=served.routing) as client:
+    async with AsyncClient(served.address, routing=served.routing, timeout=LONG_SECONDS) as client:
         entries = await client.scan(APPLICATION, "by_hour", "sensor")
         assert [entry.value.asdict() for entry in entries] == [OLD_ROW, OLD_ROW]
         await served.evolve(NEW_MAP, {("sensor", 2): encode_row(2, ["F", 2.0])})

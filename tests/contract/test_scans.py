@@ -32,7 +32,7 @@ from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor as readings
 from tests.support.refusals import refusal_of
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 Rows = Mapping[Any, bytes]
 
@@ -215,7 +215,7 @@ async def test_a_broadcast_state_is_scanned_whole_by_its_keys(served: Served) ->
     assert await served.scan(scan_request(())) == ["", "a", "b", "c"]
     assert await served.scan(scan_request((), start="a", stop="c", descending=True)) == ["b", "a"]
     assert isinstance(await served.refusal(scan_request("a")), errors.KeyMismatch)
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=LONG_SECONDS) as client:
         assert [entry.map_key for entry in await client.scan(APPLICATION, STATE, (), limit=2)] == ["", "a"]
 
 
@@ -377,7 +377,7 @@ async def test_a_key_group_of_nobody_is_refused(served: Served) -> None:
 
 async def test_the_client_reads_what_the_service_has(served: Served) -> None:
     await served.host(hourly(KeyType.STRING, KeyType.BIGINT), {("sensor-7", "a", n): row(float(n)) for n in range(7)})
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=LONG_SECONDS) as client:
         entries = await client.scan(APPLICATION, STATE, "sensor-7", start=("a", 2), stop="b", descending=True, limit=3)
         assert [entry.map_key for entry in entries] == [("a", 6), ("a", 5), ("a", 4)]
         assert [value.celsius for value in entries.values] == [6.0, 5.0, 4.0]
@@ -387,7 +387,7 @@ async def test_the_client_reads_what_the_service_has(served: Served) -> None:
 
 async def test_a_state_that_was_made_anew_with_another_map_key_is_read_by_its_new_descriptor(served: Served) -> None:
     await served.host(hourly(), hours("sensor-7", range(3)))
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=LONG_SECONDS) as client:
         assert [entry.map_key for entry in await client.scan(APPLICATION, STATE, "sensor-7")] == [0, 1, 2]
         # The same bytes would be numbers, too.
         renewed = hourly(KeyType.DATE, topic_id="topic-2")
@@ -415,7 +415,7 @@ async def test_a_state_that_was_made_anew_with_another_map_key_is_read_by_its_ne
 async def test_counts_and_aggregates_are_of_what_a_scan_of_the_same_range_gives(served: Served, within: Any) -> None:
     await served.host(hourly(), hours("sensor-7", range(6)) | hours("sensor-8", range(3)) | hours("other", range(4)))
     path, asked = f"{APPLICATION}/{STATE}", {"sum": agg.sum("celsius"), "top": agg.top(2, "celsius")}
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=LONG_SECONDS) as client:
         found = [entry async for entry in client.scan_all(APPLICATION, STATE, **within)]
         count, state = len(found), client.state(path)
         assert await client.count(APPLICATION, STATE, **within) == await state.count(**within) == count
@@ -423,14 +423,14 @@ async def test_counts_and_aggregates_are_of_what_a_scan_of_the_same_range_gives(
         assert figures["sum"] == (sum(entry.value.celsius for entry in found) if found else None)
         hottest = sorted((entry.value.celsius for entry in found), reverse=True)[:2]
         assert [entry.value.celsius for entry in figures["top"]] == hottest
-    with Client(served.address) as threads:
+    with Client(served.address, timeout=LONG_SECONDS) as threads:
         assert await asyncio.to_thread(threads.count, APPLICATION, STATE, **within) == count
         assert await asyncio.to_thread(threads.state(path).count, **within) == count
 
 
 async def test_a_range_of_aggregates_that_can_not_be_is_refused_as_that_of_a_scan(served: Served) -> None:
     await served.host(hourly(kind=StateKind.VALUE), {"sensor-7": row(1.0)})
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=LONG_SECONDS) as client:
         for within, error in (
             ({"start": 7}, errors.KeyMismatch),
             ({"prefix": "a", "stop": "b"}, errors.MalformedRequest),

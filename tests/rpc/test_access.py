@@ -48,7 +48,7 @@ from tests.support.direct_reads import reaches, until_reached
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.states import descriptor, row
 from tests.support.tokens import make_tokens
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 ISSUER, AUDIENCE = "https://issuer.example", "keyhole"
 
@@ -200,7 +200,7 @@ async def refusal(call: Callable[[], Any]) -> KeyholeError:
 
 
 async def test_a_reader_reads_what_it_may_and_nothing_else(cluster: Cluster) -> None:
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
         assert (await client.get("app", "counts", "a")).value.n == 1.0
         assert [of.state for of in await client.list_states()] == ["counts"]
         assert (await client.describe_state("app", "counts")).state == "counts"
@@ -251,22 +251,24 @@ async def test_who_reads_is_told_how_a_key_is_read_without_where_the_servers_are
 
 
 async def test_each_identity_has_its_verbs_at_the_proxy(cluster: Cluster) -> None:
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("scanner")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("scanner"), timeout=LONG_SECONDS) as client:
         assert isinstance(await refusal(lambda: client.get("app", "counts", "a")), PermissionDenied)
         # It may: that the state has no entries is an answer.
         assert not isinstance(await refusal(lambda: client.scan("app", "counts", "a")), PermissionDenied)
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("operator")) as client:
+    async with AsyncClient(
+        cluster.proxy.address, credentials=cluster.token("operator"), timeout=LONG_SECONDS
+    ) as client:
         (status,) = await client.status()
         assert status.server == "a"
         assert isinstance(await refusal(lambda: client.get("app", "counts", "a")), PermissionDenied)
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("nobody")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("nobody"), timeout=LONG_SECONDS) as client:
         assert await client.list_states() == []
         assert isinstance(await refusal(lambda: client.get("app", "counts", "a")), PermissionDenied)
 
 
 async def test_what_else_there_is_is_not_told_to_who_may_see_only_some_of_it(cluster: Cluster) -> None:
     cluster.policy.write_text(POLICY.replace("app/counts", "app/[cz]*"))
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
         await becomes(UnknownState, lambda: client.get("app", "zebra", "a"))
         for call in (lambda: client.get("app", "zebra", "a"), lambda: client.describe_state("app", "zebra")):
             error = await refusal(call)
@@ -311,7 +313,7 @@ async def test_who_shows_nothing_or_something_that_is_not_valid_is_refused_in_th
     }
     told = set()
     for name, credentials in tried.items():
-        async with AsyncClient(cluster.proxy.address, credentials=credentials) as client:
+        async with AsyncClient(cluster.proxy.address, credentials=credentials, timeout=LONG_SECONDS) as client:
             for call in (client.list_states, lambda: client.get("app", "counts", "a")):
                 error = await refusal(call)
                 assert isinstance(error, Unauthenticated), name
@@ -327,7 +329,7 @@ async def test_who_shows_nothing_or_something_that_is_not_valid_is_refused_in_th
 async def test_a_watch_has_a_verb_of_its_own_and_is_audited_where_it_is_refused(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
         with caplog.at_level(logging.INFO, "keyhole.audit"):
             assert isinstance(await refusal(lambda: client.watch("app", "counts").page()), PermissionDenied)
         (written,) = [record for record in caplog.records if record.name == "keyhole.audit"]
@@ -360,7 +362,7 @@ async def test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_f
     async def read(client: AsyncClient) -> float:
         return float((await client.get("app", "counts", "a")).value.n)
 
-    async with AsyncClient(cluster.proxy.address, credentials=both, routing="direct") as client:
+    async with AsyncClient(cluster.proxy.address, credentials=both, routing="direct", timeout=LONG_SECONDS) as client:
         assert await read(client) == 1.0
         async with aio_channel(cluster.proxy.address, both) as channel:
             stub: Any = query_pb2_grpc.QueryStub(channel)
@@ -370,13 +372,15 @@ async def test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_f
     async with aio_channel(cluster.proxy.address, both) as channel:
         stub = query_pb2_grpc.QueryStub(channel)
         await becomes(None, lambda: stub.WatchRoutes(ref).read())
-    async with AsyncClient(cluster.proxy.address, credentials=both, routing="direct") as client:
+    async with AsyncClient(cluster.proxy.address, credentials=both, routing="direct", timeout=LONG_SECONDS) as client:
         assert await read(client) == 1.0
         await until_reached(client, cluster.server.address)
         assert await read(client) == 1.0
         assert isinstance(await refusal(lambda: client.get("app", "hidden", "a")), PermissionDenied)
         # The servers ask for a certificate, and the proxy doesn't.
-        async with AsyncClient(cluster.proxy.address, credentials=token, routing="direct") as other:
+        async with AsyncClient(
+            cluster.proxy.address, credentials=token, routing="direct", timeout=LONG_SECONDS
+        ) as other:
             assert await read(other) == 1.0
             await eventually(lambda: other._connection._servers._servers)
             assert await read(other) == 1.0
@@ -394,9 +398,9 @@ async def test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_f
 
 
 async def test_a_jwt_of_the_issuer_is_known_by_its_subject(cluster: Cluster) -> None:
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.jwt()) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.jwt(), timeout=LONG_SECONDS) as client:
         assert (await client.get("app", "counts", "a")).value.n == 1.0
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.jwt("bob")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.jwt("bob"), timeout=LONG_SECONDS) as client:
         assert isinstance(await refusal(lambda: client.get("app", "counts", "a")), PermissionDenied)
 
 
@@ -515,7 +519,7 @@ async def test_every_method_of_every_service_needs_an_identity_but_health(cluste
 async def test_a_token_that_is_taken_out_of_the_file_ends_its_streams_and_a_new_policy_counts_for_open_ones(
     cluster: Cluster,
 ) -> None:
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
         assert (await client.get("app", "counts", "a")).found
         cluster.policy.write_text(POLICY.replace('"token:reader", ', ""))
         await becomes(PermissionDenied, lambda: client.get("app", "counts", "a"))
@@ -542,7 +546,7 @@ async def test_a_token_that_expires_ends_its_stream_and_reads_go_on_with_the_new
     (cluster.directory / "brief.token").write_text(first_token)
     cluster.tokens.write_text("\n".join([entries, first, second]))
     cluster.policy.write_text(POLICY.replace('"token:reader"', '"token:reader", "token:brief", "token:longer"'))
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("brief")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("brief"), timeout=LONG_SECONDS) as client:
         await becomes(None, lambda: client.get("app", "counts", "a"))
         stub: Any = query_pb2_grpc.QueryStub(aio_channel(cluster.proxy.address, cluster.token("brief")))
         call = stub.Lookup()
@@ -578,7 +582,7 @@ async def test_the_proxy_loses_no_server_when_its_certificate_is_renewed(
     )
     proxy = ClientProxy(config, StaticDiscovery([cluster.server.address]), SystemClock())
     await proxy.start()
-    async with AsyncClient(proxy.address, credentials=cluster.token("reader")) as client:
+    async with AsyncClient(proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
         assert (await client.get("app", "counts", "a")).found
         cluster.authority.issue("proxy", "127.0.0.1", to="brief")
         ends = time.monotonic() + 10
@@ -591,7 +595,7 @@ async def test_the_proxy_loses_no_server_when_its_certificate_is_renewed(
 
 async def test_threads_and_an_http_port_are_asked_the_same(cluster: Cluster) -> None:
     def from_a_thread() -> float:
-        with Client(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+        with Client(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
             return client.get("app", "counts", "a").value.n  # type: ignore[no-any-return]
 
     assert await asyncio.to_thread(from_a_thread) == 1.0
@@ -651,7 +655,7 @@ async def test_no_secret_is_in_a_log_an_error_or_a_repr(cluster: Cluster, caplog
     secret = secret_of(cluster, "reader")
     credentials = cluster.token("reader")
     texts = [repr(credentials), str(credentials)]
-    async with AsyncClient(cluster.proxy.address, credentials=credentials) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=credentials, timeout=LONG_SECONDS) as client:
         await client.get("app", "counts", "a")
         texts.append(repr(client))
         error = await refusal(client.status)
@@ -659,7 +663,10 @@ async def test_no_secret_is_in_a_log_an_error_or_a_repr(cluster: Cluster, caplog
         texts += [repr(await client.describe_state("app", "counts"))]
     cluster.tokens.write_text("[[tokens]]\nname = 'x'\nsha256 = '" + secret + "'\n")
     cluster.policy.write_text("[[allow]]\nwho = ['token:" + secret)
-    async with AsyncClient(cluster.proxy.address, credentials=credentials) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with (
+        AsyncClient(cluster.proxy.address, credentials=credentials, timeout=LONG_SECONDS) as client,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         while sum("last good" in record.message for record in caplog.records) < 2:
             await client.get("app", "counts", "a")
     key = line_of_a_key(cluster)
@@ -738,7 +745,7 @@ def test_a_token_is_not_sent_in_the_clear_beyond_this_machine(tmp_path: Path) ->
 async def test_eventually_all_streams_are_forgotten(cluster: Cluster) -> None:
     interceptor = cluster.proxy._rpc._access
     assert interceptor is not None
-    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader")) as client:
+    async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
         await client.get("app", "counts", "a")
         assert len(interceptor._streams) == 1
     await eventually(lambda: not interceptor._streams)

@@ -28,7 +28,7 @@ from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, rows
 from tests.support.refusals import longer_and_longer, told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 
 def _connections(port: int) -> int:
@@ -67,7 +67,7 @@ async def test_of_1024_requests_exactly_the_half_that_the_server_refuses_fails_f
 async def test_an_unreachable_host_fails_within_the_timeout_and_is_named_f16() -> None:
     """F16: nobody listens."""
     with unused_address() as address:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, timeout=LONG_SECONDS) as client:
             for read in (
                 lambda seconds: client.get(APPLICATION, STATE, "sensor-1", timeout=seconds),
                 lambda seconds: client.list_states(timeout=seconds),
@@ -118,7 +118,7 @@ async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f
     """F19: the server closes the channel. Ours goes on: what comes later uses a new connection."""
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(10))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             assert (await client.get(APPLICATION, STATE, "sensor-1")).found
             await server.stop()
 
@@ -179,7 +179,11 @@ async def test_a_store_that_fails_unexpectedly_fails_one_call_and_the_next_one_h
 
     name = pb.Key(parts=[pb.KeyPart(string="sensor-7")])
     request = pb.GetRequest(state=pb.StateRef(application=APPLICATION, state=STATE), key=name)
-    async with state_server("a") as server, AsyncClient(server.address) as client, aio_channel(server.address) as other:
+    async with (
+        state_server("a") as server,
+        AsyncClient(server.address, timeout=LONG_SECONDS) as client,
+        aio_channel(server.address) as other,
+    ):
         await server.own(descriptor())
         await server.commit(rows(10))
         stub: Any = query_pb2_grpc.QueryStub(other)

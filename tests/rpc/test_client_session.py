@@ -15,12 +15,13 @@ from keyhole.errors import EpochNotReached, MalformedRequest
 from keyhole.model.read import ReadBounds
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import LONG_SECONDS
 
 
 async def test_an_answer_is_true_where_the_key_was_found_and_has_no_value_where_not() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(1))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             there, absent = await client.get_many(APPLICATION, STATE, ["sensor-0", "sensor-1"])
     assert (bool(there), there.found, there.value.celsius) == (True, True, 0.0)
     assert (bool(absent), absent.found, absent.value) == (False, False, None)
@@ -51,7 +52,7 @@ def test_what_cant_be_asked_for_is_refused_with_what_can(
 async def test_an_option_that_there_is_not_is_refused_by_name_with_those_that_there_are() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(1))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             for reads in (client, client.session()):
                 with pytest.raises(
                     TypeError, match=r"'max_age'.* stale, max_staleness, min_epoch, as_of, timeout, consistency$"
@@ -67,7 +68,7 @@ async def test_an_option_that_there_is_not_is_refused_by_name_with_those_that_th
                     await reads.scan(APPLICATION, STATE, "sensor-0", **{"from": 5})  # type: ignore[arg-type]
 
         def read() -> None:
-            with Client(server.address) as client:
+            with Client(server.address, timeout=LONG_SECONDS) as client:
                 for reads in (client, client.session()):
                     with pytest.raises(TypeError, match="'max_age'"):
                         reads.get(APPLICATION, STATE, "sensor-0", max_age=5)  # type: ignore[call-arg]
@@ -79,7 +80,7 @@ async def test_a_session_asks_for_what_it_has_seen_of_each_state() -> None:
     async with fake_servers("a") as (server,):
         readings = server.host(descriptor(), rows(3))
         alarms = server.host(descriptor("alarms"), rows(3))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             session = client.session()
             readings.epoch, alarms.epoch = 7, 3
             assert (await session.get(APPLICATION, STATE, "sensor-1")).epoch == 7
@@ -113,7 +114,7 @@ async def test_a_session_of_threads_does_the_same() -> None:
         readings = server.host(descriptor(), rows(3))
 
         def read() -> object:
-            with Client(server.address) as client:
+            with Client(server.address, timeout=LONG_SECONDS) as client:
                 session = client.session()
                 session.get(APPLICATION, STATE, "sensor-1")
                 readings.epoch = 4

@@ -59,7 +59,7 @@ def test_one_event_loop_after_the_other_has_a_client_without_a_word_of_grpcs(
     """gRPC hands what comes late for a loop that is closed to another one, here the server's, which logs it."""
 
     async def main() -> float:
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             await client.describe_state(APPLICATION, STATE)
             return await _read(client)
 
@@ -72,7 +72,7 @@ def test_a_client_that_is_closed_ends_its_stream_and_does_not_cancel_it(server: 
     """Of a stream that is cancelled gRPC tells the event loop later, by when that may be closed."""
 
     async def main() -> None:
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             await _read(client)
 
     for closed in range(1, 4):
@@ -111,7 +111,7 @@ def test_a_client_of_another_event_loop_says_so_and_can_be_closed_where_that_is_
 
 
 async def test_a_client_of_another_thread_says_so(server: FakeServer) -> None:
-    async with AsyncClient(server.address) as client:
+    async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
         assert await _read(client) == 1.0
         with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
             await asyncio.to_thread(asyncio.run, _read(client))
@@ -161,13 +161,16 @@ async def test_of_a_scan_or_a_watch_one_task_or_thread_waits_and_another_one_is_
 
 
 async def test_a_mirror_is_waited_for_on_its_own_event_loop(server: FakeServer) -> None:
-    async with AsyncClient(server.address) as client, client.mirror(f"{APPLICATION}/{STATE}") as mirror:
+    async with (
+        AsyncClient(server.address, timeout=LONG_SECONDS) as client,
+        client.mirror(f"{APPLICATION}/{STATE}") as mirror,
+    ):
         await _elsewhere(lambda: mirror.wait_for(1))
         await mirror.wait_for(1)
 
 
 def test_streams_of_a_client_that_is_closed_can_be_closed(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client(server.address) as client:
+    with Client(server.address, timeout=LONG_SECONDS) as client:
         streams: list[ItemStream[Any]] = [client.scan_all(APPLICATION, STATE), client.watch(APPLICATION, STATE)]
         for stream in streams:
             stream.page()

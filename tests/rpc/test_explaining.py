@@ -147,7 +147,7 @@ async def test_a_state_server_explains_for_its_own_key_groups() -> None:
     async with state_server("a") as server:
         await server.own(descriptor())
         await server.commit({"sensor-1": row(21.5)})
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             found = await client.explain(APPLICATION, STATE, "sensor-1")
             assert found.answer is not None
             assert (found.answer.value.celsius, found.answer.server, found.hops) == (21.5, "a", ())
@@ -160,7 +160,7 @@ async def test_a_state_server_explains_for_its_own_key_groups() -> None:
             assert status.now is not None
             assert status.version
         async with proxy_of(server.address) as proxy, aio_channel(proxy.address) as channel:
-            async with AsyncClient(proxy.address) as client:
+            async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
                 through = await client.explain(APPLICATION, STATE, "sensor-1")
                 (hop,) = through.hops
                 assert hop.in_server is not None
@@ -197,6 +197,6 @@ async def test_a_lookup_that_is_not_explained_asks_for_no_times() -> None:
 async def test_a_proxy_of_an_earlier_version_is_told_as_such() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(3))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             with pytest.raises(Unsupported, match="does not know the method"):
                 await client.explain(APPLICATION, STATE, "sensor-1")

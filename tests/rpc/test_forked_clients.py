@@ -15,6 +15,7 @@ from keyhole.rpc import forked
 from tests.support.forking import told_by
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.waiting import LONG_SECONDS
 
 _REFUSED = "Unsupported: this process was forked from one that had a connection of gRPC open"
 
@@ -123,7 +124,7 @@ async def test_whether_grpc_has_a_connection_open_is_known() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(1))
         assert forked.polling()
-        with Client(server.address) as client:
+        with Client(server.address, timeout=LONG_SECONDS) as client:
             await asyncio.to_thread(client.get, APPLICATION, STATE, "sensor-0")
             assert any(thread.name.startswith("keyhole-client") for thread in threading.enumerate())
 

@@ -445,7 +445,7 @@ async def test_an_error_over_http_is_that_over_grpc(served: Served) -> None:
     """The same reason, message, facts and whether to try again."""
     state = served.server.states[APPLICATION, STATE]
     state.as_of_ms = 1_000
-    async with AsyncClient(served.proxy.address) as client:
+    async with AsyncClient(served.proxy.address, timeout=LONG_SECONDS) as client:
         for query, options in (
             ("min_epoch=9", {"min_epoch": 9}),
             ("stale=never&min_epoch=9", {"stale": "never", "min_epoch": 9}),
@@ -681,6 +681,6 @@ async def test_a_refusal_of_a_server_comes_through(served: Served) -> None:
 
 
 async def test_a_client_at_this_port_is_told_that_it_speaks_http(served: Served) -> None:
-    async with AsyncClient(served.proxy.http_address) as client:
+    async with AsyncClient(served.proxy.http_address, timeout=LONG_SECONDS) as client:
         with pytest.raises(ServerLost, match=r"speaks HTTP and not gRPC.*connect to the proxy's gRPC port"):
             await client.list_states()

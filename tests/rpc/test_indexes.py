@@ -44,7 +44,7 @@ def is_whole(server: RunningServer, of: StateDescriptor) -> bool:
 
 async def found(server: RunningServer, where: Predicate, **how: Any) -> list[Any]:
     """The keys, sorted."""
-    async with AsyncClient(server.address) as client:
+    async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
         entries = [entry async for entry in client.scan_all(APPLICATION, STATE, where=where, **how)]
     return sorted((entry.key, entry.map_key) for entry in entries)
 
@@ -91,7 +91,7 @@ async def test_epochs_standbys_and_restarts_keep_an_index_and_scans_use_it(tmp_p
 
 async def test_the_first_rows_of_a_watch_are_looked_up_by_an_index_and_changes_come_as_ever() -> None:
     rare = field("count") == 7
-    async with state_server("server-a") as server, AsyncClient(server.address) as client:
+    async with state_server("server-a") as server, AsyncClient(server.address, timeout=LONG_SECONDS) as client:
         await server.own(hourly(index=BY_COUNT))
         await server.commit({**hours("sensor-1", range(600)), **hours("sensor-2", [5, 6], count=7)})
         table = table_of(server)

@@ -20,7 +20,7 @@ from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.refusals import told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
 
@@ -94,7 +94,7 @@ async def test_while_the_new_owner_restores_a_standby_answers_and_says_how_far_b
         owner = a.host(descriptor(), rows(100))
         standby = b.follow(descriptor(), rows(100))
         standby.lag_epochs, standby.as_of_ms = 3, time.time_ns() // 1_000_000 - 5_000
-        async with AsyncClient(proxy.address) as client, _reading(client):
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client, _reading(client):
             await _until(client, Role.OWNER)
             owner.ready = False
             a.changed()
@@ -120,7 +120,7 @@ async def test_no_read_fails_while_instances_are_added_take_over_and_are_removed
         proxy = ClientProxy(ClientProxyConfig(servers=(a.address,), port=0), found, SystemClock())
         await proxy.start()
         a.host(descriptor(), rows(100))
-        async with AsyncClient(proxy.address) as client:
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await _until(client, Role.OWNER)
             async with _reading(client) as roles:
                 await eventually(lambda: Role.OWNER in roles)
@@ -166,7 +166,7 @@ async def test_a_reader_that_passes_what_it_has_seen_never_goes_backwards_whiche
     async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address) as proxy:
         owner = a.host(descriptor(), rows(1))
         standby = b.follow(descriptor(), rows(1))
-        async with AsyncClient(proxy.address) as client:
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await _until(client, Role.OWNER)
             session = client.session()
             seen: list[tuple[int, Role]] = []
@@ -189,7 +189,7 @@ async def test_each_reason_not_to_answer_is_told_apart_k08() -> None:
     """K08: not started, restoring, stopped."""
     server = FakeServer("a")
     await server.start()
-    async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+    async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
         with pytest.raises(errors.UnknownApplication):
             await client.get(APPLICATION, STATE, SENSORS[0])
         state = server.host(descriptor(), rows(1))

@@ -43,7 +43,7 @@ async def test_it_tells_what_all_say_and_what_shows_from_all_of_them() -> None:
     ):
         await server.own(descriptor())
         await server.commit(rows(5))
-        async with AsyncClient(proxy.address) as client:
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get(APPLICATION, STATE, "sensor-1")
         found = await scraped(
             exporter,

@@ -30,7 +30,7 @@ from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor as readings
 from tests.support.readings import rows as readings_rows
 from tests.support.state_servers import state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 
 FIELDS = dict(zip(OF_FIELDS, range(len(OF_FIELDS)), strict=True))
 KINDS = list(StateKind)
@@ -152,7 +152,7 @@ async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_
     async with (
         state_server("server-a") as server,
         proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=10.0) as proxy,
-        AsyncClient(proxy.address) as client,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
         aiohttp.ClientSession() as http,
     ):
         await server.own(of)
@@ -206,7 +206,7 @@ async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_
 async def test_an_assignment_that_is_refused_says_why_and_the_next_one_succeeds() -> None:
     unusable = readings("counts")
     unusable = msgspec.structs.replace(unusable, value=ValueSchema(1, (*unusable.value.fields, NAMELESS)))
-    async with state_server("server-a") as server, AsyncClient(server.address) as client:
+    async with state_server("server-a") as server, AsyncClient(server.address, timeout=LONG_SECONDS) as client:
         for _ in range(2):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await server.own(unusable)
@@ -232,7 +232,7 @@ async def test_a_state_that_can_not_be_used_is_told_by_name_and_others_are_read(
         server.host(readings(), readings_rows(3))
         await eventually(lambda: len(proxy._directory.tables) == 2)
         for target in (proxy.address, server.address):
-            async with AsyncClient(target) as client:
+            async with AsyncClient(target, timeout=LONG_SECONDS) as client:
                 with pytest.raises(ValueMismatch, match="state weather/broken can't be used: field 's'"):
                     await client.get("weather", "broken", "sensor-1")
                 assert (await client.get("weather", "readings", "sensor-1")).value.celsius == 1.0

@@ -49,7 +49,7 @@ async def test_keys_go_to_the_servers_that_own_them_and_come_back_in_order() -> 
     async with fake_servers("a", "b") as (a, b):
         _host(a, LOW)
         _host(b, HIGH)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             answers = await client.get_many(APPLICATION, STATE, [*SENSORS, "nobody"])
             assert [answer.value.celsius for answer in answers[:-1]] == [float(number) for number in range(100)]
             assert not answers[-1].found
@@ -62,7 +62,7 @@ async def test_keys_go_to_the_servers_that_own_them_and_come_back_in_order() -> 
 async def test_a_handover_between_servers_is_not_seen_by_readers() -> None:
     async with fake_servers("a", "b") as (a, b):
         _host(a, LOW | HIGH)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             stop = asyncio.Event()
             answered: list[str] = []
@@ -90,7 +90,7 @@ async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_oth
     async with fake_servers("a", "b") as (a, b):
         _host(a, LOW)
         _host(b, HIGH)
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get_many(APPLICATION, STATE, SENSORS)
             await b.stop()
             codec = a.states[APPLICATION, STATE].codec
@@ -157,7 +157,7 @@ async def test_a_restoring_server_is_waited_for_and_its_progress_is_the_cause() 
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
         server.states[APPLICATION, STATE].ready = False
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
 
             async def read(seconds: float) -> None:
                 await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
@@ -171,7 +171,7 @@ async def test_a_restoring_server_is_waited_for_and_its_progress_is_the_cause() 
 async def test_an_overloaded_server_is_not_asked_again() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             frames = server.frames
             server.refuse = errors.Overloaded("the queue is full; come back later")
@@ -182,7 +182,7 @@ async def test_an_overloaded_server_is_not_asked_again() -> None:
 
 async def test_without_any_server_the_answer_is_no_server_with_the_reason_and_never_unknown_state() -> None:
     with unused_address() as address:
-        async with proxy_of(address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             for call in (
                 client.get(APPLICATION, STATE, SENSORS[0]),
                 client.describe_state(APPLICATION, STATE),
@@ -200,7 +200,7 @@ async def test_an_application_that_is_to_be_there_is_not_unknown_before_its_job_
     async with (
         fake_servers("a") as (server,),
         proxy_of(server.address, applications=(APPLICATION,)) as proxy,
-        AsyncClient(proxy.address) as client,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
     ):
         with pytest.raises(errors.NoServer, match=f"heard of application {APPLICATION} yet: its job") as early:
             await client.get(APPLICATION, STATE, SENSORS[0])
@@ -240,7 +240,11 @@ async def told(client: AsyncClient) -> errors.KeyholeError | None:
 
 async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> None:
     """F06: asking too early fails, and asking again succeeds: nothing is poisoned."""
-    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+    async with (
+        fake_servers("a") as (server,),
+        proxy_of(server.address) as proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+    ):
         with pytest.raises(errors.UnknownApplication, match="there are: none yet"):
             await client.get(APPLICATION, STATE, SENSORS[0])
         server.host(descriptor("alarms"))
@@ -263,7 +267,7 @@ async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> Non
 async def test_a_state_that_is_made_anew_is_described_again_by_the_client_itself() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             assert (await client.get(APPLICATION, STATE, SENSORS[1])).value.celsius == 1.0
             server.host(descriptor(topic_id="topic-2"), {"sensor-1": row(99.0)})
             assert (await client.get(APPLICATION, STATE, SENSORS[1])).value.celsius == 99.0
@@ -280,7 +284,10 @@ async def test_status_names_the_servers_that_do_not_answer_and_why() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
         with unused_address() as nobody:
-            async with proxy_of(server.address, nobody) as proxy, AsyncClient(proxy.address) as client:
+            async with (
+                proxy_of(server.address, nobody) as proxy,
+                AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+            ):
                 assert (await client.get(APPLICATION, STATE, SENSORS[0])).found
                 by_address = {status.address: status for status in await client.status()}
                 assert by_address[server.address].unreachable == ""
@@ -307,7 +314,7 @@ async def test_health_is_serving_from_the_first_server_that_is_reached() -> None
 async def test_a_draining_proxy_answers_what_is_under_way_and_takes_nothing_new() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             server.hold.clear()
             under_way = client.get(APPLICATION, STATE, SENSORS[3], timeout=PATIENCE_SECONDS)
@@ -327,7 +334,7 @@ async def test_a_draining_proxy_answers_what_is_under_way_and_takes_nothing_new(
 async def test_random_bytes_do_not_harm_the_proxy() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             host, _, port = proxy.address.rpartition(":")
             _, writer = await asyncio.open_connection(host, int(port))
             writer.write(os.urandom(65536))
@@ -343,7 +350,10 @@ async def test_random_bytes_do_not_harm_the_proxy() -> None:
 async def test_a_frozen_server_ends_in_the_callers_deadline_and_names_it() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address, hop_seconds=0.1) as proxy, AsyncClient(proxy.address) as client:
+        async with (
+            proxy_of(server.address, hop_seconds=0.1) as proxy,
+            AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+        ):
             await client.get(APPLICATION, STATE, SENSORS[0])
             server.hold.clear()
 
@@ -359,7 +369,7 @@ async def test_a_frozen_server_ends_in_the_callers_deadline_and_names_it() -> No
 async def test_a_cancelled_lookup_leaves_nothing_behind() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             server.hold.clear()
             with pytest.raises(TimeoutError):
@@ -420,7 +430,7 @@ async def test_the_process_says_where_it_listens_and_ends_on_sigterm(tmp_path: P
             log = tmp_path / "proxy.log"
             await eventually(lambda: b"started client-proxy 127.0.0.1:" in log.read_bytes(), LONG_SECONDS)
             address = log.read_text().partition("started client-proxy ")[2].partition('"')[0]
-            async with AsyncClient(address) as client:
+            async with AsyncClient(address, timeout=LONG_SECONDS) as client:
                 assert (await client.get(APPLICATION, STATE, SENSORS[5])).value.celsius == 5.0
                 process.send_signal(signal.SIGTERM)
                 assert await asyncio.to_thread(process.wait, LONG_SECONDS) == 0

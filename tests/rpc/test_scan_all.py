@@ -27,7 +27,7 @@ from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours,
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.refusals import refusal_of, told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 
 def values() -> StateDescriptor:
@@ -116,7 +116,7 @@ async def test_all_keys_of_each_kind_come_once_and_each_can_be_looked_up(
             assert entry.value.celsius == msgspec.msgpack.decode(rows[key])[1]
             assert entry.source.epoch == 1
         assert all(await client.get_many(of.application, of.state, whole))
-        with Client(proxy.address) as blocking:
+        with Client(proxy.address, timeout=LONG_SECONDS) as blocking:
             threaded = await asyncio.to_thread(lambda: list(blocking.scan_all(of.application, of.state)))
         assert [(entry.key, entry.map_key, entry.value) for entry in threaded] == [
             (entry.key, entry.map_key, entry.value) for entry in found
@@ -191,7 +191,11 @@ async def test_a_token_is_as_good_for_other_owners_and_for_another_proxy(
     everything = await _all(client)
     async with client.scan_all(APPLICATION, STATE, limit=100) as scan:
         first = [(entry.key, entry.map_key) async for entry in scan]
-    async with fake_servers("other") as (other,), proxy_of(other.address) as proxy, AsyncClient(proxy.address) as later:
+    async with (
+        fake_servers("other") as (other,),
+        proxy_of(other.address) as proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as later,
+    ):
         other.host(hourly(), _MAP)
         await _known(later, hourly())
         assert first + await _all(later, after=scan.token) == everything
@@ -223,7 +227,7 @@ async def test_a_server_of_before_there_were_scans_of_all_keys_is_named_and_not_
             yield page
 
     monkeypatch.setattr(FakeQuery, "Scan", older)
-    async with fake_servers("a") as (server,), AsyncClient(server.address) as client:
+    async with fake_servers("a") as (server,), AsyncClient(server.address, timeout=LONG_SECONDS) as client:
         server.host(rules(), {name: row(1.0) for name in "abc"})
         async with client.scan_all(APPLICATION, rules().state, limit=2) as entries:
             assert len([entry async for entry in entries]) == 2
@@ -233,7 +237,11 @@ async def test_a_server_of_before_there_were_scans_of_all_keys_is_named_and_not_
 
 
 async def test_what_breaks_off_within_a_key_group_says_so_and_goes_on_behind_its_token() -> None:
-    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+    async with (
+        fake_servers("a") as (server,),
+        proxy_of(server.address) as proxy,
+        AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+    ):
         state = server.host(hourly(), _MAP)
         await _known(client, hourly())
         everything = await _all(client)
@@ -274,7 +282,7 @@ async def test_what_breaks_off_within_a_key_group_says_so_and_goes_on_behind_its
 
 
 async def test_a_state_that_was_made_anew_ends_its_scans_and_their_tokens() -> None:
-    async with fake_servers("a") as (server,), AsyncClient(server.address) as client:
+    async with fake_servers("a") as (server,), AsyncClient(server.address, timeout=LONG_SECONDS) as client:
         server.host(hourly(), _MAP)
         scan = client.scan_all(APPLICATION, STATE)
         await scan.page()

@@ -507,7 +507,7 @@ async def test_threads_and_sessions_scan_too_and_a_session_never_goes_back() -> 
         state = a.states[APPLICATION, STATE]
 
         def read() -> list[int]:
-            with Client(a.address) as client:
+            with Client(a.address, timeout=LONG_SECONDS) as client:
                 session = client.session()
                 epochs = [session.scan(APPLICATION, STATE, "sensor-7", start=2, stop=4).epoch]
                 state.epoch = 7
@@ -531,7 +531,7 @@ async def test_threads_and_sessions_scan_too_and_a_session_never_goes_back() -> 
 @pytest.mark.parametrize("limit", [0, -1, 1 << 64])
 async def test_a_limit_that_there_is_not_is_refused_without_asking_anyone(limit: int) -> None:
     with unused_address() as address:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, timeout=LONG_SECONDS) as client:
             with pytest.raises(errors.MalformedRequest, match="1 or more"):
                 await scanned(client, limit=limit)
 

@@ -14,6 +14,7 @@ from keyhole.model.state import KeyType, StateKind
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
+from tests.support.waiting import LONG_SECONDS
 
 _PATH = f"{APPLICATION}/{STATE}"
 
@@ -31,7 +32,7 @@ class WrongReading:
 async def test_a_state_is_read_by_key_or_column_and_its_values_are_of_the_readers_type() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(3))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             for reads in (client, client.session()):
                 state = reads.state(_PATH, value=Reading)
                 assert (await state.get("sensor-1")).value == Reading(1.0)
@@ -45,7 +46,7 @@ async def test_a_state_is_read_by_key_or_column_and_its_values_are_of_the_reader
 async def test_all_keys_of_a_state_come_with_values_of_the_readers_type() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(3))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             state = client.state(_PATH, value=Reading)
             found = {entry.key: entry.value async for entry in state.scan_all()}
             assert found == {f"sensor-{number}": Reading(float(number)) for number in range(3)}
@@ -54,7 +55,7 @@ async def test_all_keys_of_a_state_come_with_values_of_the_readers_type() -> Non
                 await client.state(_PATH, value=WrongReading).scan_all().page()
             with pytest.raises(Unsupported, match="by the `state` of the client"):
                 client.session().state(_PATH).scan_all()
-        with Client(server.address) as blocking:
+        with Client(server.address, timeout=LONG_SECONDS) as blocking:
             typed = blocking.state(_PATH, value=Reading)
             assert {
                 entry.key: entry.value for entry in await asyncio.to_thread(lambda: list(typed.scan_all()))
@@ -64,7 +65,7 @@ async def test_all_keys_of_a_state_come_with_values_of_the_readers_type() -> Non
 async def test_what_is_known_of_a_state_comes_with_its_first_read_or_is_asked_for() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(1))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             state = client.state(_PATH)
             assert state.known is None
             assert "not been read yet" in state._repr_html_()
@@ -83,7 +84,7 @@ async def test_the_columns_of_a_map_are_those_of_its_key_and_map_key_and_a_scan_
     names = [column.name for column in (*of.key, *of.map_key)]
     async with fake_servers("a") as (server,):
         server.host(of, {("sensor-1", 1): row(1.0), ("sensor-1", 2): row(2.0)})
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             state = client.state(path, value=Reading)
             assert (await state.get(**dict(zip(names, ("sensor-1", 2), strict=True)))).value == Reading(2.0)
             entries = await state.scan(**{names[0]: "sensor-1"}, descending=True)
@@ -97,7 +98,7 @@ async def test_a_broadcast_state_is_scanned_without_a_key() -> None:
     of = hourly(kind=StateKind.BROADCAST, key_groups=1)
     async with fake_servers("a") as (server,):
         server.host(of, {"sensor-1": row(1.0)})
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             state = client.state(f"{of.application}/{of.state}", value=Reading)
             assert (await state.scan()).values == (Reading(1.0),)
             with pytest.raises(KeyMismatch, match="give none: it is scanned whole"):
@@ -107,7 +108,7 @@ async def test_a_broadcast_state_is_scanned_without_a_key() -> None:
 async def test_what_cant_be_meant_is_refused_with_what_can() -> None:
     async with fake_servers("a") as (server,):
         server.host(descriptor(), rows(1))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             state = client.state(_PATH, value=WrongReading)
             with pytest.raises(KeyMismatch, match=r"was given by sensr; give sensor$"):
                 await state.get(sensr="sensor-0")
@@ -132,7 +133,7 @@ async def test_the_client_of_threads_has_the_same_handle() -> None:
         server.host(of, {("sensor-1", 1): row(1.0)})
 
         def read() -> None:
-            with Client(server.address) as client:
+            with Client(server.address, timeout=LONG_SECONDS) as client:
                 sources: tuple[Any, ...] = (client, client.session())
                 for reads in sources:
                     state = reads.state(_PATH, value=Reading)

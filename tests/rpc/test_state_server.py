@@ -83,7 +83,7 @@ async def test_it_drains_when_it_is_asked_to_until_that_is_undone_and_to_its_end
             described.server, described.incarnation, True, True, PROTOCOL_VERSION,
         )  # fmt: skip
         assert (described.draining, described.goes_on) == (True, True)
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             assert await client.get(APPLICATION, STATE, "sensor-0")
         other = state_server_pb2.Run(application="other", query="main", generation=1, run_id="r")
         opens = state_server_pb2.OpenRunRequest(
@@ -178,7 +178,10 @@ async def test_a_state_is_kept_in_the_store_that_the_file_says_served_from_it_an
     kafka, limits = MemoryKafka(), StoreLimits(tmp_path / "others")
     for restarts in range(3):
         engine = chosen_engine("lmdb", limits, file)
-        async with state_server("server-a", kafka, engine) as server, AsyncClient(server.address) as client:
+        async with (
+            state_server("server-a", kafka, engine) as server,
+            AsyncClient(server.address, timeout=LONG_SECONDS) as client,
+        ):
             await server.own(descriptor())
             if not restarts:
                 await server.commit(rows(100))

@@ -17,7 +17,7 @@ from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.refusals import told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 
 async def test_a_server_counts_what_was_staged_committed_and_read() -> None:
@@ -25,7 +25,7 @@ async def test_a_server_counts_what_was_staged_committed_and_read() -> None:
         await server.own(descriptor())
         await server.commit(rows(5))
         await server.commit(rows(3))
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             for number in range(4):
                 await client.get(APPLICATION, STATE, f"sensor-{number}")
         stats = await figures.read_stats(server.address)
@@ -88,7 +88,7 @@ async def test_a_proxy_counts_the_keys_that_it_routes_and_what_got_no_answer() -
     async with state_server("server-a") as server, proxy_of(server.address) as proxy:
         await server.own(descriptor())
         await server.commit(rows(5))
-        async with AsyncClient(proxy.address) as client:
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await asyncio.gather(*(client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(4)))
             for _ in range(2):
                 with pytest.raises(UnknownState):

@@ -32,7 +32,7 @@ from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.client_proxy.app import ClientProxy
 from tests.support.certificates import DAY, Authority, tls_environ
 from tests.support.refusals import longer_and_longer, told_at_deadline
-from tests.support.waiting import PATIENCE_SECONDS, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
 
 LOOPBACK = ("127.0.0.1", "localhost")
 _REFUSED_SECONDS = 2.0
@@ -108,7 +108,7 @@ async def test_calls_go_over_tls_by_asyncio_and_by_threads(authority: Authority)
         assert await asks(target, brings(authority)) == ""
 
         def from_a_thread() -> int:
-            with Client(target, credentials=brings(authority)) as client:
+            with Client(target, credentials=brings(authority), timeout=LONG_SECONDS) as client:
                 client.list_states()
             with sync_channel(target, brings(authority)) as channel:
                 stub = query_pb2_grpc.QueryStub(channel)
@@ -344,7 +344,9 @@ async def test_a_proxy_and_its_servers_speak_mutual_tls_with_one_certificate_eac
     of_proxy = settings(authority.issue("proxy", *LOOPBACK), clients=True, port=0)
     proxy = ClientProxy(of_proxy, StaticDiscovery([server.address]), SystemClock())
     await proxy.start()
-    async with AsyncClient(proxy.address, credentials=brings(authority, authority.issue("reader"))) as client:
+    async with AsyncClient(
+        proxy.address, credentials=brings(authority, authority.issue("reader")), timeout=LONG_SECONDS
+    ) as client:
         (status,) = await client.status()
         assert not status.unreachable
     await proxy.stop(0)

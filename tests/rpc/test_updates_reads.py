@@ -14,7 +14,7 @@ from tests.support.entries import APPLICATION, STATE, hourly
 from tests.support.proxies import proxy_of
 from tests.support.refusals import told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 
 class Source:
@@ -47,7 +47,7 @@ async def test_a_write_is_read_by_its_epoch_scanned_and_answered_by_a_standby_on
         async with state_server("a", kafka) as owner, proxy_of(owner.address, standby.address) as proxy:
             await owner.evolve(source.of)
             await standby.follow(source.of)
-            async with AsyncClient(proxy.address) as client:
+            async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
                 for hour in range(9):
                     source.send("sensor-7", hour, hour)
                 source.send("sensor-7", 4, None)
@@ -79,7 +79,7 @@ async def test_a_write_is_read_by_its_epoch_scanned_and_answered_by_a_standby_on
 
 async def _read_from_the_standby(address: str, epoch: int) -> None:
     """It has what its owner has committed, each 250 ms, and goes on when there is no owner any more."""
-    async with proxy_of(address) as proxy, AsyncClient(proxy.address) as client:
+    async with proxy_of(address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
         got = await client.get(
             APPLICATION,
             STATE,

@@ -21,7 +21,7 @@ from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor, row, rows
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 
 async def first(changes: Any, count: int) -> list[StateChange]:
@@ -66,7 +66,10 @@ async def test_changes_come_typed_by_a_handle_and_by_the_blocking_client() -> No
 
         def threaded() -> list[StateChange]:
             found = []
-            with Client(proxy.address) as blocking, blocking.state("weather/readings").watch() as watch:
+            with (
+                Client(proxy.address, timeout=LONG_SECONDS) as blocking,
+                blocking.state("weather/readings").watch() as watch,
+            ):
                 for change in watch:
                     found.append(change)
                     if len(found) == 2:
@@ -152,7 +155,7 @@ async def test_a_server_of_an_earlier_version_is_refused_where_it_would_give_wha
         server.host(descriptor(), rows(3))
         server.selects = False
         for address in (server.address, proxy.address):
-            async with AsyncClient(address) as client:
+            async with AsyncClient(address, timeout=LONG_SECONDS) as client:
                 for options in ({"where": field("celsius") > 1}, {"fields": ["celsius"]}, {"prefix": "s"}):
                     with pytest.raises(errors.Unsupported, match="where, fields, prefix and range"):
                         await first(client.watch("weather", "readings", **options), 1)
@@ -181,7 +184,7 @@ async def test_a_watch_goes_on_by_itself_at_another_proxy_when_its_own_goes() ->
 def test_a_line_of_keyhole_watch_has_letters_as_they_are_and_keys_that_can_be_typed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with ServedStates() as served, Client(served.address) as client:
+    with ServedStates() as served, Client(served.address, timeout=LONG_SECONDS) as client:
         served.write(
             "shop/visits",
             [{"city": "Zürich", "place": "北京", "hour": 7, "said": "größer"}],

@@ -366,7 +366,7 @@ def test_a_savepoint_has_all_states_at_the_last_epoch(fed: Fed, keyhole: Callabl
 
 
 async def test_the_metrics_tell_of_the_epochs_and_of_the_reads(fed: Fed) -> None:
-    async with asyncio.timeout(LONG_SECONDS), AsyncClient(fed.service.proxy) as client:
+    async with asyncio.timeout(LONG_SECONDS), AsyncClient(fed.service.proxy, timeout=LONG_SECONDS) as client:
         await client.get_many(APPLICATION, "last", KEYS)
         async with exporter_of([fed.service.server], [fed.service.proxy]) as exporter:
             while True:
