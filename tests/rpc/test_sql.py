@@ -139,8 +139,8 @@ def test_states_of_one_query_are_of_one_epoch_and_those_of_another_kind_have_the
     ("query", "kind", "why"),
     [
         ("selec", MalformedRequest, "syntax error"),
-        ("select * from shop/orders", MalformedRequest, "A state is named in quotes: FROM 'APPLICATION/STATE'"),
-        ("select * from shop.orders", MalformedRequest, "A state is named in quotes: FROM 'APPLICATION/STATE'"),
+        ("select * from shop/orders", MalformedRequest, "a state is named in quotes: FROM 'APPLICATION/STATE'"),
+        ("select * from shop.orders", MalformedRequest, "a state is named in quotes: FROM 'APPLICATION/STATE'"),
         ("select 1; select 2", MalformedRequest, "one SELECT"),
         ("", MalformedRequest, "one SELECT"),
         ("create table x (a int)", MalformedRequest, "one SELECT"),

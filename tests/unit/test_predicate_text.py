@@ -12,6 +12,7 @@ import pytest
 from keyhole import KeyholeError, Predicate, field
 from keyhole.encoding.aggregate_text import parsed_aggregates
 from keyhole.encoding.predicate_text import parsed_where
+from keyhole.errors import ValueMismatch
 from keyhole.model.selection import named_fields
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from tests.support.hostile_names import NAMES, OF_FIELDS
@@ -102,6 +103,14 @@ def test_a_field_of_any_name_is_meant_by_it_beside_all_others(name: str) -> None
     asked = parsed_aggregates(state, [f"sum({name})", f"top(3,{name})"])
     assert [one.path for one in asked.values()] == [field(name).path] * 2
     assert named_fields(json.dumps([name, "city"])) == [name, "city"]
+
+
+@pytest.mark.parametrize("text", ["sum(nope)", "top(3,nope)", "max()"])
+def test_an_aggregate_of_no_field_says_which_there_are_and_nothing_of_comparisons(text: str) -> None:
+    with pytest.raises(ValueMismatch, match="what is computed names no field of state app/state, which has") as caught:
+        parsed_aggregates(STATE, [text])
+    assert "comparison" not in caught.value.message
+    assert "FIELD OP VALUE" not in caught.value.message
 
 
 def test_of_several_all_must_hold_and_none_is_no_predicate() -> None:

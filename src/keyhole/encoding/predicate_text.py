@@ -59,14 +59,14 @@ def parsed_where(descriptor: StateDescriptor, texts: Iterable[str]) -> Predicate
 
 def parsed_field(descriptor: StateDescriptor, text: str) -> FieldPath:
     """A field by itself, as `place.lat` or `key:day`. Raises ValueMismatch: The state has none like it."""
-    path, rest = _field(descriptor, text)
+    path, rest = _field(descriptor, text, "what is computed names no field", "write the name of one")
     if rest.strip():
         raise ValueMismatch(f"what follows field {str(path)!r} is no part of a field", field=path)
     return path
 
 
 def _comparison(descriptor: StateDescriptor, text: str) -> Predicate:
-    path, rest = _field(descriptor, text.rstrip())
+    path, rest = _field(descriptor, text.rstrip(), "a comparison begins with no field", _FORM)
     match = _BEHIND.fullmatch(rest)
     if match is None:
         raise MalformedRequest(f"what follows field {str(path)!r} is no comparison: {_FORM}")
@@ -79,8 +79,12 @@ def _comparison(descriptor: StateDescriptor, text: str) -> Predicate:
     return Not(IsNull(path)) if negated else IsNull(path)
 
 
-def _field(descriptor: StateDescriptor, text: str) -> tuple[FieldPath, str]:
-    """The field at the beginning, and what follows. What is longest counts: a name may be the beginning of another."""
+def _field(descriptor: StateDescriptor, text: str, lacks: str, instead: str) -> tuple[FieldPath, str]:
+    """The field at the beginning, and what follows. What is longest counts: a name may be the beginning of another.
+
+    Args:
+        lacks, instead: What is said where there is none, and what to give.
+    """
     columns = [column.name for column in (*descriptor.scan_key, *descriptor.entry_key)]
     types = {field.name: parsed(field.type) for field in descriptor.value.fields}
     # Blanks before a name may be part of it, and so may what looks like a place.
@@ -97,8 +101,8 @@ def _field(descriptor: StateDescriptor, text: str) -> tuple[FieldPath, str]:
         _, path, rest = max(found, key=lambda one: one[0])
         return _inner(path, types.get(path.name, TypeName("")), rest)
     raise ValueMismatch(
-        f"a comparison begins with no field of state {descriptor.application}/{descriptor.state}, which has "
-        f"{', '.join([*columns, *types])}: {_FORM}"
+        f"{lacks} of state {descriptor.application}/{descriptor.state}, which has {', '.join([*columns, *types])}: "
+        f"{instead}"
     )
 
 

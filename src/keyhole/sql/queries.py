@@ -252,8 +252,8 @@ def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeErro
 def _refused(why: object) -> MalformedRequest:
     # What DuckDB says of a name without its quotes: it takes one for a division, or for a schema.
     named = isinstance(why, (duckdb.ParserException, duckdb.CatalogException))
-    hint = ". A state is named in quotes: FROM 'APPLICATION/STATE'" if named else ""
-    return MalformedRequest(f"DuckDB refuses the query: {why}{hint}")
+    hint = " (a state is named in quotes: FROM 'APPLICATION/STATE')" if named else ""
+    return MalformedRequest(f"DuckDB refuses the query{hint}: {why}")
 
 
 def _too_large(error: Exception) -> TooLarge:
