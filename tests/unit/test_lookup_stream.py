@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import pytest
 
 from keyhole.client.wire.coalescing import Lane
@@ -13,7 +14,7 @@ from keyhole.client.wire.segments import Answers, Segment
 from keyhole.errors import DeadlineExceeded, KeyholeError, ServerLost
 from keyhole.rpc.frames import failures_to_proto
 from keyhole.v1 import query_pb2
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 LANE = Lane("weather", "readings", "topic-1")
 PATIENCE_LOOKUPS = 1_000
@@ -68,6 +69,34 @@ class _Taking(_Full):
         self.taken.append(query_pb2.LookupRequest.FromString(request))
 
 
+class _Answering(_Full):
+    """One that answers each request, ends once nothing more is to come, and keeps in which order it was used."""
+
+    def __init__(self) -> None:
+        super().__init__(PATIENCE_LOOKUPS)
+        self.used: list[str] = []
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def write(self, request: bytes) -> None:
+        frame = query_pb2.LookupRequest.FromString(request).frame
+        self._answers.put_nowait(query_pb2.LookupResponse(frame=frame, values=[b""]))
+
+    async def read(self) -> Any:
+        answer = await self._answers.get()
+        self.used.append("the end" if answer is grpc.aio.EOF else "an answer")
+        return answer
+
+    async def done_writing(self) -> None:
+        self.used.append("no more requests")
+        self._answers.put_nowait(grpc.aio.EOF)
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+    def cancel(self) -> None:
+        self.used.append("cancelled")
+
+
 class _Failures:
     """Keeps why its keys have no answer."""
 
@@ -85,6 +114,16 @@ class _Nobody:
     def answered(self, start: int, answers: Answers) -> None: ...
 
     def failed(self, start: int, count: int, error: KeyholeError) -> None: ...
+
+
+async def test_one_that_is_closed_while_nobody_waits_ends_before_it_is_cancelled() -> None:
+    """Of a call that is cancelled gRPC tells the event loop later, by when that may be closed."""
+    channel: Any = _Answering()
+    stream, loop = LookupStream(channel, "server:1"), asyncio.get_running_loop()
+    stream.submit(LANE, Segment([b"key"], _Nobody(), loop.time() + LONG_SECONDS))
+    await eventually(lambda: channel.used == ["an answer"])
+    await stream.close(ServerLost("it is over"))
+    assert channel.used == ["an answer", "no more requests", "the end", "cancelled"]
 
 
 async def test_what_has_expired_by_its_turn_is_not_sent_although_the_timer_has_not_looked_yet() -> None:

@@ -151,7 +151,7 @@ CLIENT = (
         "src/keyhole/client/wire/lookup_stream.py",
         "            if not self._coalescer.keys:\n                await self._leave(self._runner)\n",
         "",
-        ("test_event_loops.py::test_a_client_that_is_closed_ends_its_stream_and_does_not_cancel_it",),
+        ("test_lookup_stream.py::test_one_that_is_closed_while_nobody_waits_ends_before_it_is_cancelled",),
     ),
     Breakage(
         "the characters of a text are many keys",
