@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from keyhole.config import ClientProxyConfig
 from keyhole.rpc.deployable import run_deployable
-from services.client_proxy.processes.shares import process_count
+from keyhole.rpc.processes.cores import process_count
 
 
 def main(environ: Mapping[str, str]) -> int:

@@ -20,6 +20,8 @@ from keyhole.errors import InternalError, InvalidConfiguration, PortTaken
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
+from keyhole.rpc.processes.cores import cores, process_count
+from keyhole.rpc.processes.framing import framed, read_word
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import stats_pb2 as pb
 from services.client_proxy.metrics import put_together
@@ -27,7 +29,7 @@ from services.client_proxy.processes.child_process import ChildProcess
 from services.client_proxy.processes.held_ports import held_address, held_port
 from services.client_proxy.processes.parent import ended_for, serve_by_processes
 from services.client_proxy.processes.parent_link import ParentLink
-from services.client_proxy.processes.shares import cores, process_count, share_of
+from services.client_proxy.processes.shares import share_of
 from services.client_proxy.processes.words import (
     Ask,
     AskAll,
@@ -38,8 +40,6 @@ from services.client_proxy.processes.words import (
     ToldAll,
     ToldFacts,
     ToParent,
-    framed,
-    read_word,
 )
 from services.client_proxy.siblings import Alone, CountedReads, ProcessFacts
 from tests.support.waiting import LONG_SECONDS, eventually

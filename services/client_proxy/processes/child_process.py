@@ -14,7 +14,8 @@ from collections.abc import Callable
 import msgspec
 
 from keyhole.clock import Clock
-from services.client_proxy.processes.coming import comes_within
+from keyhole.rpc.processes.coming import comes_within
+from keyhole.rpc.processes.framing import framed, read_word
 from services.client_proxy.processes.words import (
     Ask,
     AskAll,
@@ -24,8 +25,6 @@ from services.client_proxy.processes.words import (
     ToChild,
     ToldFacts,
     ToParent,
-    framed,
-    read_word,
 )
 
 _log = logging.getLogger(__name__)

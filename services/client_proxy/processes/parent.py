@@ -13,8 +13,8 @@ from keyhole.backoff import Backoff
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.errors import InternalError, InvalidConfiguration, KeyholeError, MachineError, by_reason
+from keyhole.rpc.processes.coming import comes_within
 from services.client_proxy.processes.child_process import ChildProcess
-from services.client_proxy.processes.coming import comes_within
 from services.client_proxy.processes.held_ports import held_address, held_port
 from services.client_proxy.processes.words import Begin, Failed, ToldAll
 

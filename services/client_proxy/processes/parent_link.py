@@ -16,7 +16,8 @@ import msgspec
 
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
-from services.client_proxy.processes.coming import comes_within
+from keyhole.rpc.processes.coming import comes_within
+from keyhole.rpc.processes.framing import framed, read_word
 from services.client_proxy.processes.words import (
     Ask,
     AskAll,
@@ -27,8 +28,6 @@ from services.client_proxy.processes.words import (
     ToldAll,
     ToldFacts,
     ToParent,
-    framed,
-    read_word,
 )
 from services.client_proxy.siblings import ProcessFacts, TellFacts
 

@@ -1,4 +1,4 @@
-"""What a parent and its children say to each other: MessagePack behind 4 bytes of its length.
+"""What a parent and its children say to each other, as keyhole.rpc.processes.framing has it.
 
     parent                    child
       Begin        ─────────►            once, first
@@ -13,12 +13,7 @@ Facts are bytes here: children alone know what is in them.
 
 from __future__ import annotations
 
-import asyncio
-from typing import TypeVar
-
 import msgspec
-
-_LENGTH = 4
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -70,20 +65,3 @@ class AskAll(msgspec.Struct, frozen=True, tag=True):
 
 ToChild = Begin | Ask | ToldAll
 ToParent = Started | Failed | ToldFacts | AskAll
-
-_Word = TypeVar("_Word")
-
-
-def framed(word: ToChild | ToParent) -> bytes:
-    """A word as it travels."""
-    content = msgspec.msgpack.encode(word)
-    return len(content).to_bytes(_LENGTH, "big") + content
-
-
-async def read_word(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_Word]) -> _Word | None:
-    """The next one; None: the other end is gone."""
-    try:
-        length = int.from_bytes(await reader.readexactly(_LENGTH), "big")
-        return decoder.decode(await reader.readexactly(length))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
