@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from keyhole.model.epoch import Position
 
@@ -162,6 +162,40 @@ class StoreInParts(Store, Protocol):
 def takes_parts(store: Store) -> TypeGuard[StoreInParts]:
     """Whether a batch may be given to it in parts: else as a whole, of which it may need a copy, too."""
     return bool(getattr(store, "takes_parts", False))
+
+
+class StoreFiles(NamedTuple):
+    """Where the files of a store are that other processes may open to read, and how large they may become."""
+
+    path: Path
+    limit_bytes: int
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """A store whose files other processes may read while this one writes them. See `shared_store`."""
+
+    @property
+    def files(self) -> StoreFiles:
+        """What a reader opens. Any thread."""
+
+    def forget_ended_readers(self) -> int:
+        """Gives up what readers keep that have ended without closing: old pages. Any thread.
+
+        Returns:
+            How many views that was.
+        """
+
+
+def shared_store(store: Store) -> SharedStore | None:
+    """The store, or the one beneath it, where other processes may read its files; None: they may not."""
+    beneath = getattr(store, "beneath", store)
+    return beneath if isinstance(beneath, SharedStore) else None
+
+
+def commit_of(snapshot: Snapshot) -> int | None:
+    """The number of the commit that a snapshot of a shared store sees: the same in all processes; None: of another."""
+    return getattr(snapshot, "commit", None)
 
 
 class StoreEngine(Protocol):

@@ -13,7 +13,7 @@ from keyhole.encoding.indexed_fields import ID_BYTES, INDEX_GROUPS, MOST_VALUE_B
 from keyhole.encoding.key_codec import end_of_prefix
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.model.epoch import Position
-from keyhole.stores.base import Snapshot
+from keyhole.stores.base import Snapshot, commit_of
 
 VALUE_AT = GROUP_BYTES + ID_BYTES
 _COUNT_BYTES = 8
@@ -129,6 +129,7 @@ class IndexedSnapshot:
         # As they are: lookups spend nothing here.
         self.get, self.get_many, self.get_first = base.get, base.get_many, base.get_first
         self.items, self.close = base.items, base.close
+        self.commit = commit_of(base)
 
     def positions(self) -> Mapping[int, Position]:
         return {group: at for group, at in self._base.positions().items() if group < INDEX_GROUPS}

@@ -81,6 +81,11 @@ class IndexedStore:
         self.declare(descriptor)
 
     @property
+    def beneath(self) -> Store:
+        """The engine's, which has the index entries as well."""
+        return self._store
+
+    @property
     def max_key_bytes(self) -> int:
         return self._store.max_key_bytes
 

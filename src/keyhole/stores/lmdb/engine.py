@@ -19,10 +19,10 @@ from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import InternalError, KeyholeError, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
-from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, BatchPart, StoreLimits, StoreSize
+from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, BatchPart, StoreFiles, StoreLimits, StoreSize
 from keyhole.stores.disk.engine_on_disk import EngineOnDisk
-from keyhole.stores.disk.identity import Identity, decode_position, encode_position
-from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment
+from keyhole.stores.disk.identity import Identity, NotUsableError, decode_position, encode_position
+from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment, open_to_read
 from keyhole.stores.lmdb.errors import errors_told
 
 # Puts, from which on it pays to make room for them where they go.
@@ -30,14 +30,19 @@ _FILLS_PAGES = 256
 
 
 class LmdbSnapshot:
-    """See base.Snapshot. One thread at a time, not always the same."""
+    """See base.Snapshot. One thread at a time, not always the same.
 
-    def __init__(self, store: LmdbStore, opened: OpenEnvironment) -> None:
+    Attributes:
+        commit: The number of the commit that it sees, in whichever process; see base.commit_of.
+    """
+
+    def __init__(self, store: LmdbStore | LmdbReader, opened: OpenEnvironment) -> None:
         self._store = store
         self._opened = opened
         self._closed = False
         self._txn = opened.env.begin(db=opened.entries)
         self._get = self._txn.get
+        self.commit: int = self._txn.id()
         # Larger rows have pages of their own. Where there are none, frames are read without counting bytes.
         stat = self._txn.stat(opened.entries)
         self._most_row_bytes = sys.maxsize if stat["overflow_pages"] else stat["psize"] // 2
@@ -102,6 +107,16 @@ class LmdbStore:
     def snapshot(self) -> LmdbSnapshot:
         with self._errors_told():
             return LmdbSnapshot(self, self._opened)
+
+    @property
+    def files(self) -> StoreFiles:
+        """See base.SharedStore."""
+        return StoreFiles(self._opened.path, self._opened.limit_bytes)
+
+    def forget_ended_readers(self) -> int:
+        """See base.SharedStore. Of a store that is closed there are none."""
+        with self._errors_told():
+            return 0 if self.closed else self._opened.env.reader_check()
 
     @property
     def takes_parts(self) -> bool:
@@ -173,6 +188,36 @@ class LmdbStore:
                 yield
         except lmdb.Error as error:
             raise _told(error, self._opened, closed=self.closed) from error
+
+
+class LmdbReader:
+    """A store that another process writes, open to be read. It keeps old pages only by its snapshots.
+
+    Raises:
+        NotReady: It can't be opened: its owner has closed it since, and removed it.
+        StoreFull: There is no address space for it.
+    """
+
+    def __init__(self, files: StoreFiles) -> None:
+        try:
+            self._opened = open_to_read(*files)
+        except NotUsableError as error:
+            raise NotReady(f"the store can't be read: {error}; ask its owner") from error
+        self.max_key_bytes: int = self._opened.env.max_key_size()
+        self.closed = False
+
+    def snapshot(self) -> LmdbSnapshot:
+        """A view of the last commit. Its number says whether it is the one that is meant."""
+        with errors_told(self._opened.path, self._opened.limit_bytes):
+            try:
+                return LmdbSnapshot(self, self._opened)
+            except lmdb.Error as error:
+                raise _told(error, self._opened, closed=self.closed) from error
+
+    def close(self) -> None:
+        """Closes it, and its snapshots. Idempotent."""
+        self.closed = True
+        self._opened.env.close()
 
 
 def _put(cursor: lmdb.Cursor[bytes], puts: Sequence[tuple[bytes, bytes]], page_bytes: int) -> None:

@@ -94,6 +94,27 @@ def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEn
         )
 
 
+def open_to_read(path: Path, limit_bytes: int) -> OpenEnvironment:
+    """The environment at `path`, which another process has opened and may write. Nothing is written here.
+
+    Raises:
+        NotUsableError: It is none, or is gone.
+        StoreFull: No address space for it.
+    """
+    with errors_told(path, limit_bytes):
+        try:
+            # Never before LMDB has opened it, nor by hand: whoever closes the lock file gives up its locks.
+            env = _open_lmdb(path, limit_bytes, readonly=True)
+        except lmdb.Error as error:
+            raise NotUsableError(f"{path} can't be opened: {error}") from error
+        try:
+            positions, entries = (env.open_db(name, create=False) for name in (b"positions", b"entries"))
+        except _DAMAGED as error:
+            env.close()
+            raise NotUsableError(f"{path} has no state's databases: {error}") from error
+    return OpenEnvironment(path, limit_bytes, env, positions, entries)
+
+
 def _create(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvironment:
     path.mkdir()
     env = _open_lmdb(path, limit_bytes)
@@ -149,7 +170,7 @@ def _expected_bytes(env: lmdb.Environment) -> int:
     return (env.info()["last_pgno"] + 1) * env.stat()["psize"]
 
 
-def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:
+def _open_lmdb(path: Path, limit_bytes: int, *, readonly: bool = False) -> lmdb.Environment:
     """Durability, measured here on ext4 (median of 30 commits of 10,000 / 100 rows into 100,000 entries):
 
         sync, the default           8.2 ms / 1.3 ms
@@ -163,7 +184,8 @@ def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:
     always leaves a state that was committed: at worst the one before the last, whose successor the changelog has; and
     it waits once for the disk, not twice. writemap kills the process (SIGBUS) where the disk is full.
     """
-    _reserve_lock_file(path)
+    if not readonly:
+        _reserve_lock_file(path)
     try:
         return lmdb.Environment(
             str(path),
@@ -172,6 +194,8 @@ def _open_lmdb(path: Path, limit_bytes: int) -> lmdb.Environment:
             readahead=False,  # lookups are random: neighbouring pages would only push others out of memory
             max_readers=MAX_READERS,
             max_dbs=3,
+            readonly=readonly,
+            create=not readonly,
             lib_version=_LIB_VERSION,
         )
     except OverflowError as error:
