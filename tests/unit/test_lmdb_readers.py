@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def reading(files: StoreFiles) -> Iterator[tuple[Connection, SpawnProcess]]:
         asks.close()
 
 
-def told(asks: Connection, what: str) -> object:
+def told(asks: Connection, what: str) -> Any:
     asks.send(what)
     assert asks.poll(LONG_SECONDS)
     return asks.recv()
@@ -77,7 +78,7 @@ def test_another_process_sees_the_commits_by_the_numbers_that_the_writer_gives_t
             before = contents(store)
             store.apply(batch(epoch))
             # Its view is as old as it was, whatever is written.
-            positions, entries = told(asks, "entries")  # type: ignore[misc]
+            positions, entries = told(asks, "entries")
             assert (positions[1], entries) == before
             assert entries == expected_entries(epoch - 1)
         held = store.snapshot()
@@ -125,7 +126,7 @@ def test_the_writer_opens_its_store_again_beside_a_reader(tmp_path: Path) -> Non
         store.close()
         again.destroy("application", "state")
         again.open("application", "state", "another topic").apply(batch(1))
-        _, entries = told(asks, "entries")  # type: ignore[misc]
+        _, entries = told(asks, "entries")
         assert entries == expected_entries(2)
         again.close()
 

@@ -28,7 +28,8 @@ from keyhole.errors import (
     Unsupported,
 )
 from keyhole.rpc import lookup_port
-from keyhole.rpc.lookup_port import AnswerFrame, LookupPort, PortLimits
+from keyhole.rpc.lookup_port import LookupPort
+from keyhole.rpc.port_calls import AnswerFrame, PortLimits
 from keyhole.rpc.port_frames import REQUEST_BYTES, VERSION, Incoming, packed, packed_message
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
 from keyhole.rpc.unsent import Unsent

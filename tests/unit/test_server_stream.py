@@ -15,7 +15,8 @@ from keyhole.client.wire.port_stream import Silence
 from keyhole.client.wire.segments import Answers, Segment
 from keyhole.client.wire.server_stream import ServerStream
 from keyhole.errors import ClientClosed, DeadlineExceeded, KeyholeError, NoServer, Unauthenticated
-from keyhole.rpc.lookup_port import LookupPort, PortLimits
+from keyhole.rpc.lookup_port import LookupPort
+from keyhole.rpc.port_calls import PortLimits
 from keyhole.rpc.port_frames import packed, packed_message
 from keyhole.rpc.read_admission import ReadCall
 from keyhole.rpc.status import to_proto

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import socket
 from contextlib import ExitStack
 from contextvars import copy_context
-from typing import NamedTuple, cast
+from typing import cast
 
 from google.protobuf.message import DecodeError
 
@@ -28,9 +28,11 @@ from keyhole.errors import (
     Unauthenticated,
     Unsupported,
 )
+from keyhole.rpc.accepting import Accepting
 from keyhole.rpc.authorization import LOOK_SECONDS, seen
+from keyhole.rpc.port_calls import AnswerFrame, HandOver, Peer, PortLimits
 from keyhole.rpc.port_frames import OPENING_BYTES, REQUEST_BYTES, VERSION, Incoming, packed_message
-from keyhole.rpc.read_admission import ReadAdmission, ReadCall, peer_of
+from keyhole.rpc.read_admission import ReadAdmission, ReadCall
 from keyhole.rpc.read_requests import key_count
 from keyhole.rpc.status import to_proto
 from keyhole.rpc.unsent import Unsent
@@ -47,33 +49,8 @@ _METHOD = "/keyhole.v1.Query/Lookup"
 # frame costs as much as some keys.
 _KEYS_A_TURN, _KEYS_OF_A_FRAME = 512, 32
 
-AnswerFrame = Callable[[query_pb2.LookupRequest, Caller, ReadCall], query_pb2.LookupResponse]
-"""Answers a frame of a call, at once. What the caller may not, or what fails, stands in the response."""
-
-
-class PortLimits(NamedTuple):
-    """What callers may take.
-
-    Attributes:
-        connections: At the same time; those beyond are closed at once.
-        opening_seconds: From connecting to the end of the first message; a handshake of TLS before has as much. And
-            from the beginning of any other message to its end.
-        idle_seconds: How long a connection may be silent.
-        stalled_seconds: How long a caller may take nothing of its answers.
-        unsent_bytes: Of answers that a caller has not taken; beyond it, nothing more of its is read or answered.
-        all_unsent_bytes: The same of all callers together; beyond it, who has taken nothing for longest is cut off.
-        held_bytes: Of all callers' messages that are not whole yet; beyond it, whoever sends more is closed.
-    """
-
-    connections: int = 4_000
-    opening_seconds: float = 10.0
-    idle_seconds: float = 600.0
-    stalled_seconds: float = 60.0
-    unsent_bytes: int = 4 << 20
-    all_unsent_bytes: int = 256 << 20
-    held_bytes: int = 256 << 20
-
-
+# Frames of one connection whose answers come later; nothing more of it is read meanwhile.
+_MOST_OWED = 64
 _USUAL = PortLimits()
 
 
@@ -85,6 +62,7 @@ class LookupPort:
         admission: What callers may take by lookups: a connection is a call.
         guard: TLS, and who may call; None: plaintext, and everybody.
         incarnation: Of the process; whoever means another one is turned away. Empty: everybody means this one.
+        hand_over: Is asked of each connection; None: all are served here.
 
     Raises:
         InvalidConfiguration: The address is not host:port, or plaintext was not chosen for it.
@@ -99,6 +77,7 @@ class LookupPort:
         guard: PortGuard | None,
         limits: PortLimits = _USUAL,
         incarnation: str = "",
+        hand_over: HandOver | None = None,
     ) -> None:
         self._host, self.port = parted(address, f"the address of {_WHAT}")
         if guard is not None:
@@ -115,29 +94,66 @@ class LookupPort:
         # Why connections are ended, once they are, also those whose handshake ends later; and whether it was stopped.
         self.drained: Draining | None = None
         self.stopped = False
-        self._server: asyncio.AbstractServer | None = None
+        self._hand_over = hand_over
+        self._server: asyncio.AbstractServer | Accepting | None = None
+        self._tls = guard.http_context() if guard is not None else None
+        self._taking: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Binds and serves; `port` is known then. Raises PortTaken."""
-        tls = self.guard.http_context() if self.guard is not None else None
-        address = joined(self._host, self.port)
+        if self._hand_over is not None:
+            self._server = accepting = Accepting(_WHAT, self._host, self.port, self._came)
+            self.port = accepting.port
+        else:
+            self._server = listening = await self._listening()
+            self.port = listening.sockets[0].getsockname()[1]
+        self.begin()
+        _log.info("serves lookups without gRPC", extra={"address": joined(self._host, self.port)})
+
+    async def _listening(self) -> asyncio.Server:
         try:
-            self._server = await asyncio.get_running_loop().create_server(
+            return await asyncio.get_running_loop().create_server(
                 lambda: _Connection(self),
                 self._host,
                 self.port,
-                ssl=tls,
-                # None where there is no TLS, or it would be refused.
-                ssl_handshake_timeout=self.limits.opening_seconds if tls is not None else None,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_seconds,
                 reuse_address=True,
                 reuse_port=False,
             )
         except OSError as error:
-            raise port_taken(_WHAT, address) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+            raise port_taken(_WHAT, joined(self._host, self.port)) from error
+
+    @property
+    def _handshake_seconds(self) -> float | None:
+        # None where there is no TLS, or it would be refused.
+        return self.limits.opening_seconds if self._tls is not None else None
+
+    def begin(self) -> None:
+        """Serves what `take` is given, and nothing else."""
         self._looking = asyncio.get_running_loop().create_task(self._look())
-        _log.info("serves lookups without gRPC", extra={"address": joined(self._host, self.port)})
+
+    def _came(self, connection: socket.socket) -> None:
+        if self._hand_over is not None and self._hand_over(connection):
+            connection.close()  # the other process has it
+        else:
+            self.take(connection)
+
+    def take(self, connection: socket.socket) -> None:
+        """Serves a connection that was accepted, as if it were by this port."""
+        taking = asyncio.get_running_loop().create_task(self._take(connection))
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+
+    async def _take(self, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Connection(self), connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
+            )
+        except OSError as error:  # whoever connected has gone, or can't speak TLS
+            _log.debug("a connection has not begun", extra={"reason": str(error)})
+            connection.close()
 
     def drain(self) -> None:
         """Takes no more connections, and tells those that stand to ask by gRPC; answers on their way still go out.
@@ -170,7 +186,7 @@ class LookupPort:
 
 
 class _Connection(asyncio.Protocol):
-    """One caller. Answers in the order of its frames."""
+    """One caller. Answers in the order of its frames, but for those that another process answers."""
 
     def __init__(self, port: LookupPort) -> None:
         self._port = port
@@ -180,6 +196,7 @@ class _Connection(asyncio.Protocol):
         self._call: ReadCall | None = None
         self._ending = ExitStack()
         self._reading, self._stalled, self._over = True, False, False
+        self._owed = 0  # frames whose answers are on their way here
         self._turn: asyncio.Handle | None = None
         self._unread = 0  # of what was sent, when that was looked at last
         # Of the last message, of the beginning of the present one, or of having been stalled or ended.
@@ -270,6 +287,9 @@ class _Connection(asyncio.Protocol):
             while budget > 0:
                 if self._stalled or self._over:
                     return
+                if self._owed >= _MOST_OWED:
+                    self._read(on=False)
+                    return
                 message = self._incoming.next()
                 if message is None:
                     self._count()
@@ -297,8 +317,25 @@ class _Connection(asyncio.Protocol):
         if not request.frame:
             raise MalformedRequest("a frame has no number; count them from 1 on")
         response = self._port.answer(request, self._caller, self._call)
-        self._send(response if self._caller.is_anybody else seen(response))
+        if isinstance(response, asyncio.Future):
+            self._owed += 1
+            response.add_done_callback(self._came_later)
+        else:
+            self._send(response if self._caller.is_anybody else seen(response))
         return _KEYS_OF_A_FRAME + key_count(request)
+
+    def _came_later(self, answered: asyncio.Future[query_pb2.LookupResponse]) -> None:
+        self._owed -= 1
+        if self._over:
+            return
+        if answered.cancelled() or answered.exception() is not None:
+            # Who has asked asks again, by gRPC.
+            self.end(InternalError("another process of the server has not answered a frame; the server's log has why"))
+            return
+        response, caller = answered.result(), self._caller
+        self._send(response if caller is None or caller.is_anybody else seen(response))
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._answer_some)
 
     def _open(self, opening: query_pb2.LookupOpening) -> None:
         if opening.version != VERSION:
@@ -306,7 +343,7 @@ class _Connection(asyncio.Protocol):
         guard, transport, own = self._port.guard, self._transport, self._port.incarnation
         if own and opening.incarnation not in ("", own):
             raise ServerLost("another server has the number of this lookup port by now: use gRPC")
-        peer = _Peer(transport.get_extra_info("peername"))
+        peer = Peer(transport.get_extra_info("peername"))
         caller = ANYBODY
         if guard is not None and guard.access is not None:
             caller = guard.http_caller(opening.authorization, transport.get_extra_info("ssl_object"), peer.peer())
@@ -317,7 +354,7 @@ class _Connection(asyncio.Protocol):
         self._incoming.most = REQUEST_BYTES
         self._send(query_pb2.LookupResponse())
 
-    def _begin(self, caller: Caller, peer: _Peer) -> ReadCall:
+    def _begin(self, caller: Caller, peer: Peer) -> ReadCall:
         become(caller)
         return self._ending.enter_context(self._port.admission.call(peer))
 
@@ -350,15 +387,3 @@ class _Connection(asyncio.Protocol):
         self._incoming = Incoming(0)
         self._port.held_bytes -= self._counted
         self._counted = 0
-
-
-class _Peer(NamedTuple):
-    """Who has connected, as gRPC would say it of a call; see read_admission.Called."""
-
-    name: object
-
-    def peer(self) -> str:
-        return peer_of(*self.name[:2]) if isinstance(self.name, tuple) else ""
-
-    def time_remaining(self) -> None:
-        """It has no end of its own."""
