@@ -29,6 +29,7 @@ class Cluster:
         ports: That the servers listen on.
         pids: Of the processes that were started, by their names.
         lookup_ports: Of the servers; none: they have none.
+        readers: How many processes of each server answer there.
     """
 
     directory: Path
@@ -40,15 +41,21 @@ class Cluster:
     ports: tuple[int, ...]
     pids: Mapping[str, int]
     lookup_ports: tuple[int, ...] = ()
+    readers: int = 1
 
     def start_again(self, number: int) -> None:
         """A server that has ended, on its old port and with its old store."""
         lookup_port = self.lookup_ports[number] if self.lookup_ports else 0
-        self.children[number] = _server(number, self.ports[number], self.bootstrap_servers, self.directory, lookup_port)
+        self.children[number] = _server(
+            number, self.ports[number], self.bootstrap_servers, self.directory, lookup_port, self.readers
+        )
 
 
-def _server(number: int, port: int, bootstrap_servers: str, directory: Path, lookup_port: int = 0) -> Child:
+def _server(
+    number: int, port: int, bootstrap_servers: str, directory: Path, lookup_port: int = 0, readers: int = 1
+) -> Child:
     lookups = {"KEYHOLE_STATE_SERVER_LOOKUPS": f"127.0.0.1:{lookup_port}"} if lookup_port else {}
+    lookups["KEYHOLE_STATE_SERVER_READER_PROCESSES"] = str(readers)
     return start_state_server(
         f"server-{number}",
         port,
@@ -59,12 +66,13 @@ def _server(number: int, port: int, bootstrap_servers: str, directory: Path, loo
 
 
 @contextlib.contextmanager
-def cluster(servers: int = 1, *, relayed: int = 0, by_port: bool = False) -> Iterator[Cluster]:
+def cluster(servers: int = 1, *, relayed: int = 0, by_port: bool = False, readers: int = 1) -> Iterator[Cluster]:
     """Starts everything, and the proxy last: it is healthy once it has reached a state server.
 
     Args:
         relayed: So many servers, the first ones, are reached through links.
         by_port: Each has a lookup port.
+        readers: With that, how many processes of each server answer there.
     """
     java = find_java(os.environ)
     jars = fetch(JarSet.KAFKA, default_cache_dir(os.environ))
@@ -82,7 +90,7 @@ def cluster(servers: int = 1, *, relayed: int = 0, by_port: bool = False) -> Ite
         stack.callback(lambda: [child.kill() for child in children])
         for number, port in enumerate(ports):
             lookup_port = lookup_ports[number] if by_port else 0
-            children.append(_server(number, port, kafka.bootstrap_servers, directory, lookup_port))
+            children.append(_server(number, port, kafka.bootstrap_servers, directory, lookup_port, readers))
         proxy = start_client_proxy(
             "proxy", proxy_port, servers=addresses, directory=directory, environ=dict(os.environ)
         )
@@ -97,4 +105,5 @@ def cluster(servers: int = 1, *, relayed: int = 0, by_port: bool = False) -> Ite
             tuple(ports),
             {child.name: child.pid for child in (*children, proxy)} | {"kafka": kafka.pid or 0},
             lookup_ports,
+            readers,
         )

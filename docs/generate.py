@@ -33,9 +33,9 @@ Grafana dashboards and alerts that are made of these are in the chart; [operatio
 says what to do when one fires.
 
 Counters begin at 0 with the process. A client proxy of several processes gives the figures of all of them, each under
-its own name. The exporter's of a job go on with what its ended processes had counted, until
-none has answered for 5 minutes. A metric of which nothing is known yet is left out. The labels `application` and
-`state` are `other` beyond the bound; there, times are the oldest and counts are sums.
+its own name; a state server gives the sums over its reader processes. The exporter's of a job go on with what its
+ended processes had counted, until none has answered for 5 minutes. A metric of which nothing is known yet is left out.
+The labels `application` and `state` are `other` beyond the bound; there, times are the oldest and counts are sums.
 
 Of which release of the chart a series is, Prometheus says: `namespace` and `keyhole_release` are
 [set where it scrapes](operations.md#several-releases-in-one-prometheus).

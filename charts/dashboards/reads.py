@@ -171,6 +171,13 @@ _SERVERS = Row(
             unit="ops",
         ),
         graph(
+            "Reader processes",
+            "Where a server has several: how many answer lookups, and the frames that they had to leave to its own.",
+            Query(_IN.now("keyhole_state_server_reader_processes", "server"), "{{server}} processes"),
+            Query(_IN.rate("keyhole_state_server_passed_on_frames_total", "server"), "{{server}} frames a second"),
+            unit="none",
+        ),
+        graph(
             "Reads refused",
             "By reason, in a second. NOT_OWNER and NOT_READY are asked of another copy.",
             Query(_IN.rate("keyhole_state_server_failed_reads_total", "server reason"), "{{server}} {{reason}}"),

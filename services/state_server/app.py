@@ -30,6 +30,10 @@ from keyhole.v1 import query_pb2_grpc, state_server_pb2_grpc, stats_pb2_grpc
 from services.state_server.host_settings import HostSettings
 from services.state_server.metrics import ServerStats
 from services.state_server.read.scans import ScanLimits
+from services.state_server.read.table import Table
+from services.state_server.readers.group import ReaderGroup
+from services.state_server.readers.passed_on import PassedOnFrames
+from services.state_server.readers.reader_settings import reader_count, share_of
 from services.state_server.registry import Registry
 from services.state_server.replica.member import ReplicaMember, Share
 from services.state_server.replica.take_over import StateShare
@@ -78,6 +82,7 @@ class StateServer:
         self._idle_look: asyncio.Task[None] | None = None
         self._page: MetricsPage | None = None
         self._lookups: LookupPort | None = None
+        self._readers: ReaderGroup | None = None
 
     @property
     def address(self) -> str:
@@ -89,7 +94,9 @@ class StateServer:
 
         Raises:
             PortTaken: See RpcServer.start.
+            InvalidConfiguration: It can't have as many readers.
         """
+        processes = reader_count(self._config)
         incarnation = uuid.uuid4().hex
         # The port may be known only once it is bound, so the registry learns the address from the first caller on.
         registry = Registry(
@@ -100,6 +107,8 @@ class StateServer:
             MAX_KEY_BYTES,
             replica=self._config.role == REPLICA,
         )
+        if processes > 1:
+            self._readers = ReaderGroup(self._config, processes, incarnation, registry, self._clock)
         settings = HostSettings(
             server=self._config.id,
             incarnation=incarnation,
@@ -112,10 +121,12 @@ class StateServer:
             restore_deadline_seconds=self._config.max_restore_seconds_without_progress,
             changed=registry.changed,
             counts=registry.counts,
+            shown=_to_nobody if self._readers is None else self._readers.tables.changed,
         )
         control = StateServerServicer(registry, self._changelog, settings)
         scans, caps = ScanLimits(most=self._config.max_scans), ScanCaps.of(self._config)
-        admission = ReadAdmission(ReadLimits.of(self._config), self._clock, "this server")
+        limits = ReadLimits.of(share_of(self._config, processes))
+        admission = ReadAdmission(limits, self._clock, "this server")
         queries = QueryServicer(registry, self._clock, self._changelog, scans, caps, admission)
         stats = ServerStats(
             registry, queries, settings.room, self._clock, self._config.directory, self._config.store_limit_bytes
@@ -141,6 +152,7 @@ class StateServer:
                 self._clock,
                 self._rpc.guard,
                 incarnation=incarnation,
+                hand_over=None if self._readers is None else self._readers.take,
             )
             await self._lookups.start()
             registry.lookup_port = self._lookups.port
@@ -152,6 +164,9 @@ class StateServer:
             raise
         if self._page is not None:
             await self._page.start()
+        if self._readers is not None and (port := self._lookups) is not None:
+            passed_on = PassedOnFrames(queries, self._clock)
+            self._readers.start(passed_on.answer, admission, lambda: port.open_connections)
         if registry.replica:
             self._replicate(registry, settings)
             registry.on_retire(self._leave)
@@ -226,6 +241,8 @@ class StateServer:
         self._registry.closing = True
         if self._lookups is not None:
             self._lookups.drain()
+        if self._readers is not None:
+            self._readers.drain()
         self._registry.end()
 
     async def stop(self) -> None:
@@ -239,6 +256,8 @@ class StateServer:
         assert self._registry is not None
         if self._lookups is not None:
             await self._lookups.stop()
+        if self._readers is not None:
+            await self._readers.stop()  # before the stores are closed that they read
         if self._page is not None:
             await self._page.stop()
         if self._idle_look is not None:
@@ -249,11 +268,16 @@ class StateServer:
         self._engine.close()
 
 
+def _to_nobody(table: Table) -> None:
+    """What the server shows, it shows alone."""
+
+
 def build(config: StateServerConfig, observer: StepObserver | None = None, clock: Clock | None = None) -> StateServer:
     """A state server on real Kafka and the configured store.
 
     Raises:
-        InvalidConfiguration: An unknown store or role, a replica of no application, or a wrong file of stores.
+        InvalidConfiguration: An unknown store or role, a replica of no application, a wrong file of stores, or readers
+            that can't be.
         StoreFormat, StoreLocked: See StoreEngine.
     """
     if config.role not in (OWNER, REPLICA):
@@ -267,6 +291,7 @@ def build(config: StateServerConfig, observer: StepObserver | None = None, clock
             "only a replica is told which applications to follow; an owner gets key groups from the jobs that name it. "
             "Set KEYHOLE_STATE_SERVER_ROLE=replica, or leave KEYHOLE_STATE_SERVER_APPLICATIONS out"
         )
+    reader_count(config)  # before anything is opened
     limits = StoreLimits(config.directory, config.store_limit_bytes)
     engine = chosen_engine(config.store, limits, Path(config.stores) if config.stores else None)
     return StateServer(

@@ -9,6 +9,7 @@ from keyhole.clock import Clock
 from keyhole.protocol.failpoints import StepObserver
 from keyhole.stores.base import StoreEngine
 from services.state_server.counts import ServerCounts
+from services.state_server.read.table import Table
 from services.state_server.replica.follower import Follower, MakeFollower
 from services.state_server.replica.restore import AtOnce
 from services.state_server.write.spill import StagingRoom
@@ -34,3 +35,6 @@ class HostSettings:
     feeds_by_itself: bool = True
     at_once: AtOnce = field(default_factory=AtOnce)
     counts: ServerCounts = field(default_factory=ServerCounts)
+    # Called on the event loop, in the same step, when what readers of a table are answered has changed and its copies
+    # don't tell. It is opened, it has another descriptor, or its lease was confirmed.
+    shown: Callable[[Table], None] = lambda table: None

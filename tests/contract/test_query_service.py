@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -26,6 +28,7 @@ from tests.support.lookup_ports import HAS_LOOKUP_PORT, streams_of, until_by_por
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.refusals import refusal_of, told_at_deadline
+from tests.support.server_readers import read_by
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually, until
 
@@ -135,14 +138,20 @@ class Served:
         "state server",
         "state server behind a proxy",
         "state server, by its lookup port, behind a proxy",
+        pytest.param(
+            "state server, by a reader at its lookup port, behind a proxy",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="reader processes need Linux"),
+        ),
     ]
 )
-async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         backend: Backend
         if request.param.startswith("fake"):
             (server,) = await stack.enter_async_context(fake_servers("server-a"))
             backend = Fake(server)
+        elif "reader" in request.param:
+            backend = Real(await stack.enter_async_context(read_by(tmp_path / "stores")))
         else:
             settings = HAS_LOOKUP_PORT if "port" in request.param else {}
             backend = Real(await stack.enter_async_context(state_server("server-a", security=settings)))

@@ -200,3 +200,17 @@ async def test_connections_wait_while_no_more_can_be_open(monkeypatch: pytest.Mo
         await eventually(lambda: len(taken) == 1, LONG_SECONDS)
     taken[0].close()
     listening.close()
+
+
+async def test_a_name_with_an_address_that_this_machine_has_not_is_listened_on_by_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (name, 0)) for name in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: known)
+    taken: list[socket.socket] = []
+    listening = Accepting("it", "somewhere", 0, taken.append)
+    monkeypatch.undo()
+    async with calling(listening.port):
+        await eventually(lambda: len(taken) == 1, LONG_SECONDS)
+    taken[0].close()
+    listening.close()

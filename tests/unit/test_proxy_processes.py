@@ -21,7 +21,7 @@ from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram
 from keyhole.metrics.families import Figures
 from keyhole.rpc.processes.cores import cores, process_count
-from keyhole.rpc.processes.framing import framed, read_word
+from keyhole.rpc.processes.word_framing import framed, read_word
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import stats_pb2 as pb
 from services.client_proxy.metrics import put_together

@@ -17,7 +17,7 @@ import msgspec
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.rpc.processes.coming import comes_within
-from keyhole.rpc.processes.framing import framed, read_word
+from keyhole.rpc.processes.word_framing import framed, read_word
 from services.client_proxy.processes.words import (
     Ask,
     AskAll,

@@ -1,4 +1,4 @@
-"""What a parent and its children say to each other, as keyhole.rpc.processes.framing has it.
+"""What a parent and its children say to each other, as keyhole.rpc.processes.word_framing has it.
 
     parent                    child
       Begin        ─────────►            once, first

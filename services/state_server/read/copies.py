@@ -55,6 +55,10 @@ class Scanned:
             self._held.release()
 
 
+def _nothing() -> None:
+    """Whom nobody has asked to tell, tells nobody."""
+
+
 class Copy:
     """Some key groups of a state as of one snapshot. Used by the event loop's thread alone.
 
@@ -70,6 +74,7 @@ class Copy:
         whole: These are all that the state has.
         kept: The epochs before the one that is published which can be read by their number.
         staged: What is staged of the key groups, for reads of the latest; None: nothing can be.
+        on_change: Is called whenever something of the above has changed, or the snapshot, in the same step.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class Copy:
         self.standing = Standing()
         self.whole = False
         self.staged: StagedOver | None = None
+        self.on_change: Callable[[], None] = _nothing
         self._key_groups = key_groups
         self._make_source = source
         self._moment = moment
@@ -143,6 +149,7 @@ class Copy:
         self._snapshot, self._held, self._sequence = snapshot, HeldSnapshot(snapshot), sequence
         self._apart |= {prefix_of(group): other for group, other in apart.items()}
         self._source = None
+        self.on_change()
         return True
 
     def stand(self, standing: Standing, apart: Mapping[int, Standing]) -> None:
@@ -150,6 +157,7 @@ class Copy:
         self.standing = standing
         self._apart = {prefix_of(group): other for group, other in apart.items() if other != standing}
         self._source = None
+        self.on_change()
 
     def fall_behind(self, as_of_ms: int, heard_monotonic: float) -> None:
         """No key group is known to have all there is from now on; those that were not keep the time they name."""
@@ -159,11 +167,16 @@ class Copy:
             if not (of := self._apart.get(prefix_of(group), self.standing)).as_of_ms
         }
         self._apart |= {prefix_of(group): of for group, of in since.items()}
+        self.on_change()
 
     def withdraw(self, groups: Collection[int]) -> None:
         """Stops answering for key groups, at once."""
         if groups:
             self._hold(self.groups - frozenset(groups))
+
+    def cover(self, groups: frozenset[int]) -> None:
+        """Answers for these from now on, and for no others, from the same snapshot."""
+        self._hold(groups)
 
     def _hold(self, groups: frozenset[int]) -> None:
         self.groups = groups
@@ -171,6 +184,17 @@ class Copy:
         self.whole = len(groups) == self._key_groups
         if not groups:
             self.kept.clear()
+        self.on_change()
+
+    @property
+    def shown(self) -> tuple[Snapshot | None, Mapping[bytes, Standing]]:
+        """What is published, as long as nothing else is; and which key groups, as prefixes, stand apart. Not a copy."""
+        return self._snapshot, self._apart
+
+    @property
+    def prefixes(self) -> frozenset[bytes]:
+        """Of the key groups that it answers for: what their storage keys begin with."""
+        return self._prefixes
 
     def covers(self, keys: Sequence[bytes]) -> bool:
         """Whether it can answer for all of them. In one pass: a lookup frame has hundreds of keys."""

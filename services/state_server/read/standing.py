@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -49,18 +49,24 @@ def as_of_its_epoch(standing: Standing, last: Standing) -> Standing:
 
 @dataclass
 class Lease:
-    """When the coordinator was last heard of. One per query, shared by its tables."""
+    """When the coordinator was last heard of. One per query, shared by its tables.
+
+    Attributes:
+        on_confirm: Is called at each confirmation, in the same step.
+    """
 
     clock: Clock
     seconds: float
     confirmed_monotonic: float = field(default=float("-inf"))
     confirmed_ms: int = 0
+    on_confirm: Callable[[], None] = field(default=lambda: None, repr=False)
     _committing: int = field(default=0, init=False)
     _before_commit_ms: int = field(default=0, init=False)
 
     def confirm(self) -> None:
         self.confirmed_monotonic = self.clock.monotonic()
         self.confirmed_ms = self.clock.now_ms()
+        self.on_confirm()
 
     @contextmanager
     def committing(self) -> Iterator[None]:

@@ -56,6 +56,7 @@ class Table:
     Attributes:
         given: What this server was given of the state, to own and to follow.
         keys: Which keys can be asked for.
+        lease: By which the owner's answers are confirmed.
         committed: What is committed, for those who watch.
         changes: What changes, for them.
         feed: How far updates are applied; None: the state is not fed by updates.
@@ -73,7 +74,7 @@ class Table:
         self.changes = Changes()
         self.reads = ReadCounts()
         self.rows = RowCounts()
-        self._lease = lease
+        self.lease = lease
         # Of the columns of a state's key no descriptor has others.
         self._key_length = key_length(descriptor.scan_key)
         self._visibility = Visibility(descriptor, lease.clock)
@@ -110,12 +111,12 @@ class Table:
     @property
     def confirmed_ms(self) -> int:
         """When its coordinator was last heard of: milliseconds since 1970; 0: never."""
-        return self._lease.confirmed_ms
+        return self.lease.confirmed_ms
 
     @property
     def complete_ms(self) -> int:
         """All that was committed by then is published, and was given to the watchers: milliseconds since 1970."""
-        return self._lease.complete_ms
+        return self.lease.complete_ms
 
     @property
     def standing(self) -> Standing:

@@ -9,6 +9,7 @@ from keyhole.rpc.frames import MAX_VALUE_BYTES, AskAgain, Failure, check_answer,
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.apart import lookup_apart
+from services.state_server.read.copy_answers import CopyAnswers
 from services.state_server.read.table import Table
 
 
@@ -25,6 +26,22 @@ def frame_response(table: Table, lookup: KeyLookup, frame: int) -> pb.LookupResp
     except (UnavailableError, EpochGone, KeyTooLong, ValueMismatch):
         # Other keys, which travelled with them, must neither wait for these nor fail with them.
         answers = lookup_apart(table, keys, lookup.bounds)
+    return _response(table, lookup, frame, keys, answers)
+
+
+def whole_response(table: Table, lookup: KeyLookup, frame: int) -> pb.LookupResponse:
+    """As `frame_response`, where all keys can be answered alike.
+
+    Raises:
+        KeyholeError: One of them has no answer.
+    """
+    keys = _storage_keys(table, lookup)
+    return _response(table, lookup, frame, keys, table.lookup(keys, lookup.bounds))
+
+
+def _response(
+    table: Table, lookup: KeyLookup, frame: int, keys: Sequence[bytes], answers: CopyAnswers
+) -> pb.LookupResponse:
     # A row is never empty, so empty bytes mean absent.
     values = [row or b"" for row in answers.rows]
     failures: dict[int, Failure] = dict(answers.failures)

@@ -83,6 +83,11 @@ class QueryStates:
         self._views_taken = 0
         # By state that is fed by updates: the last view's number and key groups. Host thread only.
         self._applied: dict[str, tuple[StateReplica, int, frozenset[int]]] = {}
+        lease.on_confirm = self._confirmed
+
+    def _confirmed(self) -> None:
+        for table in self.tables:
+            self._settings.shown(table)
 
     def on_open(self, callback: Callable[[StateReplica], None]) -> None:
         """Is called with each state that is opened from then on, before anybody reads it. Event loop."""
@@ -155,6 +160,7 @@ class QueryStates:
             self._opened(state)
             self.hosted[descriptor.state] = state
             self._tables[self._application, descriptor.state] = state.table
+            self._settings.shown(state.table)
             self._indexes.look(state)
 
     def _check_feeder(self, descriptor: StateDescriptor) -> None:
@@ -172,6 +178,7 @@ class QueryStates:
             await self._thread.call(state.evolve, descriptor)
             self._indexes.look(state)
         if state.table.evolve(descriptor):
+            self._settings.shown(state.table)
             self._settings.changed()
 
     @contextlib.contextmanager

@@ -65,6 +65,7 @@ class StateServerConfig(SecuritySettings):
         max_caller_lookup_keys_per_second: The same of one caller.
         metrics: host:port of its own /metrics; empty: none.
         lookups: host:port of its lookup port, where it answers lookups without gRPC; empty: it has none.
+        reader_processes: How many answer there, with equal shares of the limits of lookups. 0: one per core.
     """
 
     PREFIX: ClassVar[str] = "KEYHOLE_STATE_SERVER_"
@@ -99,6 +100,7 @@ class StateServerConfig(SecuritySettings):
     max_caller_lookup_keys_per_second: int = 0
     metrics: str = ""
     lookups: str = ""
+    reader_processes: int = field(default=1, metadata={LEAST: 0, MOST: 256})
     log_level: str = "INFO"
 
 

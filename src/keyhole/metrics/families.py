@@ -58,7 +58,7 @@ class Figures:
         self.add(f"keyhole_{component}_build_info", (*labels, version()), 1)
         self.add(f"keyhole_{component}_start_time_seconds", labels, started)
         self.add(f"keyhole_{component}_cpu_seconds_total", labels, usage.ru_utime + usage.ru_stime)
-        self.add(f"keyhole_{component}_resident_memory_bytes", labels, _resident_bytes())
+        self.add(f"keyhole_{component}_resident_memory_bytes", labels, resident_bytes())
 
     def refusals(self, component: Component, labels: tuple[str, ...], refusals: Refusals) -> None:
         """What a port has refused; also what it has not: the first one is seen only where there was a 0 before."""
@@ -107,7 +107,8 @@ def version() -> str:
         return "unknown"
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """What this process has in memory."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # not Linux: the highest it ever was, which macOS gives in bytes and others in KiB

@@ -38,8 +38,17 @@ class Accepting:
         self.port = port
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            absent: OSError | None = None
             for family, name in dict.fromkeys((family, str(address[0])) for family, *_, address in found):
-                self._listen(family, name)
+                try:
+                    self._listen(family, name)
+                except OSError as error:
+                    # "localhost" is ::1 as well, also where there is no IPv6.
+                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                        raise
+                    absent = error
+            if absent is not None and not self._sockets:
+                raise absent
         except OSError as error:
             self.close()
             raise port_taken(what, joined(host, port)) from error
@@ -48,13 +57,17 @@ class Accepting:
 
     def _listen(self, family: int, name: str) -> None:
         listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.setblocking(False)
+            listening.bind((name, self.port))
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
         self._sockets.append(listening)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.setblocking(False)
-        listening.bind((name, self.port))
-        listening.listen(_BACKLOG)
         self.port = listening.getsockname()[1]
 
     def close(self) -> None:

@@ -155,6 +155,11 @@ class LookupPort:
             _log.debug("a connection has not begun", extra={"reason": str(error)})
             connection.close()
 
+    @property
+    def open_connections(self) -> int:
+        """How many there are, those that are just beginning included."""
+        return len(self.connections) + len(self._taking)
+
     def drain(self) -> None:
         """Takes no more connections, and tells those that stand to ask by gRPC; answers on their way still go out.
         Idempotent.

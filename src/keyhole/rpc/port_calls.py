@@ -11,8 +11,8 @@ from keyhole.rpc.read_admission import ReadCall, peer_of
 from keyhole.security.authentication import Caller
 from keyhole.v1 import query_pb2
 
-Answer = query_pb2.LookupResponse | asyncio.Future[query_pb2.LookupResponse]
-AnswerFrame = Callable[[query_pb2.LookupRequest, Caller, ReadCall], Answer]
+FrameAnswer = query_pb2.LookupResponse | asyncio.Future[query_pb2.LookupResponse]
+AnswerFrame = Callable[[query_pb2.LookupRequest, Caller, ReadCall], FrameAnswer]
 """Answers a frame of a call, at once or, where another process has to, later. What the caller may not, or what fails,
 stands in the response."""
 

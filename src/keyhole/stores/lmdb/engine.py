@@ -110,7 +110,7 @@ class LmdbStore:
 
     @property
     def files(self) -> StoreFiles:
-        """See base.SharedStore."""
+        """What another process opens to read it. Any thread."""
         return StoreFiles(self._opened.path, self._opened.limit_bytes)
 
     def forget_ended_readers(self) -> int:

@@ -1,0 +1,196 @@
+"""One reader process, as its server sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from keyhole.clock import Clock
+from keyhole.rpc.processes.coming import comes_within
+from keyhole.rpc.processes.word_framing import framed, read_word
+from services.state_server.readers.reader_words import (
+    Answered,
+    AskReader,
+    PassedOn,
+    ReaderReport,
+    ReaderStarted,
+    ToReader,
+    ToServer,
+)
+
+_log = logging.getLogger(__name__)
+
+_MODULE = "services.state_server.readers.reader_child"
+
+_START_SECONDS, _LOOK_SECONDS = 300.0, 1.0
+_MOST_SILENT = 40
+"""Looks without an answer: the event loop of such a reader stands still."""
+_MOST_UNREAD_BYTES = 256 << 20
+"""Of what it is sent: one that reads nothing any more is ended."""
+_FRAMES_A_TURN = 16
+
+_READ = msgspec.msgpack.Decoder[ToServer](ToServer)
+
+
+class ReaderProcess:
+    """A process that was started, until its end. Event loop's thread only. `start` makes one.
+
+    Args:
+        answer: Answers a LookupRequest that was passed on, as bytes, with a LookupResponse.
+        reported: Is called with what it has counted.
+
+    Attributes:
+        number: As in BeginReader.
+        started: Set once it takes connections.
+        last: What it has reported last; None: nothing.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        process: asyncio.subprocess.Process,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        connections: socket.socket,
+        answer: Callable[[bytes], bytes],
+        reported: Callable[[ReaderReport], None],
+        clock: Clock,
+    ) -> None:
+        self.number = number
+        self.started = asyncio.Event()
+        self._given = 0
+        self.last: ReaderReport | None = None
+        self._process = process
+        self._reader, self._writer = streams
+        self._sends = connections
+        self._answer = answer
+        self._reported = reported
+        self._clock = clock
+
+    @property
+    def connections(self) -> int:
+        """How many it has; those that have ended count for a second more."""
+        return self._given - (0 if self.last is None else self.last.ended)
+
+    @staticmethod
+    async def start(
+        number: int,
+        memory: int,
+        environ: Mapping[str, str],
+        answer: Callable[[bytes], bytes],
+        reported: Callable[[ReaderReport], None],
+        clock: Clock,
+    ) -> ReaderProcess:
+        """Starts a process. It waits for its first words.
+
+        Args:
+            memory: The descriptor of the SharedCount.
+            environ: Its settings.
+
+        Raises:
+            OSError: There can be no more processes.
+        """
+        ours, theirs = socket.socketpair()
+        sends, takes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, takes:
+            inherited = theirs.fileno(), takes.fileno(), memory
+            safe = ["-P"] if sys.flags.safe_path else []
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, *safe, "-m", _MODULE, *map(str, inherited)),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=inherited,
+                    env=environ,
+                )
+            except OSError:
+                ours.close()
+                sends.close()
+                raise
+        sends.setblocking(False)
+        streams = await asyncio.open_unix_connection(sock=ours)
+        return ReaderProcess(number, process, streams, sends, answer, reported, clock)
+
+    async def ended(self) -> int:
+        """Waits for its end, and ends it where it hangs. Returns the exit code; negative: the signal."""
+        loop = asyncio.get_running_loop()
+        listening, looking = loop.create_task(self._listen()), loop.create_task(self._look())
+        try:
+            code = await self._process.wait()
+            self.started.clear()  # it takes no more connections
+            await listening  # what it has said last is still to be heard
+            return code
+        finally:
+            for task in (listening, looking):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            self._writer.close()
+            self._sends.close()
+
+    def kill(self) -> None:
+        """Ends it at once, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+
+    def say(self, word: ToReader) -> None:
+        """Tells it something. One that has ended hears nothing."""
+        self.tell(framed(word))
+
+    def tell(self, word: bytes) -> None:
+        """As `say`, of a word as it travels."""
+        self._writer.write(word)
+        if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            self._end("it reads nothing")
+
+    def take(self, connection: socket.socket) -> bool:
+        """Gives it a connection. Returns False where it takes none now; the caller closes its own descriptor."""
+        try:
+            socket.send_fds(self._sends, [b"\0"], [connection.fileno()])
+        except OSError:
+            return False
+        self._given += 1
+        return True
+
+    async def _listen(self) -> None:
+        frames = 0
+        while (word := await read_word(self._reader, _READ)) is not None:
+            if isinstance(word, PassedOn):
+                self.say(Answered(word.number, self._answer(word.request)))
+                frames += 1
+                if frames % _FRAMES_A_TURN == 0:
+                    await asyncio.sleep(0)  # others have their turn, whatever has come
+            elif isinstance(word, ReaderStarted):
+                self.started.set()
+            else:
+                self.last = word
+                self._reported(word)
+
+    async def _look(self) -> None:
+        if not await comes_within(self._clock, _START_SECONDS, self.started.wait()):
+            self._end("it has not begun to serve")
+            return
+        answered, silent = self.last, 0
+        self.say(AskReader())
+        # Not by the clock: where this process stood still, it has not listened either.
+        while silent < _MOST_SILENT:
+            await self._clock.pause(_LOOK_SECONDS)
+            silent += 1
+            if self.last is not answered:
+                answered, silent = self.last, 0
+                self.say(AskReader())
+        self._end("it answers nothing")
+
+    def _end(self, why: str) -> None:
+        _log.error("a reader process hangs and is killed", extra={"number": self.number, "why": why})
+        self.kill()
+
+
+def how_ended(code: int) -> str:
+    """An exit code in words."""
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -1,0 +1,204 @@
+"""The readers of a state server by their parts: who may have some, what they are given, what they have counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from keyhole.config import StateServerConfig, load
+from keyhole.errors import InvalidConfiguration, Overloaded, PermissionDenied
+from keyhole.metrics.counters import ReadCounts
+from keyhole.rpc.port_calls import Peer
+from keyhole.rpc.processes.word_framing import framed, read_word
+from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
+from keyhole.rpc.status import from_proto
+from keyhole.security.authentication import ANYBODY
+from keyhole.v1 import query_pb2 as pb
+from services.state_server import app
+from services.state_server.readers import reader_link
+from services.state_server.readers.counted import ReaderCounts, add_report
+from services.state_server.readers.reader_frames import ReaderFrames
+from services.state_server.readers.reader_link import ReaderLink
+from services.state_server.readers.reader_process import how_ended
+from services.state_server.readers.reader_settings import environ_of, reader_count, share_of
+from services.state_server.readers.reader_words import Answered, BeginReader, PassedOn, ToServer
+from services.state_server.readers.shared_count import SharedCount
+from services.state_server.registry import Registry
+from tests.support.lookup_ports import LookedAt
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes need Linux")
+
+NEEDED = {"KEYHOLE_STATE_SERVER_BOOTSTRAP_SERVERS": "a:1", "KEYHOLE_STATE_SERVER_LOOKUPS": "127.0.0.1:0"}
+
+READ = msgspec.msgpack.Decoder[ToServer](ToServer)
+COUNTS = pb.StateRef(application="app", state="counts")
+
+
+def config(**settings: str) -> StateServerConfig:
+    return load(StateServerConfig, {**NEEDED, **{f"KEYHOLE_STATE_SERVER_{name}": of for name, of in settings.items()}})
+
+
+def test_a_server_reads_alone_by_default_and_0_is_one_per_core() -> None:
+    assert reader_count(config(LOOKUPS="", STORE="rocksdb")) == 1
+    assert reader_count(config(READER_PROCESSES="3")) == 3
+    assert 1 <= reader_count(config(READER_PROCESSES="0")) <= 1024
+    for wrong in ("-1", "257", "two"):
+        with pytest.raises(InvalidConfiguration, match="KEYHOLE_STATE_SERVER_READER_PROCESSES is"):
+            config(READER_PROCESSES=wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"STORE": "rocksdb"}, "can read the store 'lmdb' alone, not 'rocksdb'"),
+        ({"STORE": "memory"}, "can read the store 'lmdb' alone, not 'memory'"),
+        ({"STORES": "stores.toml"}, "can read the store 'lmdb' alone, not 'rocksdb'"),
+        ({"LOOKUPS": ""}, "set KEYHOLE_STATE_SERVER_LOOKUPS"),
+    ],
+)
+def test_readers_that_can_t_be_are_refused_by_name_before_anything_is_opened(
+    settings: dict[str, str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stores.toml").write_text('[[stores]]\nstates = ["*/clicks"]\nstore = "rocksdb"\ndirectory = "clicks"\n')
+    with pytest.raises(InvalidConfiguration, match=why) as refused:
+        app.build(config(READER_PROCESSES="2", **settings))
+    assert "KEYHOLE_STATE_SERVER_READER_PROCESSES is 2" in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["stores.toml"]
+
+
+def test_each_process_has_its_part_of_the_limits_and_a_reader_all_other_settings() -> None:
+    whole = config(
+        READER_PROCESSES="3", MAX_LOOKUP_CALLS="10", MAX_CALLER_LOOKUP_KEYS_PER_SECOND="7", APPLICATIONS="a,b", ID="one"
+    )
+    part = share_of(whole, 3)
+    assert (part.max_lookup_calls, part.max_caller_lookup_keys_per_second) == (4, 3)
+    assert (part.max_lookup_keys_per_second, part.max_scans) == (0, whole.max_scans)
+    assert share_of(whole, 1) == whole
+    given = environ_of(whole, {"KEYHOLE_STATE_SERVER_ID": "another", "KEYHOLE_STATE_SERVER_PORT": "9", "HOME": "/"})
+    assert given["HOME"] == "/"
+    assert load(StateServerConfig, given) == whole
+
+
+def test_what_one_process_counts_another_one_sees_and_takes_no_message_for_it() -> None:
+    count = SharedCount.make()
+    other = SharedCount(os.dup(count.descriptor))
+    assert (count.value, other.value) == (0, 0)
+    for number in range(1, 4):
+        count.count()
+        assert (count.value, other.value) == (number, number)
+    other.close()
+    count.close()
+
+
+_OPEN = ExitStack()
+
+
+def frames(pass_on: object) -> tuple[ReaderFrames, ReaderCounts, ReadCall, ReadAdmission]:
+    class NoTables:
+        reads: dict[tuple[str, str], ReadCounts] = {}  # noqa: RUF012
+
+        def answer(self, lookup: object, frame: int) -> None:
+            return None
+
+    counts = ReaderCounts(NoTables.reads)
+    clock = LookedAt()
+    admission = ReadAdmission(ReadLimits(rate=3, settings="S_"), clock, "this server")
+    call = _OPEN.enter_context(admission.call(Peer(None)))
+    return ReaderFrames(NoTables(), counts, clock, pass_on), counts, call, admission  # type: ignore[arg-type]
+
+
+def asked(keys: int = 1) -> pb.LookupRequest:
+    return pb.LookupRequest(
+        frame=1, state=COUNTS, storage_keys=[b"\0\0key"] * keys, topic_id="t", sent_ms=5, timeout_ms=1000
+    )
+
+
+async def test_what_a_reader_refuses_it_counts_and_what_it_passes_on_the_server_counts() -> None:
+    passed: list[pb.LookupRequest] = []
+
+    def pass_on(request: pb.LookupRequest) -> asyncio.Future[pb.LookupResponse]:
+        passed.append(request)
+        return asyncio.get_running_loop().create_future()
+
+    answers, counts, call, admission = frames(pass_on)
+    assert isinstance(answers.frame(asked(5), ANYBODY, call), asyncio.Future)
+    refused = answers.frame(asked(5), ANYBODY, call)
+    assert isinstance(refused, pb.LookupResponse)
+    assert isinstance(from_proto(refused.failures[0].error), Overloaded)
+    assert len(passed) == 1
+
+    report = counts.taken(admission, 0)
+    (elsewhere,) = report.states
+    assert (elsewhere.frames, elsewhere.keys, elsewhere.failed) == (1, 5, {"OVERLOADED": 5})
+    assert (report.passed_on, report.limited, report.calls) == (1, {"rate": 5}, 1)
+    again = counts.taken(admission, 0)
+    assert (again.states, again.passed_on, again.limited, sum(again.frame_keys.counts)) == ((), 0, {}, 0)
+    assert again.calls == 1
+
+
+async def test_a_caller_who_may_not_read_is_refused_by_the_reader_and_nothing_is_passed_on() -> None:
+    class Nobody:
+        def check(self, *_: object) -> None:
+            raise PermissionDenied("you may not")
+
+    answers, counts, call, admission = frames(None)
+    refused = answers.frame(asked(), Nobody(), call)  # type: ignore[arg-type]
+    assert isinstance(refused, pb.LookupResponse)
+    assert isinstance(from_proto(refused.failures[0].error), PermissionDenied)
+    assert counts.taken(admission, 0).states[0].failed == {"PERMISSION_DENIED": 1}
+
+
+async def test_the_server_s_figures_are_the_sums_and_never_fall() -> None:
+    registry = Registry("server", "incarnation", lambda: "", 0, 511)
+    admission = ReadAdmission(ReadLimits(), LookedAt(), "this server")
+    answers, counts, call, own = frames(None)
+    counts.counts.looked_up(counts.of("nothing", "here"), 3, 0.001)
+    counts.counts.refusals.note("denied")
+    own.expired = 2
+    own.refused["calls"] += 4
+    report = counts.taken(own, 0)
+    for number in (1, 2):
+        add_report(report, registry, admission)
+        assert registry.counts.elsewhere.keys == 3 * number
+        assert sum(registry.counts.frame_keys.counts) == number
+        assert registry.counts.frame_keys.sum == 3.0 * number
+        assert registry.counts.refusals.by_refusal == {"denied": number}
+        assert (admission.expired, admission.refused["calls"]) == (2 * number, 4 * number)
+    del answers, call
+
+
+async def test_the_server_answers_as_one_call_whatever_callers_say_of_their_clocks_and_too_much_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    begin = BeginReader(1, 2, "incarnation")
+    writer.write(framed(begin))
+    link = await ReaderLink.open(theirs.detach())
+    assert link.begin == begin
+    answers = [link.pass_on(asked()) for _ in range(2)]
+    got = [await read_word(reader, READ) for _ in range(2)]
+    requests = [pb.LookupRequest.FromString(of.request) for of in got if isinstance(of, PassedOn)]
+    assert [(of.sent_ms, of.timeout_ms) for of in requests] == [(0, 0)] * 2
+    listening = asyncio.ensure_future(anext(link.words()))  # type: ignore[arg-type]
+    for number in (2, 1):
+        writer.write(framed(Answered(number, pb.LookupResponse(frame=number).SerializeToString())))
+        assert (await answers[number - 1]).frame == number
+    monkeypatch.setattr(reader_link, "_MOST_WAITING_BYTES", -1)
+    with pytest.raises(Overloaded, match="try again later"):
+        link.pass_on(asked())
+    listening.cancel()
+    await link.close()
+    writer.close()
+
+
+def test_how_a_reader_has_ended_is_told_in_words() -> None:
+    assert (how_ended(1), how_ended(-9)) == ("exit code 1", "signal SIGKILL")
