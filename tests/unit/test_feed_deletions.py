@@ -144,6 +144,18 @@ def test_a_record_s_key_may_have_the_order_of_a_deletion() -> None:
     assert done(told(*ROWS, "--order-by", "at"), None, b'{"k": "a", "at": 7}') == [(1, [7])]
 
 
+def test_of_a_tombstone_that_is_passed_over_the_key_may_be_anything() -> None:
+    of_a_map = [*ROWS, "--map-key", "number:int", "--order-by", "at"]
+    key_of_the_table = b'{"number": 7}'
+    assert done(told(*of_a_map, "--unordered-deletes", "ignore"), None, key_of_the_table) == []
+    assert done(told(*of_a_map, "--unordered-deletes", "ignore"), None) == []
+    for words in (of_a_map, [*of_a_map, "--unordered-deletes", "delete"]):
+        with pytest.raises(MalformedRequest, match="lacks one of the columns k, number"):
+            done(told(*words), None, key_of_the_table)
+    with pytest.raises(MalformedRequest):
+        mapper(told(*of_a_map, "--unordered-deletes", "ignore")).updates(SourceRecord(0, 1, key_of_the_table, b"{"))
+
+
 @pytest.mark.parametrize(
     ("said", "value", "deletes"),
     [

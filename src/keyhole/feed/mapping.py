@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from keyhole.encoding.json_values import JsonRows, json_reader, key_reader
 from keyhole.encoding.murmur3 import key_group
 from keyhole.encoding.reducers import parse
-from keyhole.errors import MalformedRequest, ValueMismatch
+from keyhole.errors import MalformedRequest, RequestError, ValueMismatch
 from keyhole.feed.debezium import change_rows
 from keyhole.feed.deleting_records import NO_ROWS, Deletions, Unordered
 from keyhole.feed.feed_options import RecordFormat
@@ -87,10 +87,20 @@ class RecordMapper:
 
     def _changes(self, record: SourceRecord) -> list[RowChange]:
         if not self._of_changes:
-            return plain_rows(record, self._key_columns, self._encoding, self._deletions)
+            return self._plain(record)
         read = list(dict.fromkeys([*(column.name for column in self._key_columns), *self._columns]))
         takes_back = self._descriptor.kind is StateKind.REDUCING
         return change_rows(record, self._key_columns, read, self._encoding, takes_back=takes_back)
+
+    def _plain(self, record: SourceRecord) -> list[RowChange]:
+        try:
+            return plain_rows(record, self._key_columns, self._encoding, self._deletions)
+        except RequestError:
+            # Of a tombstone that is passed over, the key need not say which entry it is: it has that of the source's
+            # table, which may be another one than the state's.
+            if record.value is None and self._descriptor.order_by and self._deletions.unordered is Unordered.IGNORE:
+                return []
+            raise
 
     def _ignored(self, change: RowChange) -> bool:
         return self._deletions.unordered is Unordered.IGNORE and self._lacks_order(change)

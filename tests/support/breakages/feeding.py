@@ -107,6 +107,22 @@ FEEDING: tuple[Breakage, ...] = (
         ("test_feed_records.py::test_what_can_t_be_read_is_refused_and_not_quoted",),
     ),
     Breakage(
+        "a row that deletes loses its order on the way",
+        "realtime",
+        "src/keyhole/feed/mapping.py",
+        "return [order] if self._descriptor.keep_deleted_ms else None",
+        "return None",
+        ("test_feed_deletions.py::test_a_row_that_deletes_has_an_order_as_any_row_whatever_came_first",),
+    ),
+    Breakage(
+        "a record without a value deletes what is newer unasked",
+        "realtime",
+        "src/keyhole/feed/mapping.py",
+        "if self._deletions.unordered is Unordered.REFUSE:",
+        "if False:",
+        ("test_feed_deletions.py::test_a_record_without_a_value_does_beside_orders_what_the_feed_is_told",),
+    ),
+    Breakage(
         "a decimal is taken back rounded to the digits of Python's context",
         "realtime",
         "src/keyhole/feed/mapping.py",

@@ -39,6 +39,14 @@ PROTOCOL = (
         ("test_handover.py::test_where_all_servers_drain_and_go_on_a_job_begins_on_them",),
     ),
     Breakage(
+        "a replica drains where it is asked past the command",
+        "protocol",
+        "services/state_server/registry.py",
+        '        if self.replica:\n            raise Unsupported(f"server {self.server} is a replica: it owns',
+        '        if False:\n            raise Unsupported(f"server {self.server} is a replica: it owns',
+        ("test_refused_drains.py",),
+    ),
+    Breakage(
         "a query without a batch finds nobody where all servers drain and go on",
         "protocol",
         "src/keyhole/protocol/membership.py",

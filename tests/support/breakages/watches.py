@@ -36,6 +36,26 @@ WATCHES = (
         ("test_watches.py",),
     ),
     Breakage(
+        "rows that are too much as JSON for a message end their watch",
+        "watch",
+        "services/state_server/servicers/watches.py",
+        "for run in portions(sizes) if sizes else [slice(0)]:",
+        "for run in [slice(None)]:",
+        (
+            "test_large_watches.py::test_rows_and_changes_that_are_too_much_as_json_for_a_message_come_in_several_each_once",
+        ),
+    ),
+    Breakage(
+        "a watch goes on behind rows of a message that has yet to come",
+        "watch",
+        "services/state_server/servicers/watches.py",
+        "return token_within(message.token, {last.key_group: mark})",
+        "return message.token",
+        (
+            "test_large_watches.py::test_rows_and_changes_that_are_too_much_as_json_for_a_message_come_in_several_each_once",
+        ),
+    ),
+    Breakage(
         "a watch that is left within an epoch misses the next change of it",
         "watch",
         "services/state_server/read/watch_parts.py",
