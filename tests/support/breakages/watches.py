@@ -85,7 +85,7 @@ WATCHES = (
         _READ_BACK,
         "        if mark.begun and mark.offset < position.offset:\n",
         "        if mark.begun and mark.offset > position.offset:\n",
-        ("test_watching.py",),
+        ("test_watch_rows.py::test_what_has_changed_of_rows_that_were_given_is_read_back_before_a_snapshot_is_held",),
     ),
     Breakage(
         "a token that is too old goes on, and misses what was compacted",
