@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
-from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
 from keyhole.encoding.watch_token import WatchMark, marks_of, token_within
 from keyhole.errors import Overloaded
 from keyhole.model.epoch import NO_EPOCH, EpochStamp
@@ -77,13 +78,16 @@ class Watches:
                 self._snapshots,
                 select,
             )
-            as_of_ms, stamp = 0, NO_EPOCH
+            before, as_of_ms, stamp = "", 0, NO_EPOCH
             async with aclosing(watching.messages()) as messages:
                 async for message in messages:
                     *parts, last = _parts(table, message, select)
+                    given: list[pb.WatchedChanges] = []
                     for part in parts:
-                        yield _response(part, _token_within(message, part), as_of_ms, stamp, selected=selected)
-                    as_of_ms, stamp = message.as_of_ms, message.stamp
+                        given += part
+                        token = _token_within(before, message, given)
+                        yield _response(part, token, as_of_ms, stamp, selected=selected)
+                    before, as_of_ms, stamp = message.token or before, message.as_of_ms, message.stamp
                     response = _response(last, message.token, as_of_ms, stamp, selected=selected)
                     response.snapshot_done = message.snapshot_done
                     yield response
@@ -106,15 +110,40 @@ def _parts(table: Table, message: Message, select: WatchSelection) -> list[list[
     return parts or [[]]
 
 
-def _token_within(message: Message, part: Sequence[pb.WatchedChanges]) -> str:
-    """Behind a part of a message; empty: one can't go on there. Behind each row that was there one can."""
-    last = part[-1]
-    if not (last.snapshot and message.token and len(message.sent) == 1):
+def _token_within(before: str, message: Message, given: Sequence[pb.WatchedChanges]) -> str:
+    """Behind the first parts of a message; empty: one can't go on there.
+
+    A part without a token would be behind no place of any reader, while the token of what another server sends goes on:
+    the one would have changes twice, and the other half an epoch.
+
+    Args:
+        before: The token behind the messages before.
+        given: Of the message: all that those parts have.
+    """
+    if not message.token or not before:
         return ""
-    (sent,) = message.sent
-    at = marks_of(message.token)[last.key_group]
-    mark = WatchMark(at.offset, at.epoch, 0, sent.keys[0][:GROUP_BYTES] + last.keys[-1])
-    return token_within(message.token, {last.key_group: mark})
+    left = Counter[int]()
+    for sent in message.sent:
+        left[sent.key_group] += len(sent.keys)
+    known, whole = marks_of(before), marks_of(message.token)
+    marks: dict[int, WatchMark] = {}
+    last: dict[int, pb.WatchedChanges] = {}
+    for part in given:
+        group, earlier = part.key_group, last.get(part.key_group)
+        left[group] -= len(part.keys)
+        last[group] = part
+        at = whole[group]
+        if not left[group]:
+            marks[group] = at
+        elif part.snapshot:
+            marks[group] = WatchMark(at.offset, at.epoch, 0, prefix_of(group) + part.keys[-1])
+        elif part.numbers:
+            was = known[group]
+            epoch = was.epoch if earlier is None or earlier.begins == part.begins else earlier.epoch
+            marks[group] = WatchMark(part.begins, epoch, part.numbers[-1] + 1, was.below)
+        else:
+            return ""
+    return token_within(before, marks)
 
 
 def _changes(table: Table, sent: Sent, select: WatchSelection) -> Sequence[SpelledChanges]:
