@@ -13,7 +13,7 @@ class ServerCounts:
 
     Attributes:
         elsewhere: Reads of states that it holds nothing of.
-        reader_processes: How many processes answer lookups now, this one included; 0: it is alone.
+        reader_processes: How many processes answer lookups now, this one included.
         reader_calls, reader_resident_bytes: Of the others, now.
         reader_cpu_seconds: Of the others, since the server began.
         passed_on: Frames that the others have passed on to this one.
@@ -26,7 +26,8 @@ class ServerCounts:
         self.commit_seconds = Histogram(BY_NAME["keyhole_state_server_commit_seconds"].buckets)
         self.elsewhere = ReadCounts()
         self.refusals = Refusals()
-        self.reader_processes = self.reader_calls = self.reader_resident_bytes = self.passed_on = 0
+        self.reader_processes = 1
+        self.reader_calls = self.reader_resident_bytes = self.passed_on = 0
         self.reader_cpu_seconds = 0.0
 
     def looked_up(self, reads: ReadCounts, keys: int, seconds: float) -> None:

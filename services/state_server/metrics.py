@@ -141,13 +141,12 @@ class ServerStats:
         figures.add(f"{_P}_held_states", labels, len(registry.tables))
         figures.add(f"{_P}_open_scans", labels, self._queries.open_scans)
         figures.admission(Component.STATE_SERVER, labels, self._queries.admission)
-        if counts.reader_processes:
-            figures.add(f"{_P}_reader_processes", labels, counts.reader_processes)
-            figures.add(f"{_P}_passed_on_frames_total", labels, counts.passed_on)
-            # With this process's own.
-            figures.add(f"{_P}_open_lookup_calls", labels, counts.reader_calls)
-            figures.add(f"{_P}_cpu_seconds_total", labels, counts.reader_cpu_seconds)
-            figures.add(f"{_P}_resident_memory_bytes", labels, counts.reader_resident_bytes)
+        figures.add(f"{_P}_reader_processes", labels, counts.reader_processes)
+        figures.add(f"{_P}_passed_on_frames_total", labels, counts.passed_on)
+        # With this process's own.
+        figures.add(f"{_P}_open_lookup_calls", labels, counts.reader_calls)
+        figures.add(f"{_P}_cpu_seconds_total", labels, counts.reader_cpu_seconds)
+        figures.add(f"{_P}_resident_memory_bytes", labels, counts.reader_resident_bytes)
         figures.add(f"{_P}_open_watches", labels, self._queries.watches.under_way)
         figures.add(f"{_P}_staging_bytes", (*labels, "memory"), self._room.memory_bytes)
         figures.add(f"{_P}_staging_bytes", (*labels, "disk"), self._room.disk_bytes)

@@ -132,7 +132,7 @@ _STATE_SERVER = (
     counter(_SERVER, "lookup", "frames", _STATE, "Requests that the looked-up keys came in."),
     counter(_SERVER, "failed", "reads", f"{_STATE} reason", "Keys, or scans, that were refused."),
     *_admission(_SERVER, "server"),
-    gauge(_SERVER, "reader", "processes", "server", "How many answer lookups now, where there are to be several."),
+    gauge(_SERVER, "reader", "processes", "server", "How many processes answer lookups now."),
     counter(_SERVER, "passed_on", "frames", "server", "Frames that readers had to leave to the server's own process."),
     histogram(_SERVER, "lookup", "seconds", "server", "What a frame of lookups takes here.", _CALL_SECONDS),
     histogram(_SERVER, "frame", "keys", "server", "Keys per frame of lookups.", _FRAME_KEYS),
