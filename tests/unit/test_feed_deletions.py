@@ -140,6 +140,21 @@ def test_by_default_a_deletion_is_remembered_for_a_day_and_one_without_an_order_
     assert done(as_before, None, b"a") == [(1, None)]
 
 
+def test_a_row_that_deletes_and_has_no_order_is_never_passed_over() -> None:
+    """Nothing that has the order comes behind it, as it does behind a row whose tombstone is passed over."""
+    gone = {"k": "a", "gone": True}
+    words = [*ROWS, "--order-by", "at", "--delete-when", "gone=true"]
+    for unordered in ("ignore", "refuse"):
+        with pytest.raises(MalformedRequest, match=r"has no at, by which deletions are ordered"):
+            done(told(*words, "--unordered-deletes", unordered), gone)
+    assert done(told(*words, "--unordered-deletes", "delete"), gone) == [(1, None)]
+
+
+def test_an_order_that_is_not_kept_is_not_looked_at() -> None:
+    words = [*ROWS, "--order-by", "at", "--delete-when", "gone=true", "--keep-deleted", "0"]
+    assert done(told(*words), {"k": "a", "gone": True, "at": "seven"}) == [(1, None)]
+
+
 def test_a_record_s_key_may_have_the_order_of_a_deletion() -> None:
     assert done(told(*ROWS, "--order-by", "at"), None, b'{"k": "a", "at": 7}') == [(1, [7])]
 
@@ -218,5 +233,9 @@ def test_a_start_on_records_that_only_delete_without_an_order_or_lack_the_column
         check(told(*BY_ORDER), tombstone)
     check(told(*BY_ORDER), tombstone, row)
     check(told(*BY_ORDER, "--unordered-deletes", "delete"), tombstone)
+    # Rows that stay need not have the column that deletes, and rows that delete none of the values.
+    by_column = told(*ROWS, "--order-by", "at", "--delete-when", "gone=true")
+    check(by_column, row)
+    check(by_column, SourceRecord(0, 3, b"a", b'{"k": "a", "gone": true, "at": 3}'))
     with pytest.raises(InvalidConfiguration, match=r"has a field __delete.*__deleted"):
         check(told(*ROWS, "--order-by", "at", "--delete-when", "__delete=true"), row)

@@ -82,7 +82,7 @@ class RecordMapper:
         return [
             self._update(record, sub, change, self._read(change))
             for sub, change in enumerate(self._changes(record))
-            if not self._ignored(change)
+            if not (record.value is None and self._ignored(change))
         ]
 
     def _changes(self, record: SourceRecord) -> list[RowChange]:
@@ -125,15 +125,17 @@ class RecordMapper:
 
     def _order(self, change: RowChange) -> list[Any] | None:
         name = self._descriptor.order_by
-        if not name:
-            return None
+        unordered = self._deletions.unordered
+        if not name or (unordered is Unordered.DELETE and not self._descriptor.keep_deleted_ms):
+            return None  # it deletes whatever is there
         if self._lacks_order(change):
-            if self._deletions.unordered is Unordered.REFUSE:
-                raise MalformedRequest(
-                    f"the record deletes a row and has no {name}, by which deletions are ordered. Say what such a one "
-                    f"does: --unordered-deletes {Unordered.DELETE}, or {Unordered.IGNORE}"
-                )
-            return None
+            if unordered is Unordered.DELETE:
+                return None
+            # What is passed over has no value: behind a row that deletes without an order nothing comes that has one.
+            raise MalformedRequest(
+                f"the record deletes a row and has no {name}, by which deletions are ordered. Say what such a one "
+                f"does: --unordered-deletes {Unordered.DELETE}; or, of records without a value, {Unordered.IGNORE}"
+            )
         order = change.fields[name]
         (kind,) = (field.type for field in self._descriptor.value.fields if field.name == name)
         try:

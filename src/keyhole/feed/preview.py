@@ -68,15 +68,21 @@ def _check_columns(
     deletions: Deletions,
 ) -> None:
     found: set[str] = set()
+    puts = False
     for record in records:
         if record.value is not None:
             try:
-                found |= encoding.row(record.value).keys()
+                row = encoding.row(record.value)
             except RequestError:
                 continue
+            found |= row.keys()
+            puts |= not deletions.said_by(row)
     named = [column.name for column in (*descriptor.key, *descriptor.map_key)]
-    named += columns or [field.name for field in descriptor.value.fields]
-    named += [deletions.column] if deletions.column else []
+    # Of a row that deletes, its key and its order count.
+    named += (columns or [field.name for field in descriptor.value.fields]) if puts else []
+    # Rows that stay need not have the column by which others delete.
+    if deletions.column and with_the_nearest(deletions.column, found) != deletions.column:
+        named.append(deletions.column)
     missing = [name for name in named if name not in found]
     if found and missing:
         spelled = with_the_nearest(missing[0], found)

@@ -19,7 +19,10 @@
 {{- range .index }}{{ $words = append $words (printf "--index=%s" .) }}{{ end -}}
 {{- with .orderBy }}
 {{- $words = append $words (printf "--order-by=%s" .) -}}
+{{- /* Values of an earlier release, used again, have none. */ -}}
+{{- if not (kindIs "invalid" $.keepDeletedSeconds) }}
 {{- $words = append $words (printf "--keep-deleted=%s" (include "keyhole.text" $.keepDeletedSeconds)) -}}
+{{- end -}}
 {{- with $.unorderedDeletes }}{{ $words = append $words (printf "--unordered-deletes=%s" .) }}{{ end -}}
 {{- end -}}
 {{- with .deleteWhen }}{{ $words = append $words (printf "--delete-when=%s" .) }}{{ end -}}
