@@ -118,8 +118,8 @@ FEEDING: tuple[Breakage, ...] = (
         "a record without a value deletes what is newer unasked",
         "realtime",
         "src/keyhole/feed/mapping.py",
-        "if self._deletions.unordered is Unordered.REFUSE:",
-        "if False:",
+        "            if unordered is Unordered.DELETE:\n",
+        "            if True:\n",
         ("test_feed_deletions.py::test_a_record_without_a_value_does_beside_orders_what_the_feed_is_told",),
     ),
     Breakage(

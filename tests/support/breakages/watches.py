@@ -46,11 +46,19 @@ WATCHES = (
         ),
     ),
     Breakage(
+        "a part of a watch's message has no token, so that others' tokens are taken for behind it",
+        "watch",
+        "services/state_server/servicers/watches.py",
+        "    return token_within(before, marks)\n",
+        '    return ""\n',
+        ("test_split_watches.py",),
+    ),
+    Breakage(
         "a watch goes on behind rows of a message that has yet to come",
         "watch",
         "services/state_server/servicers/watches.py",
-        "return token_within(message.token, {last.key_group: mark})",
-        "return message.token",
+        "    return token_within(before, marks)\n",
+        "    return message.token\n",
         (
             "test_large_watches.py::test_rows_and_changes_that_are_too_much_as_json_for_a_message_come_in_several_each_once",
         ),
