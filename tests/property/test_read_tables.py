@@ -26,7 +26,7 @@ from keyhole.stores.lmdb.engine import LmdbEngine, LmdbStore
 from keyhole.testing.clock import ManualClock
 from services.state_server.read.standing import Lease, Standing
 from services.state_server.read.table import Table
-from services.state_server.readers.read_tables import ReadTables
+from services.state_server.readers.read_tables import LostWordError, ReadTables
 from services.state_server.readers.reader_words import Shown, ToReader
 from services.state_server.readers.shared_count import SharedCount
 from services.state_server.readers.shown_tables import ShownTables
@@ -72,6 +72,8 @@ class Told(RuleBasedStateMachine):
         self.views: list[tuple[Snapshot, Standing, dict[int, Position]]] = []
         self.topic = 0
         self.table: Table | None = None
+        self.lost = False
+        self._say(self.shown.all())
         self._make()
 
     def _say(self, shown: Shown) -> None:
@@ -158,8 +160,8 @@ class Told(RuleBasedStateMachine):
     def tell_all(self) -> None:
         """The reader knows all that there is to know, and answers whatever it has a view of."""
         while self.said:
-            self.reader.take(self.said.pop(0))
-        assert self.reader._heard == self.count.value
+            self._hear()
+        assert self.reader._heard == self.count.value or self.lost
 
     @rule(groups=GROUPS, owned=st.booleans())
     def withdraw(self, groups: frozenset[int], owned: bool) -> None:
@@ -206,13 +208,28 @@ class Told(RuleBasedStateMachine):
     def tell(self, count: int) -> None:
         """The reader hears some of what was said."""
         for _ in range(min(count, len(self.said))):
+            self._hear()
+
+    def _hear(self) -> None:
+        try:
             self.reader.take(self.said.pop(0))
+        except LostWordError:
+            assert self.lost
+            self.begin_anew()
+
+    @precondition(lambda self: self.said)
+    @rule()
+    def lose(self) -> None:
+        """A word does not come, and those behind it do."""
+        self.said.pop(0)
+        self.lost = True
 
     @rule()
     def begin_anew(self) -> None:
         """The reader is killed, and another one told of all."""
         self.reader.close()
         self.said.clear()
+        self.lost = False
         self.reader = ReadTables("server", self.count, self.clock, self._open_files)
         self._in_step(lambda: self._say(self.shown.all()))
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 
+from keyhole.clock import SystemClock
 from keyhole.config import StateServerConfig, load
 from keyhole.errors import InvalidConfiguration, Overloaded, PermissionDenied
 from keyhole.metrics.counters import ReadCounts
@@ -20,18 +26,22 @@ from keyhole.rpc.processes.word_framing import framed, read_word
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
 from keyhole.rpc.status import from_proto
 from keyhole.security.authentication import ANYBODY
+from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
 from services.state_server import app
 from services.state_server.readers import reader_link
 from services.state_server.readers.counted import ReaderCounts, add_report
+from services.state_server.readers.read_tables import LostWordError, ReadTables
 from services.state_server.readers.reader_frames import ReaderFrames
 from services.state_server.readers.reader_link import ReaderLink
-from services.state_server.readers.reader_process import how_ended
+from services.state_server.readers.reader_process import ReaderProcess, how_ended
 from services.state_server.readers.reader_settings import environ_of, reader_count, share_of
-from services.state_server.readers.reader_words import Answered, BeginReader, PassedOn, ToServer
+from services.state_server.readers.reader_words import Answered, BeginReader, Drain, PassedOn, Shown, ToReader, ToServer
 from services.state_server.readers.shared_count import SharedCount
+from services.state_server.readers.shown_tables import ShownTables
 from services.state_server.registry import Registry
 from tests.support.lookup_ports import LookedAt
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes need Linux")
 
@@ -202,3 +212,89 @@ async def test_the_server_answers_as_one_call_whatever_callers_say_of_their_cloc
 
 def test_how_a_reader_has_ended_is_told_in_words() -> None:
     assert (how_ended(1), how_ended(-9)) == ("exit code 1", "signal SIGKILL")
+
+
+def test_a_reader_that_has_missed_a_word_of_its_server_does_not_take_the_next_for_current() -> None:
+    """It would answer, of what the missing word was about, what the server has given up."""
+    count = SharedCount.make()
+    tables = ReadTables("server", count, ManualClock(), lambda _: pytest.fail("there is no store"))
+    tables.take(Shown(-1, 3, (), ()))
+    tables.take(Shown(2, 5, (), ()))  # what it was told first was newer
+    with pytest.raises(LostWordError, match="the server has said 6, and 5 was heard"):
+        tables.take(Shown(6, 7, (), ()))
+    count.close()
+
+
+def test_what_is_said_of_changes_names_the_word_before() -> None:
+    said: list[Shown] = []
+    count = SharedCount.make()
+    shown, tables = ShownTables(count, said.append), {}
+    assert shown.all() == Shown(-1, 0, (), ())
+
+    async def change(table: Any) -> None:
+        shown._known[table] = tables.setdefault(table, len(tables))
+        shown.changed(table)
+        shown.changed(table)
+        await asyncio.sleep(0)
+
+    class Gone:
+        changes, descriptor = SimpleNamespace(closed=True), SimpleNamespace(ttl_ms=0)
+
+    for table in (Gone(), Gone()):
+        asyncio.run(change(table))
+    assert [(word.since, word.count) for word in said] == [(0, 2), (2, 4)]
+    count.close()
+
+
+class _Process:
+    """One that never ends."""
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+async def reader_process(answer: Callable[[bytes], bytes]) -> tuple[ReaderProcess, socket.socket]:
+    """A reader as its server sees it, and the reader's end of the pair."""
+    ours, theirs = socket.socketpair()
+    sends, takes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    takes.close()
+    process: Any = _Process()
+    streams = await asyncio.open_unix_connection(sock=ours)
+    theirs.setblocking(False)
+    return ReaderProcess(1, process, streams, sends, answer, lambda _: None, SystemClock()), theirs
+
+
+@pytest.mark.parametrize("runs", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_to_a_reader_that_has_ended_nothing_is_said_and_the_others_hear_what_they_are_to(runs: Any) -> None:
+    async def main() -> None:
+        reader, theirs = await reader_process(lambda request: request)
+        theirs.close()
+        reader._writer.transport.abort()
+        await asyncio.sleep(0)
+        reader.say(Drain())
+        reader.tell(framed(Drain()))
+        reader._sends.close()
+
+    runs(main())
+
+
+async def test_a_frame_that_fails_unexpectedly_is_told_to_be_and_the_next_one_is_answered() -> None:
+    def answer(request: bytes) -> bytes:
+        if request == b"bad":
+            raise RecursionError("as of a bug")
+        return request * 2
+
+    reader, theirs = await reader_process(answer)
+    ended = asyncio.create_task(reader.ended())
+    read, write = await asyncio.open_unix_connection(sock=theirs)
+    decoder = msgspec.msgpack.Decoder[ToReader](ToReader)
+    for number, request in ((1, b"bad"), (2, b"good")):
+        write.write(framed(PassedOn(number, request)))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await read_word(read, decoder) == Answered(1, b"")
+        assert await read_word(read, decoder) == Answered(2, b"goodgood")
+    ended.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ended
+    write.close()

@@ -58,6 +58,8 @@ class ReaderGroup:
         self._keepers: list[asyncio.Task[None]] = []
         self._ending = asyncio.Event()
         self._draining = False
+        # Connections may come before `start`: until then there is no reader to take any.
+        self._own_connections: Callable[[], int] = lambda: 0
 
     def start(
         self, answer: Callable[[bytes], bytes], admission: ReadAdmission, own_connections: Callable[[], int]

@@ -35,6 +35,10 @@ class ReadableStore(Protocol):
     def close(self) -> None: ...
 
 
+class LostWordError(Exception):
+    """The reader is to end; another one is told all."""
+
+
 class _Known:
     """One table. `current`: it answers as the server's own does."""
 
@@ -89,7 +93,13 @@ class ReadTables:
             return None
 
     def take(self, shown: Shown) -> None:
-        """The server's tables are so by now."""
+        """The server's tables are so by now.
+
+        Raises:
+            LostWordError: What the server has said before has not come: nothing that is known here can be trusted.
+        """
+        if shown.since > self._heard:
+            raise LostWordError(f"the server has said {shown.since}, and {self._heard} was heard")
         for number in shown.gone:
             self._close(number)
         for of in shown.tables:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from keyhole.errors import Overloaded
+from keyhole.errors import InternalError, Overloaded
 from keyhole.rpc.processes.word_framing import framed, read_word
 from keyhole.v1 import query_pb2
 from services.state_server.readers.reader_words import Answered, BeginReader, PassedOn, ToReader, ToServer
@@ -69,8 +69,12 @@ class ReaderLink:
         while (word := await read_word(self._reader, _READ)) is not None:
             if isinstance(word, Answered):
                 answer = self._passed_on.pop(word.number)
-                if not answer.done():
+                if answer.done():
+                    continue
+                if word.response:
                     answer.set_result(query_pb2.LookupResponse.FromString(word.response))
+                else:
+                    answer.set_exception(InternalError("a frame failed unexpectedly; the server's log has the cause"))
             else:
                 yield word
         _orphaned()

@@ -34,7 +34,8 @@ _MOST_SILENT = 40
 """Looks without an answer: the event loop of such a reader stands still."""
 _MOST_UNREAD_BYTES = 256 << 20
 """Of what it is sent: one that reads nothing any more is ended."""
-_FRAMES_A_TURN = 16
+# Of the server's event loop, for one reader's frames.
+_FRAMES_A_TURN, _BYTES_OF_A_FRAME = 16, 4096
 
 _READ = msgspec.msgpack.Decoder[ToServer](ToServer)
 
@@ -128,8 +129,9 @@ class ReaderProcess:
         finally:
             for task in (listening, looking):
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            for error in await asyncio.gather(listening, looking, return_exceptions=True):
+                if isinstance(error, Exception):
+                    _log.error("what a reader process says was not heard", exc_info=error)
             self._writer.close()
             self._sends.close()
 
@@ -144,6 +146,8 @@ class ReaderProcess:
 
     def tell(self, word: bytes) -> None:
         """As `say`, of a word as it travels."""
+        if self._writer.transport.is_closing():
+            return  # it has ended; some event loops raise where others drop what is written then
         self._writer.write(word)
         if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
             self._end("it reads nothing")
@@ -158,18 +162,30 @@ class ReaderProcess:
         return True
 
     async def _listen(self) -> None:
-        frames = 0
+        spent = 0
         while (word := await read_word(self._reader, _READ)) is not None:
             if isinstance(word, PassedOn):
-                self.say(Answered(word.number, self._answer(word.request)))
-                frames += 1
-                if frames % _FRAMES_A_TURN == 0:
+                self.say(Answered(word.number, self._answered(word.request)))
+                # Nothing more is answered than it takes; it goes on to read what it is sent.
+                with contextlib.suppress(ConnectionError):
+                    await self._writer.drain()
+                spent += 1 + len(word.request) // _BYTES_OF_A_FRAME
+                if spent >= _FRAMES_A_TURN:
+                    spent = 0
                     await asyncio.sleep(0)  # others have their turn, whatever has come
             elif isinstance(word, ReaderStarted):
                 self.started.set()
             else:
                 self.last = word
                 self._reported(word)
+
+    def _answered(self, request: bytes) -> bytes:
+        """Empty: it failed unexpectedly, and ends the connection that it came by, as it would here."""
+        try:
+            return self._answer(request)
+        except Exception:  # noqa: BLE001 - the top of every frame that is passed on
+            _log.exception("a frame failed unexpectedly", extra={"number": self.number})
+            return b""
 
     async def _look(self) -> None:
         if not await comes_within(self._clock, _START_SECONDS, self.started.wait()):

@@ -68,16 +68,18 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
     """These tables are so, and these are gone, by number; all others are as they were said to be.
 
     Attributes:
+        since: The `count` of the word before; -1: this is of all tables, and needs none before it.
         count: Of changes until then: the shared number has it as long as nothing has changed since.
     """
 
+    since: int
     count: int
     tables: tuple[TableShown, ...]
     gone: tuple[int, ...]
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """The LookupResponse to the frame that was passed on under this number."""
+    """The LookupResponse to the frame that was passed on under this number; empty: it failed unexpectedly."""
 
     number: int
     response: bytes

@@ -35,6 +35,7 @@ class ShownTables:
         self._known: dict[Table, int] = {}
         self._changed: dict[Table, None] = {}
         self._telling: asyncio.Handle | None = None
+        self._said = 0
         self._over = False
 
     def changed(self, table: Table) -> None:
@@ -60,7 +61,9 @@ class ShownTables:
 
     def all(self) -> Shown:
         """Of all tables, for a reader that knows none."""
-        return Shown(self._count.value, tuple(_shown(self._known[of], of) for of in self._known if _is_read(of)), ())
+        return Shown(
+            -1, self._count.value, tuple(_shown(self._known[of], of) for of in self._known if _is_read(of)), ()
+        )
 
     def _tell_changed(self) -> None:
         changed, self._changed, self._telling = self._changed, {}, None
@@ -69,7 +72,8 @@ class ShownTables:
         for table in changed:
             if table.changes.closed:
                 del self._known[table]
-        self._tell(Shown(self._count.value, tuple(tables), tuple(gone)))
+        since, self._said = self._said, self._count.value
+        self._tell(Shown(since, self._said, tuple(tables), tuple(gone)))
 
 
 def files_of(table: Table) -> StoreFiles | None:

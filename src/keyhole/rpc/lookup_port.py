@@ -50,7 +50,7 @@ _METHOD = "/keyhole.v1.Query/Lookup"
 _KEYS_A_TURN, _KEYS_OF_A_FRAME = 512, 32
 
 # Frames of one connection whose answers come later; nothing more of it is read meanwhile.
-_MOST_OWED = 64
+_MOST_OWED = 16
 _USUAL = PortLimits()
 
 
@@ -251,6 +251,8 @@ class _Connection(asyncio.Protocol):
             if waited >= limits.stalled_seconds:
                 _log.warning("a connection is ended, because its caller does not read", extra={"seconds": waited})
                 self.cut()
+        elif self._owed:
+            pass  # the answers are late, not the caller
         elif (self._caller is None or self._incoming.held) and waited >= limits.opening_seconds:
             self.end(DeadlineExceeded(f"no whole message came within {limits.opening_seconds:g} seconds"))
         elif waited >= limits.idle_seconds:

@@ -208,11 +208,11 @@ class LmdbReader:
 
     def snapshot(self) -> LmdbSnapshot:
         """A view of the last commit. Its number says whether it is the one that is meant."""
-        with errors_told(self._opened.path, self._opened.limit_bytes):
-            try:
+        try:
+            with errors_told(self._opened.path, self._opened.limit_bytes):
                 return LmdbSnapshot(self, self._opened)
-            except lmdb.Error as error:
-                raise _told(error, self._opened, closed=self.closed) from error
+        except lmdb.Error as error:
+            raise _told(error, self._opened, closed=self.closed) from error
 
     def close(self) -> None:
         """Closes it, and its snapshots. Idempotent."""
