@@ -99,8 +99,10 @@ def ready_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_second_one_in_a_folder_is_refused_and_told_which_one_is_there(
-    tmp_path: Path, ready_machine: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ready_machine: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # One that is not refused would run until somebody ends it.
+    monkeypatch.setattr(developing, "ensure_up", lambda *_, **__: pytest.fail("it begins"))
     job, home = tmp_path / "job.py", Home(tmp_path / ".keyhole")
     job.touch()
     home.make()
