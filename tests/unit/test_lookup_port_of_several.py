@@ -10,11 +10,12 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keyhole.config import StateServerConfig
-from keyhole.errors import InternalError, PortTaken
+from keyhole.errors import InternalError, PortTaken, Unauthenticated
 from keyhole.rpc import accepting
 from keyhole.rpc.accepting import Accepting
 from keyhole.rpc.lookup_port import _MOST_OWED, LookupPort
@@ -102,6 +103,28 @@ async def test_no_more_is_read_of_a_caller_to_whom_many_answers_are_owed() -> No
             if len(got) < many:
                 await eventually(lambda: bool(later.asked), LONG_SECONDS)
         assert got == list(range(1, many + 1))
+
+
+async def test_a_caller_to_whom_answers_are_owed_is_not_late_and_is_let_go_once_it_is_not_known_any_more() -> None:
+    class Expired:
+        is_anybody = True
+
+        def still_known(self) -> bool:
+            return False
+
+    later = Later()
+    async with served(later) as port, calling(port.port) as caller:
+        await caller.open()
+        caller.send(*(frame(number, b"later") for number in range(1, 2 * _MOST_OWED)))
+        await eventually(lambda: len(later.asked) == _MOST_OWED, LONG_SECONDS)
+        (connection,) = port.connections
+        at = connection._since + port.limits.opening_seconds + 1
+        connection.look(at)
+        assert port.connections == {connection}
+        known: Any = Expired()
+        connection._caller = known
+        connection.look(at)
+        assert isinstance(await caller.why_ended(), Unauthenticated)
 
 
 async def test_a_connection_whose_answer_never_comes_ends_and_one_that_is_gone_is_not_written_to() -> None:

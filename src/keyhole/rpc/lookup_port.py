@@ -251,9 +251,10 @@ class _Connection(asyncio.Protocol):
             if waited >= limits.stalled_seconds:
                 _log.warning("a connection is ended, because its caller does not read", extra={"seconds": waited})
                 self.cut()
-        elif self._owed:
-            pass  # the answers are late, not the caller
-        elif (self._caller is None or self._incoming.held) and waited >= limits.opening_seconds:
+        elif (
+            # What is held while answers are owed is whole: they are late, not the caller.
+            (self._caller is None or (self._incoming.held and not self._owed)) and waited >= limits.opening_seconds
+        ):
             self.end(DeadlineExceeded(f"no whole message came within {limits.opening_seconds:g} seconds"))
         elif waited >= limits.idle_seconds:
             self.end(DeadlineExceeded(f"nothing came for {limits.idle_seconds:g} seconds; connect again"))
