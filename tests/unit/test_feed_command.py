@@ -14,11 +14,12 @@ import pytest
 from keyhole.cli import feed
 from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_config, feed_options, progress
-from keyhole.cli.feed_arguments import FORMATS
+from keyhole.cli.feed_arguments import FORMATS, UNORDERED
 from keyhole.cli.main import main
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import Fenced, InvalidConfiguration, KeyholeError, UnknownState
+from keyhole.feed.deleting_records import Unordered
 from keyhole.feed.feed_options import FeedOptions, RecordFormat, describe, key_columns, reduced_columns, value_columns
 from keyhole.feed.preview import check_records
 from keyhole.feed.rates import Rates
@@ -73,6 +74,7 @@ def test_rows_are_values_maps_and_lists(words: list[str], kind: StateKind) -> No
 
 def test_formats_are_those_that_a_feeder_reads() -> None:
     assert list(RecordFormat) == list(FORMATS)
+    assert list(Unordered) == list(UNORDERED)
     assert told(*KEY, "--reduce", "amount=sum", "--format", "debezium").format is RecordFormat.DEBEZIUM
 
 

@@ -22,6 +22,7 @@ from keyhole.config import StateServerConfig, load
 from keyhole.errors import InvalidConfiguration, Overloaded, PermissionDenied
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.port_calls import Peer
+from keyhole.rpc.processes.children import how_ended
 from keyhole.rpc.processes.word_framing import framed, read_word
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
 from keyhole.rpc.status import from_proto
@@ -34,7 +35,7 @@ from services.state_server.readers.counted import ReaderCounts, add_report
 from services.state_server.readers.read_tables import LostWordError, ReadTables
 from services.state_server.readers.reader_frames import ReaderFrames
 from services.state_server.readers.reader_link import ReaderLink
-from services.state_server.readers.reader_process import ReaderProcess, how_ended
+from services.state_server.readers.reader_process import ReaderProcess
 from services.state_server.readers.reader_settings import environ_of, reader_count, share_of
 from services.state_server.readers.reader_words import Answered, BeginReader, Drain, PassedOn, Shown, ToReader, ToServer
 from services.state_server.readers.shared_count import SharedCount

@@ -8,14 +8,14 @@ import itertools
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable
 
 import msgspec
 
 from keyhole.clock import Clock
+from keyhole.rpc.processes.children import start_module, stop
 from keyhole.rpc.processes.coming import comes_within
-from keyhole.rpc.processes.word_framing import framed, read_word
+from keyhole.rpc.processes.word_framing import framed, read_word, send
 from services.client_proxy.processes.words import (
     Ask,
     AskAll,
@@ -87,14 +87,8 @@ class ChildProcess:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            pair = theirs.fileno()
-            safe = ["-P"] if sys.flags.safe_path else []
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, *safe, "-m", _MODULE, str(pair), str(turn)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(pair, turn),
-                )
+                process = await start_module(_MODULE, (theirs.fileno(), turn))
             except OSError:
                 ours.close()
                 raise
@@ -109,10 +103,7 @@ class ChildProcess:
             await listening  # what it has said last is still to be heard
             return code
         finally:
-            for task in (listening, looking):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await stop(listening, looking)
             self._writer.close()
 
     def signal(self, number: signal.Signals) -> None:
@@ -122,7 +113,7 @@ class ChildProcess:
 
     def say(self, word: ToChild) -> None:
         """Tells it something. One that has ended hears nothing."""
-        self._writer.write(framed(word))
+        send(self._writer, framed(word))
 
     async def facts(self) -> bytes:
         """Its facts, by now or as of its last word; empty: it has reported none yet."""

@@ -13,6 +13,7 @@ from keyhole.backoff import Backoff
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.errors import InternalError, InvalidConfiguration, KeyholeError, MachineError, by_reason
+from keyhole.rpc.processes.children import how_ended
 from keyhole.rpc.processes.coming import comes_within
 from services.client_proxy.processes.child_process import ChildProcess
 from services.client_proxy.processes.held_ports import held_address, held_port
@@ -156,6 +157,5 @@ def ended_for(number: int, failed: Failed | None, code: int, *, served: bool) ->
     """Why a child has ended, as an error: by its own word, or by its exit code where it has said nothing."""
     if failed is not None:
         return by_reason().get(failed.reason, InternalError)(failed.message)
-    how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
     when = "" if served else " before it served; the log has what it said until then"
-    return InternalError(f"process {number} of the proxy ended with {how}{when}", exit_code=code)
+    return InternalError(f"process {number} of the proxy ended with {how_ended(code)}{when}", exit_code=code)

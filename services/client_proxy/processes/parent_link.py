@@ -17,7 +17,7 @@ import msgspec
 from keyhole.clock import Clock
 from keyhole.errors import KeyholeError
 from keyhole.rpc.processes.coming import comes_within
-from keyhole.rpc.processes.word_framing import framed, read_word
+from keyhole.rpc.processes.word_framing import framed, read_word, send
 from services.client_proxy.processes.words import (
     Ask,
     AskAll,
@@ -153,7 +153,7 @@ class ParentLink:
         return await self._tell() if self._tell is not None else ProcessFacts(b"", (), ())
 
     def _say(self, word: ToParent) -> None:
-        self._writer.write(framed(word))
+        send(self._writer, framed(word))
 
 
 def _orphaned() -> NoReturn:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 from keyhole.config import ClientProxyConfig
+from keyhole.rpc.processes.shares import divided
 
 _DIVIDED = (
     "max_scans",
@@ -21,5 +19,4 @@ _DIVIDED = (
 
 def share_of(config: ClientProxyConfig, count: int) -> ClientProxyConfig:
     """The settings of one of `count` processes: of each limit of callers its part, rounded up. 0 stays no limit."""
-    parts = {name: math.ceil(getattr(config, name) / count) for name in _DIVIDED}
-    return dataclasses.replace(config, **parts)
+    return divided(config, _DIVIDED, count)

@@ -12,12 +12,13 @@ from keyhole.backoff import Backoff
 from keyhole.clock import Clock
 from keyhole.config import StateServerConfig
 from keyhole.errors import KeyholeError
+from keyhole.rpc.processes.children import how_ended
 from keyhole.rpc.processes.coming import comes_within
 from keyhole.rpc.processes.word_framing import framed
 from keyhole.rpc.read_admission import ReadAdmission
 from keyhole.stores.base import SharedStore, shared_store
 from services.state_server.readers.counted import add_report
-from services.state_server.readers.reader_process import ReaderProcess, how_ended
+from services.state_server.readers.reader_process import ReaderProcess
 from services.state_server.readers.reader_settings import environ_of
 from services.state_server.readers.reader_words import BeginReader, Drain, End, ReaderReport, Shown
 from services.state_server.readers.shared_count import SharedCount

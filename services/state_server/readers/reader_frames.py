@@ -11,12 +11,12 @@ from keyhole.rpc.explanations import micros
 from keyhole.rpc.port_calls import FrameAnswer
 from keyhole.rpc.read_admission import ReadCall
 from keyhole.rpc.read_requests import key_count, lookup_of_frame, refused_count
-from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import Caller
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.readers.counted import ReaderCounts
 from services.state_server.readers.read_tables import ReadTables
+from services.state_server.servicers.lookup_responses import refused_frame
 
 PassOn = Callable[[pb.LookupRequest], asyncio.Future[pb.LookupResponse]]
 """Asks the server, to whom the caller is nobody: that it may is known. Raises Overloaded."""
@@ -49,9 +49,7 @@ class ReaderFrames:
                 return passed_on
         except KeyholeError as error:
             reads.failed[error.reason] += count
-            response = pb.LookupResponse(
-                frame=request.frame, values=[b""] * count, failures=[pb.LookupFailure(error=to_proto(error))]
-            )
+            response = refused_frame(request, error, count)
         took = self._clock.monotonic() - began
         if request.timed and not response.failures:
             response.server_micros = max(1, micros(took))

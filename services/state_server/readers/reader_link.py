@@ -14,7 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from keyhole.errors import InternalError, Overloaded
-from keyhole.rpc.processes.word_framing import framed, read_word
+from keyhole.rpc.processes.word_framing import framed, read_word, send
 from keyhole.v1 import query_pb2
 from services.state_server.readers.reader_words import Answered, BeginReader, PassedOn, ToReader, ToServer
 
@@ -51,7 +51,7 @@ class ReaderLink:
 
     def say(self, word: ToServer) -> None:
         """Tells the server something, some time later."""
-        self._writer.write(framed(word))
+        send(self._writer, framed(word))
 
     def pass_on(self, request: query_pb2.LookupRequest) -> asyncio.Future[query_pb2.LookupResponse]:
         """The server's answer to a frame. Raises Overloaded: too much waits for it."""

@@ -7,14 +7,14 @@ import contextlib
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 
 import msgspec
 
 from keyhole.clock import Clock
+from keyhole.rpc.processes.children import start_module, stop
 from keyhole.rpc.processes.coming import comes_within
-from keyhole.rpc.processes.word_framing import framed, read_word
+from keyhole.rpc.processes.word_framing import framed, read_word, send
 from services.state_server.readers.reader_words import (
     Answered,
     AskReader,
@@ -101,14 +101,8 @@ class ReaderProcess:
         sends, takes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, takes:
             inherited = theirs.fileno(), takes.fileno(), memory
-            safe = ["-P"] if sys.flags.safe_path else []
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, *safe, "-m", _MODULE, *map(str, inherited)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=inherited,
-                    env=environ,
-                )
+                process = await start_module(_MODULE, inherited, environ)
             except OSError:
                 ours.close()
                 sends.close()
@@ -127,11 +121,7 @@ class ReaderProcess:
             await listening  # what it has said last is still to be heard
             return code
         finally:
-            for task in (listening, looking):
-                task.cancel()
-            for error in await asyncio.gather(listening, looking, return_exceptions=True):
-                if isinstance(error, Exception):
-                    _log.error("what a reader process says was not heard", exc_info=error)
+            await stop(listening, looking)
             self._writer.close()
             self._sends.close()
 
@@ -146,9 +136,7 @@ class ReaderProcess:
 
     def tell(self, word: bytes) -> None:
         """As `say`, of a word as it travels."""
-        if self._writer.transport.is_closing():
-            return  # it has ended; some event loops raise where others drop what is written then
-        self._writer.write(word)
+        send(self._writer, word)
         if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
             self._end("it reads nothing")
 
@@ -205,8 +193,3 @@ class ReaderProcess:
     def _end(self, why: str) -> None:
         _log.error("a reader process hangs and is killed", extra={"number": self.number, "why": why})
         self.kill()
-
-
-def how_ended(code: int) -> str:
-    """An exit code in words."""
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from keyhole.config import StateServerConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.rpc.processes.cores import process_count
+from keyhole.rpc.processes.shares import divided
 from keyhole.stores.choices import read_choices
 
 _SHARED = "lmdb"
@@ -50,7 +50,7 @@ def reader_count(config: StateServerConfig) -> int:
 
 def share_of(config: StateServerConfig, count: int) -> StateServerConfig:
     """The settings of one of `count` processes: of each limit of callers its part, rounded up. 0 stays no limit."""
-    return dataclasses.replace(config, **{name: math.ceil(getattr(config, name) / count) for name in _DIVIDED})
+    return divided(config, _DIVIDED, count)
 
 
 def environ_of(config: StateServerConfig, environ: Mapping[str, str]) -> dict[str, str]:

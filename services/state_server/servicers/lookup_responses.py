@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyhole.errors import EpochGone, KeyTooLong, StaleDescriptor, UnavailableError, ValueMismatch
+from keyhole.errors import EpochGone, KeyholeError, KeyTooLong, StaleDescriptor, UnavailableError, ValueMismatch
 from keyhole.rpc.frames import MAX_VALUE_BYTES, AskAgain, Failure, check_answer, cut_to_frame, failures_to_proto
 from keyhole.rpc.read_requests import KeyLookup
+from keyhole.rpc.status import to_proto
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.apart import lookup_apart
 from services.state_server.read.copy_answers import CopyAnswers
@@ -63,6 +64,13 @@ def _response(
         sources=answers.sources,
         source_of=source_of or None,
         failures=failures_to_proto(failures) if failures else None,
+    )
+
+
+def refused_frame(request: pb.LookupRequest, error: KeyholeError, count: int) -> pb.LookupResponse:
+    """The answer to a frame that has failed as a whole, of so many keys."""
+    return pb.LookupResponse(
+        frame=request.frame, values=[b""] * count, failures=[pb.LookupFailure(error=to_proto(error))]
     )
 
 

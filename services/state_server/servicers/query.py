@@ -30,7 +30,6 @@ from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.rpc.scan_caps import NO_CAPS, CallerScan, CallerScans, ScanCaps
 from keyhole.rpc.scan_requests import is_descending, scan_range
 from keyhole.rpc.server_views import no_routes
-from keyhole.rpc.status import to_proto
 from keyhole.security.authentication import Caller, current
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
@@ -40,7 +39,7 @@ from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.registry import Registry
 from services.state_server.servicers.explained import explained
 from services.state_server.servicers.large_entries import check_entries
-from services.state_server.servicers.lookup_responses import frame_response, many_answers
+from services.state_server.servicers.lookup_responses import frame_response, many_answers, refused_frame
 from services.state_server.servicers.scan_aggregates import aggregated
 from services.state_server.servicers.watches import Watches
 
@@ -246,8 +245,6 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
             return response
         except KeyholeError as error:
             reads.failed[error.reason] += count
-            return pb.LookupResponse(
-                frame=request.frame, values=[b""] * count, failures=[pb.LookupFailure(error=to_proto(error))]
-            )
+            return refused_frame(request, error, count)
         finally:
             self._counts.looked_up(reads, count, self._clock.monotonic() - began)

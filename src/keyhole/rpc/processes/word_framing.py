@@ -18,6 +18,13 @@ def framed(word: msgspec.Struct) -> bytes:
     return len(content).to_bytes(_LENGTH, "big") + content
 
 
+def send(writer: asyncio.StreamWriter, word: bytes) -> None:
+    """Sends a word as it travels, some time later. Where the other end is gone nobody hears it."""
+    # Some event loops raise where others drop what is written then.
+    if not writer.transport.is_closing():
+        writer.write(word)
+
+
 async def read_word(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_Word]) -> _Word | None:
     """The next one; None: the other end is gone."""
     try:
