@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def measured(of: Cluster, options: argparse.Namespace) -> dict[str, Any]:
-    """All clients at once."""
+    """Keys a second of all clients together, and what the server took of processor time meanwhile."""
     server = psutil.Process(of.children[0].pid)
     command = [sys.executable, "-m", "benchmarks.lookups", "--client", of.proxy, "--system", BY_PORT]
     command += ["--routing", "direct", "--keys", str(options.keys), "--outstanding", str(options.outstanding)]

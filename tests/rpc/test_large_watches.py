@@ -5,6 +5,7 @@ and what no message carries is told by its key.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ import pytest
 
 from keyhole import AsyncClient
 from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.storage_key import prefix_of
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import TooLarge
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.rpc import frames, status
@@ -56,15 +57,12 @@ def blob(size: int) -> bytes:
     return msgspec.msgpack.encode([1, bytes(size)])
 
 
-def of_one_group(of: StateDescriptor, count: int) -> list[str]:
-    """Keys of key group 0: all of an epoch's changes of them are of one part."""
-    codec, found, number = StateCodec(of), list[str](), 0
-    while len(found) < count:
-        name = f"key-{number}"
-        number += 1
-        if codec.storage_key(name).startswith(prefix_of(0)):
-            found.append(name)
-    return found
+def some_keys(of: StateDescriptor, groups: Iterable[int], count: int) -> list[str]:
+    """Keys of these key groups, in the order in which they are stored."""
+    codec, among = StateCodec(of), frozenset(groups)
+    names = (f"key-{number}" for number in itertools.count())
+    found = itertools.islice((name for name in names if group_of(codec.storage_key(name)) in among), count)
+    return sorted(found, key=codec.storage_key)
 
 
 class Events:
@@ -140,7 +138,7 @@ def keys_of(responses: Iterable[pb.WatchResponse]) -> list[bytes]:
 
 async def test_rows_and_changes_that_are_too_much_as_json_for_a_message_come_in_several_each_once() -> None:
     of = wide()
-    names = of_one_group(of, _ROWS)
+    names = some_keys(of, [0], _ROWS)
     first, second = (msgspec.msgpack.encode([1, *[value] * _COLUMNS]) for value in (True, False))
     taken = len(StateCodec(of).rows.to_json(first)) * _ROWS
     assert taken > MAX_RESPONSE_BYTES, "all together they would be no message"
@@ -170,7 +168,7 @@ async def test_rows_and_changes_that_are_too_much_as_json_for_a_message_come_in_
 
 
 async def test_a_client_has_each_change_of_an_epoch_that_came_in_parts_and_goes_on_between_any_two() -> None:
-    names = of_one_group(blobs(), 6)
+    names = some_keys(blobs(), [0], 6)
     size = FRAME_BYTES * 2 // 3
     async with (
         served(blobs(), {name: blob(size) for name in names}) as at,

@@ -5,21 +5,19 @@ of them where their own is lost there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 import pytest
 
 from keyhole import AsyncClient
-from keyhole.encoding.codec import StateCodec
-from keyhole.encoding.storage_key import group_of
 from keyhole.errors import NotReady
 from keyhole.model.change import StateChange
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.servicers.watches import Watches
-from tests.rpc.test_large_watches import BLOBS, blob, blobs
+from tests.rpc.test_large_watches import BLOBS, blob, blobs, some_keys
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION
 from tests.support.state_servers import RunningServer, state_server
@@ -70,14 +68,6 @@ class Pair(NamedTuple):
         await self.first.commit_own({self.small: blob(SMALL), self.large: blob(LARGE)})
 
 
-def keys_of(groups: Iterable[int], count: int) -> list[str]:
-    """In the order in which they are stored."""
-    codec, among = StateCodec(blobs()), frozenset(groups)
-    names = (f"key-{number}" for number in range(10_000))
-    found = [name for name in names if group_of(codec.storage_key(name)) in among][:count]
-    return sorted(found, key=codec.storage_key)
-
-
 @asynccontextmanager
 async def pair() -> AsyncIterator[Pair]:
     kafka, of = MemoryKafka(), blobs()
@@ -91,8 +81,8 @@ async def pair() -> AsyncIterator[Pair]:
         made = first.made_topic(of)
         await first.share(made, list(range(half)))
         await second.share(made, list(range(half, of.key_groups)))
-        small, large = keys_of([0], 2)
-        (other,) = keys_of(range(half, of.key_groups), 1)
+        small, large = some_keys(of, [0], 2)
+        (other,) = some_keys(of, range(half, of.key_groups), 1)
         for server in (first, second):
             await server.commit_own(dict.fromkeys((small, large, other), blob(1)))
         yield Pair(first, second, client, small, large, other)

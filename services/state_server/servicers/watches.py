@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import chain
 
 from keyhole.changelog.base import Changelog
 from keyhole.clock import Clock
-from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
-from keyhole.encoding.watch_token import WatchMark, marks_of, token_within
+from keyhole.encoding.storage_key import GROUP_BYTES
+from keyhole.encoding.watch_token import marks_of, token_within
 from keyhole.errors import Overloaded
 from keyhole.model.epoch import NO_EPOCH, EpochStamp
 from keyhole.rpc.convert_stamps import put_watched_stamp
 from keyhole.rpc.frames import portions
+from keyhole.rpc.watch_marks import marks_behind
 from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
 from services.state_server.read.table import Table
@@ -85,7 +86,7 @@ class Watches:
                     given: list[pb.WatchedChanges] = []
                     for part in parts:
                         given += part
-                        token = _token_within(before, message, given)
+                        token = _token_within(before, message, [*chain.from_iterable(parts), *last], given)
                         yield _response(part, token, as_of_ms, stamp, selected=selected)
                     before, as_of_ms, stamp = message.token or before, message.as_of_ms, message.stamp
                     response = _response(last, message.token, as_of_ms, stamp, selected=selected)
@@ -110,7 +111,9 @@ def _parts(table: Table, message: Message, select: WatchSelection) -> list[list[
     return parts or [[]]
 
 
-def _token_within(before: str, message: Message, given: Sequence[pb.WatchedChanges]) -> str:
+def _token_within(
+    before: str, message: Message, changes: Sequence[pb.WatchedChanges], given: Sequence[pb.WatchedChanges]
+) -> str:
     """Behind the first parts of a message; empty: one can't go on there.
 
     A part without a token would be behind no place of any reader, while the token of what another server sends goes on:
@@ -118,32 +121,15 @@ def _token_within(before: str, message: Message, given: Sequence[pb.WatchedChang
 
     Args:
         before: The token behind the messages before.
-        given: Of the message: all that those parts have.
+        changes: All of the message.
+        given: Of these: all that those parts have.
     """
     if not message.token or not before:
         return ""
-    left = Counter[int]()
-    for sent in message.sent:
-        left[sent.key_group] += len(sent.keys)
-    known, whole = marks_of(before), marks_of(message.token)
-    marks: dict[int, WatchMark] = {}
-    last: dict[int, pb.WatchedChanges] = {}
-    for part in given:
-        group, earlier = part.key_group, last.get(part.key_group)
-        left[group] -= len(part.keys)
-        last[group] = part
-        at = whole[group]
-        if not left[group]:
-            marks[group] = at
-        elif part.snapshot:
-            marks[group] = WatchMark(at.offset, at.epoch, 0, prefix_of(group) + part.keys[-1])
-        elif part.numbers:
-            was = known[group]
-            epoch = was.epoch if earlier is None or earlier.begins == part.begins else earlier.epoch
-            marks[group] = WatchMark(part.begins, epoch, part.numbers[-1] + 1, was.below)
-        else:
-            return ""
-    return token_within(before, marks)
+    count = sum(len(part.keys) for part in given)
+    marks = marks_behind(changes, count, marks_of(before), marks_of(message.token))
+    # Behind changes without numbers there is no place: a token would be before some that were given.
+    return token_within(before, marks) if all(part.key_group in marks for part in given if part.keys) else ""
 
 
 def _changes(table: Table, sent: Sent, select: WatchSelection) -> Sequence[SpelledChanges]:

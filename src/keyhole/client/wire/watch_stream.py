@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -35,6 +34,7 @@ from keyhole.model.change import ChangeKind, StateChange
 from keyhole.model.selection import EVERYTHING, Selection
 from keyhole.rpc.convert import key_to_proto, time_from_ms
 from keyhole.rpc.convert_predicates import selection_to_proto
+from keyhole.rpc.watch_marks import marks_behind
 from keyhole.rpc.watch_requests import check_watch_heeded
 from keyhole.v1 import query_pb2 as pb
 
@@ -96,29 +96,8 @@ class WatchMessage(NamedTuple):
     def _marks(self, given: int) -> Mapping[int, WatchMark]:
         """How far it is with the key groups of which something was given, and not all that has come."""
         before, message = self.came
-        marks: dict[int, WatchMark] = {}
-        whole, known = marks_of(self.whole), marks_of(before)
-        left = Counter[int]()
-        for part in message.changes:
-            left[part.key_group] += len(part.keys)
-        last: dict[int, pb.WatchedChanges] = {}
-        for part in message.changes:
-            if given <= 0:
-                break
-            group, count = part.key_group, min(given, len(part.keys))
-            given -= count
-            left[group] -= count
-            if not left[group] and message.token:
-                marks[group] = whole[group]
-            elif part.snapshot:
-                at = whole[group]
-                marks[group] = WatchMark(at.offset, at.epoch, 0, prefix_of(group) + part.keys[count - 1])
-            elif part.numbers:
-                at, earlier = known[group], last.get(group)
-                epoch = at.epoch if earlier is None or earlier.begins == part.begins else earlier.epoch
-                marks[group] = WatchMark(part.begins, epoch, part.numbers[count - 1] + 1, at.below)
-            last[group] = part
-        return marks
+        known, whole = marks_of(before), marks_of(self.whole)
+        return marks_behind(message.changes, given, known, whole, is_end=bool(message.token))
 
 
 class StoredMessage(NamedTuple):
