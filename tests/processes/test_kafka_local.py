@@ -19,6 +19,7 @@ from keyhole.errors import MachineError, PortTaken
 from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import accepts, free_ports, is_free
+from keyhole.testing.network import Network
 from tests.support.waiting import LONG_SECONDS, until
 
 
@@ -68,10 +69,16 @@ def test_who_comes_by_a_relayed_port_is_told_to_come_back_by_the_relay(
     tmp_path: Path, jars: list[Path], java: Java
 ) -> None:
     inside, relay = free_ports(2)
-    with LocalKafka(tmp_path, jars, java, relayed={inside: relay}) as broker:
-        for port, told in ((inside, relay), (port_of(broker), port_of(broker))):
-            metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=LONG_SECONDS)
-            assert [known.port for known in metadata.brokers.values()] == [told]
+    network = Network()
+    # A client that has heard where to come back may ask there at once: the relay has to be one.
+    network.link("client>kafka", relay, inside)
+    try:
+        with LocalKafka(tmp_path, jars, java, relayed={inside: relay}) as broker:
+            for port, told in ((inside, relay), (port_of(broker), port_of(broker))):
+                metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=LONG_SECONDS)
+                assert [known.port for known in metadata.brokers.values()] == [told]
+    finally:
+        network.close()
 
 
 def test_a_broker_that_does_not_start_says_why(tmp_path: Path, jars: list[Path], java: Java) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyhole.config import ClientProxyConfig
-from keyhole.rpc.processes.shares import divided
+from keyhole.rpc.processes.divided_limits import divided
 
 _DIVIDED = (
     "max_scans",

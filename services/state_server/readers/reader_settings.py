@@ -10,7 +10,7 @@ from pathlib import Path
 from keyhole.config import StateServerConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.rpc.processes.cores import process_count
-from keyhole.rpc.processes.shares import divided
+from keyhole.rpc.processes.divided_limits import divided
 from keyhole.stores.choices import read_choices
 
 _SHARED = "lmdb"
