@@ -29,6 +29,7 @@ from keyhole.model.state import KeyColumn, KeyType, StateKind, ValueField, Value
 from keyhole.rpc.http.port import HttpLimits, HttpPort
 from keyhole.rpc.http.problems import http_status, problem
 from keyhole.security import tokens
+from keyhole.security.credentials import Credentials
 from keyhole.security.guard import PortGuard
 from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
@@ -684,3 +685,18 @@ async def test_a_client_at_this_port_is_told_that_it_speaks_http(served: Served)
     async with AsyncClient(served.proxy.http_address, timeout=LONG_SECONDS) as client:
         with pytest.raises(ServerLost, match=r"speaks HTTP and not gRPC.*connect to the proxy's gRPC port"):
             await client.list_states()
+
+
+async def test_a_client_with_tls_at_this_port_is_told_that_it_is_another_one_than_grpcs(
+    served: Served, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path).issue("proxy", "127.0.0.1")
+    config = ClientProxyConfig(("a:1",), tls="on", tls_certificate=files.certificate, tls_key=files.key)
+    trusting = Credentials(tls=True, tls_ca=files.authority)
+    async with (
+        port_of(served, HttpLimits(), guard=PortGuard("client-proxy", "127.0.0.1", config)) as port,
+        AsyncClient(port.address, timeout=LONG_SECONDS, credentials=trusting) as client,
+    ):
+        with pytest.raises(ServerLost, match=r"speaks TLS and not gRPC.*reads over HTTP.*gRPC port, 7400") as caught:
+            await client.list_states()
+    assert caught.value.facts["attempts"] == "1"

@@ -138,9 +138,16 @@ def test_states_of_one_query_are_of_one_epoch_and_those_of_another_kind_have_the
 @pytest.mark.parametrize(
     ("query", "kind", "why"),
     [
-        ("selec", MalformedRequest, "syntax error"),
+        ("selec", MalformedRequest, "refuses the query: .*syntax error"),
         ("select * from shop/orders", MalformedRequest, "a state is named in quotes: FROM 'APPLICATION/STATE'"),
         ("select * from shop.orders", MalformedRequest, "a state is named in quotes: FROM 'APPLICATION/STATE'"),
+        ("select * from my-shop.orders", MalformedRequest, "a state is named in quotes: FROM 'APPLICATION/STATE'"),
+        ("select * from nobody", MalformedRequest, "a state is named in quotes: FROM 'APPLICATION/STATE'"),
+        ("select * fro 'shop/orders'", MalformedRequest, "refuses the query: .*syntax error"),
+        ("select sum(price from 'shop/orders'", MalformedRequest, "refuses the query: .*syntax error"),
+        ("select price / from 'shop/orders'", MalformedRequest, "refuses the query: .*syntax error"),
+        ("select nofn(price) from 'shop/orders'", MalformedRequest, "refuses the query: .*Function with name nofn"),
+        ("select 'x", MalformedRequest, "refuses the query: .*unterminated"),
         ("select 1; select 2", MalformedRequest, "one SELECT"),
         ("", MalformedRequest, "one SELECT"),
         ("create table x (a int)", MalformedRequest, "one SELECT"),

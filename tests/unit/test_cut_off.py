@@ -62,11 +62,19 @@ def test_a_broken_stream_is_a_lost_server_whatever_its_status(code: grpc.StatusC
         ("WRONG_VERSION_NUMBER", False),
         ("CERTIFICATE_VERIFY_FAILED", False),
         ("Trying to connect an http1.x server", False),
+        ("Cannot check peer: missing selected ALPN property.", False),
+        ("Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, got frame type 82)", False),
     ],
 )
 def test_only_what_a_moment_may_mend_is_waited_for(details: str, passes: bool) -> None:
     error = status.from_rpc_error(_Status(grpc.StatusCode.UNAVAILABLE, details))
     assert (is_cut_off(error), status.may_pass(error)) == (True, passes)
+
+
+def test_who_asks_in_vain_is_told_which_port_is_meant() -> None:
+    """Of a name with two addresses gRPC names the last one's cause, which may hide that the other speaks HTTP."""
+    refused = _Status(grpc.StatusCode.UNAVAILABLE, "last error: ipv4:127.0.0.1:7402: Connection refused")
+    assert "its port for gRPC, not for HTTP" in status.from_rpc_error(refused, "localhost:7402").message
 
 
 def test_the_last_cause_is_told_with_the_number_of_attempts_by_an_object_of_its_own() -> None:

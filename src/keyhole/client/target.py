@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from keyhole.addresses import joined, port_of
-from keyhole.config import DEFAULT_PROXY_PORT
+from keyhole.config import DEFAULT_HTTP_PORT, DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration
 
 # What gRPC resolves itself: dns:///proxies:7400 for several addresses of one name.
@@ -54,7 +54,11 @@ def target_of(given: object) -> str:
         return given
     scheme, mark, rest = given.partition("://")
     if mark:
-        raise _wrong(f"is {given!r}, a URL: leave out {scheme}:// (TLS is turned on by credentials=)", rest)
+        raise _wrong(
+            f"is {given!r}, a URL: leave out {scheme}:// (TLS is turned on by credentials=), and name the gRPC port, "
+            f"{DEFAULT_PROXY_PORT} where nothing else is set, not the one for HTTP",
+            rest.replace(f":{DEFAULT_HTTP_PORT}", f":{DEFAULT_PROXY_PORT}"),
+        )
     if _is_ipv6(given):
         return joined(given, DEFAULT_PROXY_PORT)
     host, colon, port = given.rpartition(":") if not given.endswith("]") else (given, "", "")

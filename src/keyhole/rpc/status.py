@@ -34,7 +34,7 @@ _MAX_FACTS = 8
 _FOREIGN: dict[grpc.StatusCode, tuple[type[KeyholeError], str]] = {
     grpc.StatusCode.UNAVAILABLE: (
         errors.ServerLost,
-        "can't be reached; check that it runs and that the address is right",
+        "can't be reached; check that it runs and that the address is right, with its port for gRPC, not for HTTP",
     ),
     grpc.StatusCode.CANCELLED: (errors.ServerLost, "ended the call; it is probably shutting down"),
     grpc.StatusCode.DEADLINE_EXCEEDED: (errors.DeadlineExceeded, "did not answer within the deadline"),
@@ -54,6 +54,7 @@ _OTHER_NAME = (
     "showed a certificate for another name; connect to a name that is in it, name one of its names in tls_server_name, "
     "or have it issued for this one"
 )
+_GRPC_PORT = "connect to the proxy's gRPC port, 7400 where nothing else is set"
 _OTHER_WORDS: dict[str, str] = {
     "certificate has expired": "showed a certificate that has expired; renew it there: its files are read again",
     "certificate is not yet valid": "showed a certificate that is not valid yet; check the clocks of both machines",
@@ -68,9 +69,15 @@ _OTHER_WORDS: dict[str, str] = {
         "issued together"
     ),
     "http1.x server": (
-        "speaks HTTP and not gRPC: it is a port for reads over HTTP or for metrics, or no Keyhole process; connect to "
-        "the proxy's gRPC port, 7400 where nothing else is set"
+        "speaks HTTP and not gRPC: it is a port for reads over HTTP or for metrics, or no Keyhole process; "
+        f"{_GRPC_PORT}"
     ),
+    # The same over TLS, where both sides agree on what they speak before they do.
+    "missing selected ALPN": (
+        "speaks TLS and not gRPC: it is probably a port for reads over HTTP or for metrics, or no Keyhole process; "
+        f"{_GRPC_PORT}"
+    ),
+    "Expected SETTINGS frame": f"does not speak gRPC: it is the port of something else; {_GRPC_PORT}",
     "andshake failed": "and this side do not agree on TLS; the logs of both say more",
     "Socket closed": (
         "closed the connection at once: it has just stopped, it speaks TLS and this side doesn't, it takes no more "

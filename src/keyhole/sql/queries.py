@@ -40,6 +40,8 @@ _SIZE = re.compile(r"\s*[1-9][0-9]*(\.[0-9]+)?\s*([KMGT]i?)?B\s*", re.IGNORECASE
 SECONDS = 60.0
 _ROWS = 10_000
 _AGAIN_SECONDS = 0.1
+# What DuckDB says of a state's name without its quotes: it takes one for a division, or for a schema and a table.
+_UNQUOTED = re.compile(r'syntax error at or near "[/-]"|Table with name ')
 
 
 def run(
@@ -250,9 +252,8 @@ def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeErro
 
 
 def _refused(why: object) -> MalformedRequest:
-    # What DuckDB says of a name without its quotes: it takes one for a division, or for a schema.
-    named = isinstance(why, (duckdb.ParserException, duckdb.CatalogException))
-    hint = " (a state is named in quotes: FROM 'APPLICATION/STATE')" if named else ""
+    unquoted = isinstance(why, duckdb.Error) and _UNQUOTED.search(str(why))
+    hint = " (a state is named in quotes: FROM 'APPLICATION/STATE')" if unquoted else ""
     return MalformedRequest(f"DuckDB refuses the query{hint}: {why}")
 
 
