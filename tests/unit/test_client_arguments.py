@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -42,6 +42,7 @@ class Day(date):
     pass
 
 
+_BEFORE_ALL = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
 _NOON = datetime(2026, 11, 21, 12, 30, 0, 123456, tzinfo=UTC)
 
 _ALIKE: list[tuple[KeyType, Any, Any]] = [
@@ -89,6 +90,9 @@ def test_a_value_of_another_type_with_one_meaning_is_that_value(kind: KeyType, g
         (KeyType.DATE, "2026-11-21", "a datetime.date"),
         (KeyType.TIMESTAMP, pd.Timestamp("2026-11-21"), "Timestamp without a time zone.*give a datetime with"),
         (KeyType.TIMESTAMP, pd.Timestamp("2026-11-21T00:00:00.000000001Z"), "with nanoseconds.*in microseconds"),
+        (KeyType.TIMESTAMP, _BEFORE_ALL, "datetime of no year from 1 to 9999 in UTC"),
+        (KeyType.TIMESTAMP, pd.Timestamp(2**58, unit="us", tz="UTC"), "Timestamp of no year from 1 to 9999 in UTC"),
+        (KeyType.STRING, "a\ud800", "str with half of a character"),
         (KeyType.TIMESTAMP, np.datetime64("2026-11-21"), "give a datetime with a time zone"),
         (KeyType.TIMESTAMP, date(2026, 11, 21), "give a datetime with a time zone"),
         (KeyType.TIMESTAMP, "2026-11-21T00:00:00Z", "give a datetime with a time zone"),
@@ -127,6 +131,12 @@ def test_nor_the_names_of_a_tables_columns() -> None:
     assert (
         keys_of(frame["customer"]) == keys_of(frame.customer.to_numpy()) == keys_of(frame.set_index("customer").index)
     )
+
+
+def test_nor_the_names_of_one_key_s_columns() -> None:
+    with pytest.raises(MalformedRequest, match="keys is a dict, whose names would each be a key; give a list of keys"):
+        keys_of({"customer": "c1"})
+    assert keys_of({"c1": 1, "c2": 2}.keys()) == ["c1", "c2"]
 
 
 @pytest.mark.parametrize("given", [5, 5.0, np.int64(5), np.float32(5), timedelta(seconds=5)])

@@ -212,6 +212,12 @@ def test_a_message_that_is_no_predicate_is_refused(message: pb.Predicate) -> Non
         predicate_from_proto(message)
 
 
+def test_a_time_that_has_no_year_in_utc_is_refused_by_that() -> None:
+    before_all = dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=14)))
+    with pytest.raises(MalformedRequest, match=r"field 'at' is compared with .*time of no year from 1 to 9999 in"):
+        predicate_from_proto(predicate_to_proto(field("at") == before_all))
+
+
 def test_values_that_have_no_place_in_a_message_are_refused_by_the_fields_name() -> None:
     for value in ("\ud800", Decimal("Infinity"), 10**200, Decimal("1e200")):
         with pytest.raises(MalformedRequest, match="field 'price'"):

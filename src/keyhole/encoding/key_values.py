@@ -90,7 +90,12 @@ def _described(value: object) -> str:
     what = type(value).__name__
     if isinstance(value, datetime):
         what += " with nanoseconds" if _has_nanoseconds(value) else ""
-        what += " without a time zone" if value.utcoffset() is None else ""
+        if value.utcoffset() is None:
+            what += " without a time zone"
+        elif not (1 <= value.year <= 9999 and _has_utc(value)):  # pandas has other years
+            what += " of no year from 1 to 9999 in UTC"
+    elif isinstance(value, str) and not _fits(KeyType.STRING, value):
+        what += " with half of a character (a surrogate)"
     return what
 
 

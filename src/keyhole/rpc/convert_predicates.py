@@ -31,6 +31,7 @@ _PLACES = {of: pb.FieldPlace.Value(f"FIELD_PLACE_{of.name}") for of in FieldPlac
 _PLACES_BACK = {number: of for of, number in _PLACES.items()}
 _WHOLE = range(-(1 << 63), 1 << 63)
 _MOST_DIGITS = 100
+_TIMES = ("date_days", "timestamp_micros", "timestamp_ntz_micros")
 
 
 def predicate_to_proto(predicate: Predicate) -> pb.Predicate:
@@ -148,7 +149,12 @@ def _value_from_proto(path: FieldPath, message: pb.PredicateValue) -> PredicateV
                 return value
     except (ValueError, OverflowError, InvalidOperation):
         pass
-    raise MalformedRequest(f"field {str(path)!r} is compared with a value that is missing or out of range ({which})")
+    what = (
+        "a date or a time of no year from 1 to 9999 in UTC"
+        if which in _TIMES
+        else "a value that is missing or out of range"
+    )
+    raise MalformedRequest(f"field {str(path)!r} is compared with {what} ({which})")
 
 
 def _digits(path: FieldPath, value: int | Decimal) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from keyhole.backoff import retry_after_seconds
@@ -20,7 +20,7 @@ from keyhole.v1 import state_pb2
 
 def keys_of(keys: Iterable[Any]) -> list[Any]:
     """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means, a data
-    frame, which gives its columns' names, or nothing that has several.
+    frame or mapping, which gives its names, or nothing that has several.
     """
     if isinstance(keys, (str, bytes, bytearray)):
         raise MalformedRequest(
@@ -30,6 +30,11 @@ def keys_of(keys: Iterable[Any]) -> list[Any]:
     if any(of.__name__ == "DataFrame" for of in type(keys).__mro__):
         raise MalformedRequest(
             "keys is a DataFrame, whose columns' names would each be a key; give a list of keys, as one column of it"
+        )
+    if isinstance(keys, Mapping):
+        raise MalformedRequest(
+            f"keys is a {type(keys).__name__}, whose names would each be a key; give a list of keys, each with its "
+            "columns' values in their order"
         )
     try:
         given = iter(keys)
