@@ -18,6 +18,7 @@ from keyhole.savepoint.restore_plan import RestoreOptions
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from tests.support.applications import Application, control_of, rows_of
+from tests.support.hostile_names import NAMES, OF_FIELDS, OF_STATES
 from tests.support.states import descriptor, row
 
 HOURS = (KeyColumn("hour", KeyType.TIMESTAMP), KeyColumn("place", KeyType.STRING))
@@ -25,6 +26,7 @@ HOUR = datetime(2026, 11, 21, 10, tzinfo=UTC)
 KEYS = [f"key-{number}" for number in range(20)]
 STAMP = (1_700_000_000_000).to_bytes(8, "big")
 
+FIELDS = f"struct<{','.join(f'{name}:bigint' for name in OF_FIELDS)}>"
 KINDS = {
     "map": descriptor(kind=StateKind.MAP, map_key=HOURS),
     "list": descriptor(kind=StateKind.LIST, max_length=5),
@@ -39,6 +41,9 @@ KINDS = {
         key=(KeyColumn("type", KeyType.STRING),),
         map_key=(KeyColumn("__class__", KeyType.TIMESTAMP), KeyColumn("a/b\n", KeyType.STRING)),
         value=ValueSchema(1, (ValueField("", "double"),)),
+    ),
+    "all-names": descriptor(
+        value=ValueSchema(1, (*(ValueField(name, "double") for name in NAMES), ValueField("nested", FIELDS)))
     ),
     "map-deletions": descriptor(kind=StateKind.MAP, map_key=HOURS, order_by="n", keep_deleted_ms=1000),
     # Its rows are of the earlier schema.
@@ -109,3 +114,19 @@ def test_every_kind_comes_back_entry_by_entry_with_any_number_of_key_groups_and_
     assert restored == msgspec.structs.replace(of, **changed)
     del content[gone]
     assert rows_of(empty, restored) == stored(content, restored)
+
+
+@pytest.mark.parametrize("name", OF_STATES)
+def test_a_state_an_application_and_a_query_of_any_name_come_back(name: str, tmp_path: Path) -> None:
+    of = descriptor(application=name, state=name, query=name)
+    made = Application(of=of)
+    made.commit_rows(3, stored(entries(of), of))
+    made.complete(3)
+    saved = Folder(str(tmp_path / "savepoint"))
+    create(name, made.changelog, saved, {}, ManualClock())
+    empty = MemoryKafka()
+    _, plan = plan_of(saved, RestoreOptions(checkpoints={name: str(tmp_path / "checkpoint")}))
+    restore(saved, plan, MemoryChangelog(empty, name), ManualClock(), 1)
+    restored = msgspec.json.decode(control_of(empty, name)[f"state/{name}"], type=StateDescriptor)
+    assert restored == msgspec.structs.replace(of, topic_id=restored.topic_id)
+    assert rows_of(empty, restored) == stored(entries(of), restored)
