@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             prepare_classes(console, os.environ, find_java(os.environ), kafka)
         except (JarsUnavailable, JavaMissing) as error:  # what needs them fails by it, in its turn; all else runs
             console.print(error.message, markup=False, soft_wrap=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is made while tests are collected lives as long as the process. The collector looked at all of it dozens of
+    times, a quarter of the collection's processor time; it never does."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,7 @@ class Driver:
     def _run(self) -> None:
         while not self._ended.is_set():
             self.feed.epoch()
-            self._ended.wait(0.01)
+            self._ended.wait(0.05)
 
     def goes_on(self) -> None:
         """Some epochs more are complete."""
@@ -152,7 +152,7 @@ class Reader:
 
     def _run(self) -> None:
         last = dict.fromkeys(KEYS, 0)
-        while not self._ended.wait(0.01):
+        while not self._ended.wait(0.03):
             try:
                 answers = self._client.get_many(APPLICATION, STATE, KEYS, stale="never")
             except KeyholeError as error:

@@ -245,6 +245,27 @@ async def test_what_is_known_does_not_advance_while_key_groups_have_no_owner() -
             await watch.task
 
 
+async def test_what_has_another_owner_is_asked_of_it_though_the_one_before_says_nothing_of_it() -> None:
+    """As one says nothing that is cut off, or stands still: its connection is there, and it knows of no other owner."""
+    directory = _Directory({"a": range(KEY_GROUPS), "b": ()})
+    first, second = directory.links.values()
+    async with watching(directory) as watch:
+        await asked(first)
+        first.say(snapshot_done=True, as_of_ms=10)
+        await watch.until(lambda: watch.came)
+        directory.own({"a": range(8), "b": range(8, KEY_GROUPS)})
+        await asked(first, second)
+        assert list(second.request.key_groups) == list(range(8, KEY_GROUPS))
+        assert set(watch_place(second.request.token, descriptor(), 0).marks.values()) == {ALL_GIVEN}
+        # Who has them when nobody is known to is not left: it may still speak of them.
+        directory.own({"a": range(8), "b": ()})
+        second.say(as_of_ms=20)
+        first.say(as_of_ms=30)
+        await watch.until(lambda: watch.came[-1].as_of_ms == 20)
+        assert first.asked.empty()
+        assert second.asked.empty()
+
+
 async def test_that_all_rows_were_given_is_said_once_also_where_an_owner_went_behind_the_last_one() -> None:
     directory = _Directory({"a": range(KEY_GROUPS)})
     (a,) = directory.links.values()

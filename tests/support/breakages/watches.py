@@ -165,7 +165,7 @@ WATCHES = (
         _PROXY,
         "            if owners - {part.address}:\n",
         "            if not owners:\n",
-        ("test_watching_through_a_proxy.py",),
+        ("test_fanned_watches.py",),
     ),
     Breakage(
         "a proxy says how far a watch is though key groups of it have no owner",
