@@ -1,0 +1,124 @@
+"""The first minutes of `keyhole demo`, as who typed it sees them: from the prompt to the first answer, until what had
+waited for it is shown, and how old readings are when they are first shown from then on.
+
+    uv run python -m benchmarks.demo_start [--seconds 60] [--repeats 3] [--slower 3]
+
+One line of JSON per run, and a summary. `--slower 3` gives the demo, with all its processes, a third of the processors
+(a control group of Linux's, for which it takes root): what a machine three times slower does to it. The caches are as
+they are: run it twice, and the second one has them warm. `p50_ms` is of the readings of the probe, as in
+benchmarks.monitor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.control_group import processor_group
+from benchmarks.freshness import spread
+from benchmarks.monitor import LOOK_SECONDS, PROBE_MS
+from keyhole import Client
+from keyhole.demo.command import APPLICATION, PROBE, STATE
+from keyhole.errors import KeyholeError
+
+_COMMAND = ("uv", "run", "keyhole", "demo")
+_READY = re.compile(r"ready after .* s\..*--proxy (\S+:\d+)", re.DOTALL)
+_PATIENCE_SECONDS = 900.0
+
+
+def main() -> None:
+    """Prints one line of JSON per run, and a summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which it is looked at, from its first answer")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--slower", type=float, default=1.0, help="how many times")
+    options = parser.parse_args()
+    runs = []
+    with slowed(options.slower) as prefix:
+        for _ in range(options.repeats):
+            runs.append(measure(prefix, options.seconds))
+            print(json.dumps(runs[-1]), flush=True)
+    names = ("first_answer_s", "caught_up_s", "p50_ms", "p99_ms")
+    medians = {name: statistics.median(run[name] for run in runs) for name in names}
+    print(json.dumps({"benchmark": "demo_start", "slower": options.slower, **medians}))
+
+
+@contextlib.contextmanager
+def slowed(times: float) -> Iterator[Sequence[str]]:
+    """What goes before a command that is to run so many times slower."""
+    if times == 1:
+        yield ()
+        return
+    with processor_group(len(os.sched_getaffinity(0)) / times) as processes:
+        yield ("/bin/sh", "-c", f'echo $$ > {processes} && exec "$@"', "sh")
+
+
+def measure(prefix: Sequence[str], seconds: float) -> dict[str, Any]:
+    """One run of the demo, which is ended by Ctrl-C.
+
+    Returns:
+        `caught_up_s`: from the first answer to the first that shows a reading which was sent after it.
+    """
+    with tempfile.TemporaryDirectory(prefix="keyhole-demo-start-") as directory:
+        log = Path(directory) / "demo.log"
+        began = time.monotonic()
+        with log.open("wb") as output:
+            demo = subprocess.Popen([*prefix, *_COMMAND], stdout=output, stderr=output)
+        try:
+            proxy = ready(demo, log)
+            first = time.monotonic()
+            return {"first_answer_s": round(first - began, 1), **shown(proxy, seconds)}
+        finally:
+            demo.send_signal(signal.SIGINT)
+            demo.wait()
+
+
+def ready(demo: subprocess.Popen[bytes], log: Path) -> str:
+    """The proxy's address, as soon as the demo tells it."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while not (told := _READY.search(log.read_text(errors="replace"))):
+        if demo.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f"the demo did not come up:\n{log.read_text(errors='replace')[-2000:]}")
+        time.sleep(LOOK_SECONDS)
+    return told[1]
+
+
+def shown(proxy: str, seconds: float) -> dict[str, Any]:
+    """The probe, again and again: what is new in an answer is all that was sent since the answer before."""
+    ages: list[float] = []
+    caught_up: float | None = None
+    newest = 0
+    began_ms = time.time() * 1000
+    with Client(proxy) as client:
+        while (now_ms := time.time() * 1000) < began_ms + seconds * 1000:
+            try:
+                answer = client.get(APPLICATION, STATE, PROBE)
+            except KeyholeError:
+                time.sleep(LOOK_SECONDS)
+                continue
+            now_ms = time.time() * 1000
+            if answer.found and answer.value.time_ms > newest:
+                if caught_up is not None:
+                    ages += [now_ms - sent for sent in range(answer.value.time_ms, newest, -PROBE_MS)]
+                elif answer.value.time_ms > began_ms:
+                    caught_up = (now_ms - began_ms) / 1000
+                newest = answer.value.time_ms
+            time.sleep(LOOK_SECONDS)
+    if caught_up is None or not ages:
+        raise SystemExit(f"what had waited for the first answer was not shown in {seconds:g} s: give more --seconds")
+    return {"caught_up_s": round(caught_up, 1), "readings": len(ages), **spread(ages)}
+
+
+if __name__ == "__main__":
+    main()
