@@ -100,7 +100,7 @@ Invariants, and the tests that hold them:
     8. A state is the query's that declared it first; of two that start at once, one has it.
        tests/property/test_declaring.py: test_one_of_two_queries_has_the_state_and_the_other_is_refused
     9. A start that is refused fences nobody.
-       tests/property/test_starts_beside_a_query.py: test_refused_starts_never_fence_a_query_that_runs_well
+       tests/property/test_starts_beside_a_query.py: test_what_is_refused_never_fences_a_query_that_runs_well
    10. A batch of one checkpoint is the same epoch in each run, or is refused.
        tests/unit/test_decisions.py; tests/property/test_protocol.py: TestProtocol
    11. A run that has no batch takes a query only where no run is heard of, and goes on with what is on record.
