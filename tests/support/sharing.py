@@ -48,6 +48,10 @@ LONGEST = (
     "tests/processes/test_metrics_of_a_run.py",
     "tests/processes/test_draining.py",
     "tests/processes/test_replicas.py",
+    "tests/processes/test_standby_driver.py",
+    "tests/processes/test_object_store.py",
+    "tests/processes/test_notebook.py",
+    "tests/processes/test_up_and_down.py",
     "tests/spark/test_temperature_monitor.py",
     "tests/spark/test_documented_kinds.py",
     "tests/spark/test_savepoints.py",
@@ -58,6 +62,12 @@ LONGEST = (
     "tests/spark/test_declaring.py",
     "tests/spark/test_job_failures.py",
     "tests/spark/test_state_kinds.py",
+    "tests/spark/test_idle_queries.py",
+    "tests/spark/test_fraud_detection.py",
+    "tests/spark/test_whole_jobs.py",
+    "tests/spark/test_vital_signs.py",
+    "tests/spark/test_vital_signs_reads.py",
+    "tests/contract/test_followers.py",
 )
 
 _ALONE = ("tests/fault/", "tests/fuzz/")
