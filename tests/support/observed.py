@@ -205,7 +205,7 @@ class Observed:
         """
         cluster = self.cluster
         self.again("driver", KEYHOLE_JOB_EPOCH_DEADLINE_SECONDS=str(int(_LONG_SECONDS)))
-        self.is_well()
+        self.goes_on()
         cluster.pause_driver()
         driver = cluster.processes["driver"].pid
         eventually(lambda: cluster.paused_driver() == driver, "the driver does not pause")
@@ -239,30 +239,37 @@ class Observed:
         """The labels of the alerts that fire now."""
         return [one.labels for one in self.prometheus.ask(f'ALERTS{{alertstate="firing", rules="{rules}"}}')]
 
+    def before(self, *alerts: str) -> None:
+        """Waits until none of these fires: that `fires` sees one of them comes of what is broken from here on.
+
+        Others may fire yet for what was broken before, and mended: nobody waits for the end of their windows.
+        """
+        self.is_quiet(lambda alert: alert in alerts)
+        self._awaited, self._quiet_at = alerts, time.time()
+
     def fires(self, alert: str, **labels: str) -> None:
-        """Waits until an alert with these labels does, or has done since all was well."""
+        """Waits until an alert with these labels does, or has done since `before`."""
+        assert alert in self._awaited, f"say before({alert!r}) first: it may fire for what was broken earlier"
         wanted = labels | {"alertname": alert}
         eventually(
             lambda: any(wanted.items() <= of.items() for of in self._fired()), f"{alert} does not fire: {labels}"
         )
 
     def _fired(self) -> list[Mapping[str, str]]:
-        """As `firing`, since all was well: of two that are waited for, one may be over before the other begins."""
-        seconds = max(1, int(time.time() - self._well_at))
+        """As `firing`, since `before`: of two that are waited for, one may be over before the other begins."""
+        seconds = max(1, int(time.time() - self._quiet_at))
         asked = f'last_over_time(ALERTS{{alertstate="firing", rules="{HURRIED}"}}[{seconds}s])'
         return [one.labels for one in self.prometheus.ask(asked)]
 
-    def is_well(self) -> None:
-        """Waits until some more epochs are complete on all servers, and no alert fires any more."""
+    def goes_on(self) -> None:
+        """Waits until some more epochs are complete on all servers."""
         wanted = self._epochs() + _EPOCHS
 
-        def goes_on() -> bool:
+        def completed() -> bool:
             self._revive_driver()
             return self._epochs() >= wanted
 
-        eventually(goes_on, "no more epochs are completed")
-        self.is_quiet()
-        self._well_at = time.time()
+        eventually(completed, "no more epochs are completed")
 
     def _revive_driver(self) -> None:
         """One whose epoch was given up is started again, as Spark or whoever looks after it would."""
@@ -273,9 +280,13 @@ class Observed:
     def _epochs(self) -> int:
         return self.cluster.steps.read_bytes().count(b"driver-complete")
 
-    def is_quiet(self) -> None:
-        """Waits until no alert fires any more."""
-        eventually(lambda: not self.firing(), "alerts still fire", lambda: [of["alertname"] for of in self.firing()])
+    def is_quiet(self, of: Callable[[str], bool] = lambda _: True) -> None:
+        """Waits until no alert fires any more, of those whose names are wanted."""
+
+        def still() -> list[str]:
+            return [one["alertname"] for one in self.firing() if of(one["alertname"])]
+
+        eventually(lambda: not still(), "alerts still fire", still)
 
 
 @contextlib.contextmanager
