@@ -47,30 +47,32 @@ class ControlGroup:
 @contextlib.contextmanager
 def control_group(limit: int) -> Iterator[ControlGroup]:
     """One with a limit, without swap; at the end no process may be left in it."""
-    unified = (_ROOT / "cgroup.controllers").exists()
-    folder = (_ROOT if unified else _ROOT / "memory") / f"keyhole-{os.getpid()}"
-    folder.mkdir()
-    try:
+    with _made("memory") as (folder, unified):
         (folder / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(str(limit))
         yield ControlGroup(folder, unified=unified)
-    finally:
-        folder.rmdir()
 
 
 @contextlib.contextmanager
 def processor_group(cores: float) -> Iterator[Path]:
     """One whose processes have the time of so many processors together. A process goes into it by writing its id into
     the file; at the end none may be left in it."""
-    unified = (_ROOT / "cgroup.controllers").exists()
-    folder = (_ROOT if unified else _ROOT / "cpu") / f"keyhole-{os.getpid()}"
-    folder.mkdir()
-    try:
-        quota = round(cores * _PERIOD_US)
+    quota = round(cores * _PERIOD_US)
+    with _made("cpu") as (folder, unified):
         if unified:
             (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
         else:
             (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
             (folder / "cpu.cfs_quota_us").write_text(str(quota))
         yield folder / "cgroup.procs"
+
+
+@contextlib.contextmanager
+def _made(controller: str) -> Iterator[tuple[Path, bool]]:
+    """The folder of a new group, and whether it is of version 2, where all controllers share one."""
+    unified = (_ROOT / "cgroup.controllers").exists()
+    folder = (_ROOT if unified else _ROOT / controller) / f"keyhole-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder, unified
     finally:
         folder.rmdir()

@@ -27,10 +27,9 @@ from typing import Any
 
 from benchmarks.control_group import processor_group
 from benchmarks.freshness import spread
-from benchmarks.monitor import LOOK_SECONDS, PROBE_MS
+from benchmarks.monitor import LOOK_SECONDS, new_readings
 from keyhole import Client
-from keyhole.demo.command import APPLICATION, PROBE, STATE
-from keyhole.errors import KeyholeError
+from keyhole.demo.command import APPLICATION
 
 _COMMAND = ("uv", "run", "keyhole", "demo")
 _READY = re.compile(r"ready after .* s\..*--proxy (\S+:\d+)", re.DOTALL)
@@ -95,26 +94,16 @@ def ready(demo: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def shown(proxy: str, seconds: float) -> dict[str, Any]:
-    """The probe, again and again: what is new in an answer is all that was sent since the answer before."""
+    """When the backlog was shown, and how old readings were from then on, by answers for the probe."""
     ages: list[float] = []
     caught_up: float | None = None
-    newest = 0
     began_ms = time.time() * 1000
     with Client(proxy) as client:
-        while (now_ms := time.time() * 1000) < began_ms + seconds * 1000:
-            try:
-                answer = client.get(APPLICATION, STATE, PROBE)
-            except KeyholeError:
-                time.sleep(LOOK_SECONDS)
-                continue
-            now_ms = time.time() * 1000
-            if answer.found and answer.value.time_ms > newest:
-                if caught_up is not None:
-                    ages += [now_ms - sent for sent in range(answer.value.time_ms, newest, -PROBE_MS)]
-                elif answer.value.time_ms > began_ms:
-                    caught_up = (now_ms - began_ms) / 1000
-                newest = answer.value.time_ms
-            time.sleep(LOOK_SECONDS)
+        for now_ms, sent in new_readings(client, APPLICATION, seconds):
+            if caught_up is not None:
+                ages += [now_ms - sent_ms for sent_ms in sent]
+            elif sent[0] > began_ms:
+                caught_up = (now_ms - began_ms) / 1000
     if caught_up is None or not ages:
         raise SystemExit(f"what had waited for the first answer was not shown in {seconds:g} s: give more --seconds")
     return {"caught_up_s": round(caught_up, 1), "readings": len(ages), **spread(ages)}

@@ -204,25 +204,38 @@ def seen_by_readers(
     queries: Sequence[StreamingQuery],
     seconds: float,
 ) -> Ages:
-    """The probe, again and again: what is new in an answer is all that was sent since the answer before."""
-    ages: Ages = []
+    """By answers for the probe. What the first one shows was sent before anybody looked."""
+
+    def alive() -> None:
+        assert all(query.isActive for query in queries), [query.exception() for query in queries]
+
+    with Client(running.proxy) as client:
+        answers = new_readings(client, jobs.application, seconds, alive)
+        next(answers, None)
+        return [now_ms - sent_ms for now_ms, sent in answers for sent_ms in sent]
+
+
+def new_readings(
+    client: Client, application: str, seconds: float, each_time: Callable[[], None] = lambda: None
+) -> Iterator[tuple[float, Sequence[int]]]:
+    """Asks for the probe, again and again: when an answer came that shows new readings, and when these were sent, the
+    newest first: all since the answer before, and of the first answer one. Milliseconds since 1970.
+    """
     newest: int | None = None
     until = time.monotonic() + seconds
-    with Client(running.proxy) as client:
-        while time.monotonic() < until:
-            assert all(query.isActive for query in queries), [query.exception() for query in queries]
-            try:
-                answer = client.get(jobs.application, pipeline.STATE, source.PROBE)
-            except KeyholeError:
-                time.sleep(0.1)
-                continue
-            now_ms = time.time() * 1000
-            if answer.found and (newest is None or answer.value.time_ms > newest):
-                if newest is not None:
-                    ages += [now_ms - sent for sent in range(answer.value.time_ms, newest, -PROBE_MS)]
-                newest = answer.value.time_ms
-            time.sleep(LOOK_SECONDS)
-    return ages
+    while time.monotonic() < until:
+        each_time()
+        try:
+            answer = client.get(application, pipeline.STATE, source.PROBE)
+        except KeyholeError:
+            time.sleep(0.1)
+            continue
+        now_ms = time.time() * 1000
+        if answer.found and (newest is None or answer.value.time_ms > newest):
+            last = answer.value.time_ms
+            yield now_ms, range(last, last - 1 if newest is None else newest, -PROBE_MS)
+            newest = last
+        time.sleep(LOOK_SECONDS)
 
 
 def seen_by_batches(
