@@ -28,6 +28,10 @@ class PeakMemory:
         while not self._done.wait(0.02):
             self.bytes = max(self.bytes, own_bytes(self._pid))
 
+    def grown(self) -> int:
+        """How much more than before it had at most, up to now, in bytes. While the process lives."""
+        return max(self.bytes, own_bytes(self._pid)) - self.before
+
     def __enter__(self) -> PeakMemory:
         self._thread.start()
         return self
