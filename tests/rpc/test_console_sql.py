@@ -61,6 +61,12 @@ class Asked:
     async def sql(self, query: object, **headers: str) -> tuple[int, dict[str, Any]]:
         return await self.post(json.dumps({"query": query}).encode(), **headers)
 
+    async def found(self, query: str) -> dict[str, Any]:
+        """Of one that is answered."""
+        status, found = await self.sql(query)
+        assert status == 200, found
+        return found
+
     async def post(self, body: bytes, **headers: str) -> tuple[int, dict[str, Any]]:
         sent = {"Content-Type": "application/json", **headers}
         async with self._http.post(f"{self._base}/sql", data=body, headers=sent) as response:
@@ -81,8 +87,7 @@ async def test_a_query_has_its_rows_and_what_the_servers_were_asked(server: Fake
     async with console(server) as asked:
         assert await asked.offers() == ""
         big = 2**53 + 1
-        status, found = await asked.sql(f"select count(*) n, {big} big, 'nan'::double nan from {NAME}")
-        assert status == 200, found
+        found = await asked.found(f"select count(*) n, {big} big, 'nan'::double nan from {NAME}")
         assert (found["columns"], found["rows"]) == (["n", "big", "nan"], [[1000, big, "NaN"]])
         assert (found["total"], found["seconds"] > 0) == (1, True)
         (scan,) = found["scans"]
@@ -93,18 +98,18 @@ async def test_of_many_rows_the_first_are_given_and_all_are_counted(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with console(server) as asked:
-        _, found = await asked.sql(f"select * from {NAME}")
+        found = await asked.found(f"select * from {NAME}")
         assert (len(found["rows"]), found["total"]) == (sql_queries.MOST_ROWS, 1000)
         monkeypatch.setattr(sql_queries, "_MOST_BYTES", 1000)
-        _, found = await asked.sql("select repeat('x', 400) from range(10)")
+        found = await asked.found("select repeat('x', 400) from range(10)")
         assert (len(found["rows"]), found["total"]) == (2, 10)
-        _, found = await asked.sql("select repeat('x', 4000) from range(10)")
+        found = await asked.found("select repeat('x', 4000) from range(10)")
         assert len(found["rows"]) == 1, "one row is always shown"
 
 
 async def test_no_query_makes_a_large_answer(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with console(server) as asked:
-        _, found = await asked.sql("select repeat('x', 60000000) a, list_value(repeat('y', 30000)) b")
+        found = await asked.found("select repeat('x', 60000000) a, list_value(repeat('y', 30000)) b")
         ((text, listed),) = found["rows"]
         assert text == "x" * 10_000 + " … (60,000,000 characters)"
         assert listed.startswith('["yyy')
@@ -118,10 +123,19 @@ async def test_no_query_makes_a_large_answer(server: FakeServer, monkeypatch: py
         assert problem["reason"] == "TOO_LARGE"
 
 
+async def test_nothing_else_is_printed_where_the_answer_is(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what a library says, nor the bar that DuckDB draws for a query of two seconds."""
+    printing = "of.answer = lambda question, was=of.answer: (print(1), was(question))[1]"
+    monkeypatch.setattr(sql_queries, "_RUN", f"from keyhole.sql import one_query as of; {printing}; of.main()")
+    async with console(server) as asked:
+        found = await asked.found("select current_setting('enable_progress_bar')")
+        assert found["rows"] == [[False]]
+
+
 async def test_values_are_those_of_json(server: FakeServer) -> None:
     query = "select ['nan'::double, 'inf'::double] l, {'a': 1, 'b': ['nan'::double]} s, map {'k': 1.5::double} m"
     async with console(server) as asked:
-        _, found = await asked.sql(query)
+        found = await asked.found(query)
         assert found["rows"] == [[["NaN", "Infinity"], {"a": 1, "b": ["NaN"]}, [["k", 1.5]]]]
 
 

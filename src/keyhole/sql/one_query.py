@@ -10,6 +10,7 @@ a line; neither is much longer than the question allows.
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -133,6 +134,9 @@ def _cut(text: str, most: int) -> str:
 
 def main() -> None:
     """Answers the question of stdin."""
+    # What a library prints must not come before the answer.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlQuestion)
     resource.setrlimit(resource.RLIMIT_DATA, (question.data_bytes, question.data_bytes))
     told: SqlFound | SqlRefused
@@ -141,4 +145,5 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the top of a process: who waits for it must hear of it
         told = SqlRefused(InternalError.reason, f"the query failed unexpectedly ({type(error).__name__})")
     kind = b"found" if isinstance(told, SqlFound) else b"refused"
-    sys.stdout.buffer.write(kind + b"\n" + msgspec.json.encode(told))
+    with answers:
+        answers.write(kind + b"\n" + msgspec.json.encode(told))

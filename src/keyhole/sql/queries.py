@@ -33,6 +33,8 @@ _LOCKED = (
     "SET python_enable_replacements = false",
     "SET temp_directory = ''",
     "SET enable_external_access = false",
+    # Of a query of two seconds and more, on stdout: in a shell of Python's, and where Python was begun by `-c`.
+    "SET enable_progress_bar = false",
     "SET TimeZone = 'UTC'",
 )
 MOST_MEMORY = "1GB"
