@@ -1,7 +1,8 @@
 """Whatever fails between any two steps, every epoch is applied once, in order, and no reader sees a part of one.
 
 The coordinator, the state servers and their stores are the real ones (tests/support/simulation.py); hypothesis chooses
-the batches, the faults and the schedule.
+the batches, the faults and the schedule. Other kinds are in test_protocol_kinds. A broadcast state has no schedules of
+its own: to a state server it is one of values with a single key group (services/state_server/write/merge_rows.py).
 """
 
 from __future__ import annotations
