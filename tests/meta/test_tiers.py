@@ -120,6 +120,16 @@ def test_a_run_says_how_far_it_is_what_it_left_out_and_how_to_run_it(run: Callab
     assert re.search(r"\d of 1, 0 failed, 0:\d\d  unit/test_a.py::test_a", said), said
     assert "1 passed, 1 deselected" in said
     assert "     1 of the tier spark      uv run pytest -m spark" in said
+    assert "two thirds of each property test's examples: uv run pytest --all-examples" in said
+
+
+def test_what_is_named_on_the_command_line_runs_as_it_would_without(run: Callable[..., str]) -> None:
+    files = {"unit/test_a.py": "def test_a(): ...", "spark/test_b.py": "def test_b(kafka): ..."}
+    for named in ("spark/test_b.py", "spark/test_b.py::test_b"):
+        said = run(files, named)
+        assert "1 deselected" in said, said
+        assert "     1 of the tier spark      uv run pytest -m spark" in said
+    assert "1 passed" in run(files, "spark/test_b.py", "-m", "spark")
 
 
 def test_a_run_refuses_a_core_test_that_asks_for_kafka_also_where_it_is_left_out(run: Callable[..., str]) -> None:

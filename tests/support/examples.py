@@ -17,6 +17,11 @@ def ask_for_all(wanted: bool) -> None:
     _all = wanted
 
 
+def are_all() -> bool:
+    """Whether they were asked for."""
+    return _all
+
+
 def examples(number: int, least: int = FEWEST) -> int:
     """`number` where all are asked for, else a third of it, and never fewer than `least` of what there are.
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import examples
 from tests.support.sharing import place, unshared
 
 TIERS = ("core", "smoke", "spark", "processes", "fault", "platform")
@@ -181,3 +182,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if left[tier]:
             terminalreporter.write_line(f"{left[tier]:6} of the tier {tier:10} uv run pytest -m {tier}")
     terminalreporter.write_line('       all of them:              uv run pytest -m ""')
+    if not examples.are_all():
+        line = "two thirds of each property test's examples: uv run pytest --all-examples"
+        terminalreporter.write_line(f"       {line}")
