@@ -20,7 +20,8 @@ Reference, for all who use `keyhole`: every command with its options, and the ex
 
 - Commands that read ask the client proxies that `--proxy` names, or `KEYHOLE_PROXY`, or 127.0.0.1:7400.
 - `--json` prints one JSON document (a line a look where a command looks again and again), in which numbers are
-  numbers and times are in seconds. Tables are for people, and may change.
+  numbers and times are in seconds. Letters stand in it as they are, as UTF-8 has them; what another encoding of the
+  output can't carry is escaped. Tables are for people, and may change.
 - In a pipe there are no colours, and tables are as wide as they need. `NO_COLOR=1` turns colours off in a
   terminal, too.
 - What takes longer than 2 seconds says on standard error what it waits for.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from keyhole import Client
@@ -12,6 +11,7 @@ from keyhole.client.server_status import ServerStatus
 from keyhole.errors import NoServer, Unsupported
 from keyhole.rpc.draining import drain
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.json_output import print_json
 
 
 def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool) -> int:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
         )
     left = now.draining and now.owns
     if as_json:
-        print(json.dumps({"server": options.server, "draining": now.draining, "owns": now.owns}))
+        print_json({"server": options.server, "draining": now.draining, "owns": now.owns})
     elif not now.draining:
         print(f"{options.server} takes key groups again; jobs share them evenly within seconds")
     elif left:

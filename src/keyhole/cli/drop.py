@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.patience import patience
@@ -12,6 +11,7 @@ from keyhole.cli.retire import Retired, retire_everywhere
 from keyhole.clock import SystemClock
 from keyhole.coordinator.dropping import Dropping, drop, dropping
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -48,7 +48,7 @@ def _told(
     states, topics = [state.state for state in of.states], list(of.topics)
     if output.as_json:
         about = {"application": options.application, "query": of.query, "dropped": not why_not}
-        print(json.dumps({**about, "states": states, "topics": topics, "not_asked": not_asked}))
+        print_json({**about, "states": states, "topics": topics, "not_asked": not_asked})
         return 1
     rows = [{"what": "state", "name": f"{options.application}/{state}"} for state in states]
     rows += [{"what": "topic", "name": topic} for topic in topics]

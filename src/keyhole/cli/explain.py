@@ -15,6 +15,7 @@ from keyhole.client.explanation import Explanation, Hop, KeyGroupCopy
 from keyhole.encoding.value_json import to_json
 from keyhole.model.read import Answer, Role
 from keyhole.model.state_path import state_path
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -31,7 +32,7 @@ def explain(client: Client, output: OutputFormat, path: str, keys: Sequence[str]
         else:
             _show(output, path, key, found, bounds)
     if output.as_json:
-        print(json.dumps(told, default=str))
+        print_json(told)
     return 0 if answered else 1
 
 

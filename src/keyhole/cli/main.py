@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import socket
 import sys
@@ -24,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The parser refuses the arguments; with the code of other wrong usage.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As standard error does: what its encoding has not must not end a command that was done.
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = parser_of_all()
     given = sys.argv[1:] if arguments is None else arguments
     if not given:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from keyhole.model.read import Role
 from keyhole.model.state_path import state_path
 from keyhole.rpc.moving import move
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
     if as_json:
         owned = None if outcome.to is None else sorted(groups.numbers - outcome.left)
         told = {"state": options.state, "key_groups": sorted(groups.numbers), "to": outcome.to, "owned": owned}
-        print(json.dumps(told | {"not_asked": outcome.away}))
+        print_json(told | {"not_asked": outcome.away})
     else:
         print(outcome.says)
         for server, why in outcome.away.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyholeError, KeyMismatch, UnknownApplication, UnknownState
 from keyhole.model.state_path import state_path
 from keyhole.terminal import tables
+from keyhole.terminal.json_output import print_json
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OutputFormat:
     def rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
         """Same fields in each row; nothing but the title where there are none."""
         if self.as_json:
-            print(json.dumps(list(rows), default=str))
+            print_json(list(rows))
             return
         tables.show(Console(), [tables.as_said(row) for row in rows], title)
 
@@ -77,7 +77,7 @@ def describe(client: Client, output: OutputFormat, path: str) -> None:
     ]
     if output.as_json:
         held = [holding_row(holding) for holding in holdings]
-        print(json.dumps(msgspec.to_builtins(descriptor) | {"holdings": held}, default=str))
+        print_json(msgspec.to_builtins(descriptor) | {"holdings": held})
         return
     of_class = {"class_version": descriptor.class_version} if descriptor.class_version else {}
     output.rows([_state_row(descriptor) | of_class], path)
@@ -203,7 +203,7 @@ def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Map
         servers = client.status()
     except KeyholeError as error:
         if pods is not None and output.as_json:
-            print(json.dumps({**pods, "servers": None, "error": error.message}, default=str))
+            print_json({**pods, "servers": None, "error": error.message})
         raise
     if output.as_json:
         rows = [
@@ -211,7 +211,7 @@ def status(client: Client, output: OutputFormat, pods: Mapping[str, Sequence[Map
             | {"holdings": [holding_row(of) for of in server.holdings], "placements": placement_rows(server)}
             for server in servers
         ]
-        print(json.dumps(rows if pods is None else {**pods, "servers": rows}, default=str))
+        print_json(rows if pods is None else {**pods, "servers": rows})
         return
     output.rows([server_row(server) for server in servers], "servers")
     output.rows([holding_row(holding) for server in servers for holding in server.holdings], "states they hold")

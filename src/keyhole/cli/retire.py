@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any, NamedTuple
 
 from keyhole import Client
@@ -12,6 +11,7 @@ from keyhole.cli.reads import OutputFormat
 from keyhole.errors import KeyholeError, StillRunning
 from keyhole.rpc.retiring import retire
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         done = retire_everywhere(options, credentials)
     rows = done.rows()
     if output.as_json:
-        print(json.dumps({"application": options.application, "retired": rows, "not_asked": done.away}))
+        print_json({"application": options.application, "retired": rows, "not_asked": done.away})
         return 1 if done.away else 0
     output.rows([row | {"states": ", ".join(row["states"])} for row in rows], f"forgotten of {options.application}")
     for name, why in done.away.items():

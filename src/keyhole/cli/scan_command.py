@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from keyhole.model.read import Source
 from keyhole.model.state import KeyColumn
 from keyhole.model.state_path import state_path
 from keyhole.rpc.scan_requests import check_has_entries
+from keyhole.terminal.json_output import print_json
 
 MOST_OF_ALL = 1_000
 """How many entries are listed of all keys, unless a limit says otherwise."""
@@ -129,7 +129,7 @@ def scan(
             "staleness_seconds": seconds_since(source.as_of),
             **wanted.staged_epoch([source]),
         }
-        print(json.dumps(told, default=str))
+        print_json(told)
         return
     title = f"{path} {key}" if descriptor.scan_key else path
     output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
@@ -166,7 +166,7 @@ def _aggregate(
     figures = {name: to_json(value) for name, value in found.values.items() if name not in tops}
     if output.as_json:
         told = {"values": figures | tops, "epochs": sorted({source.epoch for source in found.sources})}
-        print(json.dumps(told | wanted.staged_epoch(found.sources), default=str))
+        print_json(told | wanted.staged_epoch(found.sources))
         return
     path = f"{descriptor.application}/{descriptor.state}"
     if figures:
@@ -206,7 +206,7 @@ def _scan_all(
                 raise
             broken = error
     if output.as_json:
-        print(json.dumps({"entries": rows, "next": found.token}, default=str))
+        print_json({"entries": rows, "next": found.token})
     else:
         order = "in order" if within.ordered or within.descending else "in no order"
         _show(output, path, descriptor, rows, found.token, order)

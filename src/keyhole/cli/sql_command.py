@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from typing import Any
@@ -17,6 +16,7 @@ from keyhole.security.credentials import Credentials
 from keyhole.sql import query_savepoint
 from keyhole.sql.predicate_words import in_words
 from keyhole.sql.result_json import result_json
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -59,7 +59,7 @@ def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
         for scan in result.scans
     ]
     if as_json:
-        print(json.dumps({"scans": told, "plan": result.plan, "rows": len(result)}))
+        print_json({"scans": told, "plan": result.plan, "rows": len(result)})
         return
     for one in told:
         print(written_out(f"{one['state']}, epoch {one['epoch'] or 'of each key group'}: {one['entries']:,} entries"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from keyhole.client.server_status import ServerStatus
 from keyhole.demo.signals import stopped_by_signals
 from keyhole.errors import KeyholeError
 from keyhole.terminal.fitting import fitted
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.rounds import Rounds, show_rounds
 from keyhole.terminal.written_out import written_out
 
@@ -65,9 +65,7 @@ def watch(client: Client, output: reads.OutputFormat, rounds: Rounds) -> None:
     def say() -> None:
         if output.as_json:
             told = {"time": _now(), "error": status.error or None}
-            print(
-                json.dumps(told | {"servers": status.servers(), "holdings": status.holdings()}, default=str), flush=True
-            )
+            print_json(told | {"servers": status.servers(), "holdings": status.holdings()})
             return
         if status.error:
             print(f"{_now()} {written_out(status.error)}", flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from keyhole import Client
@@ -12,6 +11,7 @@ from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.model.state_path import state_path
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 from keyhole.verify.differences import Differences
 from keyhole.verify.fetched_copies import RemoteDump, Server
@@ -57,7 +57,7 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
             "not_compared": list(verdict.not_compared),
             "unread_indexes": unread,
         }
-        print(json.dumps(told))
+        print_json(told)
         return
     output.rows(copies, f"{options.state}, compared with its changelog")
     output.rows(differences, "differences")

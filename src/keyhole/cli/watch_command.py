@@ -17,6 +17,7 @@ from keyhole.encoding.predicate_text import parsed_where
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyMismatch
 from keyhole.model.state_path import state_path
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
@@ -110,7 +111,7 @@ def _show(output: OutputFormat, change: StateChange) -> None:
         row["before"] = None if change.before is None else to_json(change.before)
     if output.as_json:
         row["commit_time"] = change.commit_time
-        print(json.dumps(row, default=str), flush=True)
+        print_json(row)
         return
     key = " ".join(_said(row[name]) for name in ("key", "map_key") if name in row)
     value = "" if row["value"] is None else _in_json(row["value"])

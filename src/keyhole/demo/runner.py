@@ -30,6 +30,7 @@ from keyhole.local.java import find_java
 from keyhole.local.spark_home import refuse_other_spark
 from keyhole.local.stack import Jars, Stack
 from keyhole.terminal.commands import keyhole_command
+from keyhole.terminal.json_output import print_json
 
 _BROKEN_OFF = 130
 _FIRST_ANSWER_SECONDS = 600.0
@@ -114,7 +115,7 @@ def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int
         console.print("broken off" + (": nothing was verified" if options.verify else ""))
         return _BROKEN_OFF
     if options.json:
-        print(json.dumps(result))
+        print_json(result)
     return 0 if passed else 1
 
 

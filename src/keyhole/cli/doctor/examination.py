@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from keyhole.metrics.families import version
 from keyhole.rpc.channels import sync_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.security.credentials import Credentials
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 from keyhole.up.exports import hint
 from keyhole.up.home import DEFAULT_DIRECTORY, Home
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
         else:
             _show(console, finding)
     if options.format == "json":
-        print(json.dumps({"worst": worst, "findings": shown}))
+        print_json({"worst": worst, "findings": shown})
     return 1 if worst is Level.FAULT or (options.strict and worst is Level.WARNING) else 0
 
 

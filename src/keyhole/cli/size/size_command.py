@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -16,6 +15,7 @@ from keyhole.cli.wrong_usage import WrongUsage, as_usage
 from keyhole.model.state import MAX_KEY_GROUPS
 from keyhole.terminal import tables
 from keyhole.terminal.byte_counts import bytes_said
+from keyhole.terminal.json_output import print_json
 
 
 def _cores(need: float) -> str:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, *, as_json: bool) -> int:
         }
         workload_ = dataclasses.asdict(load) | {"rows_per_second": load.rows}
         sides["keyhole"]["least_key_groups"] = least_key_groups(load, by)
-        print(json.dumps({"workload": workload_, **sides, "constants": dataclasses.asdict(by)}))
+        print_json({"workload": workload_, **sides, "constants": dataclasses.asdict(by)})
         return 0
     rows = [{"what": what, "Keyhole": keyhole, "Redis": redis} for what, keyhole, redis in _said(ours, theirs, prices)]
     title = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +16,7 @@ from keyhole.client.target import targets_of
 from keyhole.demo.signals import stopped_by_signals
 from keyhole.security.credentials import Credentials
 from keyhole.terminal.fitting import fitted, shortly, title_of
+from keyhole.terminal.json_output import print_json
 from keyhole.terminal.rounds import Rounds, show_rounds
 from keyhole.terminal.written_out import written_out
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
     def say() -> None:
         if output.as_json:
             told = {"time": _now(), "error": overview.error or None, "silent": overview.silent()}
-            print(json.dumps(told | {"servers": overview.servers(), "states": overview.states()}), flush=True)
+            print_json(told | {"servers": overview.servers(), "states": overview.states()})
             return
         for line in lines_of(overview, ",".join(targets)):
             print(line, flush=True)
