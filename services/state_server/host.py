@@ -203,6 +203,9 @@ class QueryHost:
     async def release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
         await self._ownership.release(run, state, groups, version)
 
+    async def renew(self, state: str) -> None:
+        await self._ownership.renew(state)
+
     def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
         """The coordinator is alive, and this server still counts. `alone`: nobody else could own what it owns."""
         self.fence.check_may_confirm(run, version)

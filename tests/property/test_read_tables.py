@@ -180,6 +180,20 @@ class Told(RuleBasedStateMachine):
         self.clock.advance(seconds)
 
     @rule()
+    def renew(self) -> None:
+        """The server shows the same by a later view, where that has the same."""
+        keys = [prefix_of(group) + name for group in range(KEY_GROUPS) for name in (b"a", b"b")]
+        lookup = KeyLookup(NAME, ReadBounds(), False, (), keys, self.now.descriptor.topic_id)
+        before, snapshot = frame_response(self.now, lookup, 7), self.now.store.snapshot()
+
+        def step() -> None:
+            if not self.now.owned.renew(snapshot, self.positions):
+                snapshot.close()
+
+        self._in_step(step)
+        assert frame_response(self.now, lookup, 7) == before
+
+    @rule()
     def evolve(self) -> None:
         """Another field, which what is stored lacks."""
         before = self.now.descriptor

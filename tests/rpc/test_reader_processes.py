@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from keyhole import AsyncClient
+from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.errors import Draining, KeyholeError
 from keyhole.model.state import TtlClock
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_proto
+from keyhole.stores.base import commit_of
+from keyhole.stores.index_entries import rows_counted
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc, state_pb2
+from services.state_server.read.table import Table
 from services.state_server.readers import reader_process
 from tests.support.lookup_ports import Caller, calling, streams_of, until_by_port
 from tests.support.proxies import proxy_of
@@ -207,6 +211,48 @@ async def test_a_reader_that_is_killed_is_replaced_and_keeps_no_page_of_the_stor
         assert [of.connections for of in readers_of(server)] == [1]
         await server.commit({"a": row(7.0)})
         assert (await answered(caller, asked(1))).values == [row(7.0)]
+
+
+def is_indexed(table: Table) -> bool:
+    """Whether its index is built, which the store was written for behind what is shown."""
+    (index,), snapshot = indexed_fields(table.descriptor), table.store.snapshot()
+    try:
+        whole = all(rows_counted(snapshot, group, index.id) is not None for group in snapshot.positions())
+        return whole and commit_of(snapshot) != commit_of(table.owned.shown[0])
+    finally:
+        snapshot.close()
+
+
+async def test_a_reader_that_begins_behind_an_index_that_was_built_answers_itself_without_another_epoch(
+    server: RunningServer,
+) -> None:
+    """Of the epoch that is shown no view can be begun any more: the server shows it by a later one."""
+    await server.evolve(descriptor(index=("n",)))
+    registry = server.server._registry
+    assert registry is not None
+    table = registry.tables["app", "counts"]
+    await eventually(lambda: is_indexed(table), LONG_SECONDS)
+    (reader,) = readers_of(server)
+    os.kill(pid_of(reader), signal.SIGKILL)
+    await eventually(lambda: bool(readers_of(server)) and readers_of(server) != [reader], LONG_SECONDS)
+    async with calling(port_of(server)) as caller:
+        await caller.open()
+        number = 0
+
+        async def answers_itself() -> bool:
+            nonlocal number
+            await until_reported(server)
+            before = passed_on(server)
+            for _ in range(50):
+                number += 1
+                assert (await answered(caller, asked(number))).values == [row(1.0)]
+            await until_reported(server)
+            return passed_on(server) - before < 25
+
+        async with asyncio.timeout(LONG_SECONDS):
+            while not await answers_itself():
+                pass
+    assert table.owned.standing.stamp.epoch == 1
 
 
 async def test_a_reader_that_stands_still_answers_nothing_old_and_is_killed(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.errors import NotReady
+from keyhole.errors import InternalError, NotReady, StoreFull
 from keyhole.stores.base import StoreFiles, StoreLimits, commit_of, shared_store
 from keyhole.stores.lmdb.engine import LmdbEngine, LmdbReader, LmdbStore
 from keyhole.stores.memory import MemoryEngine
@@ -136,6 +136,20 @@ def test_a_reader_makes_nothing_and_says_that_there_is_nothing(tmp_path: Path) -
         with pytest.raises(NotReady, match=r"can't be read.*ask its owner"):
             LmdbReader(StoreFiles(path, LIMIT_BYTES))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_says_of_a_store_that_cant_be_read_why_not_and_not_that_it_comes_later(tmp_path: Path) -> None:
+    files = StoreFiles(tmp_path / "damaged", LIMIT_BYTES)
+    files.path.mkdir()
+    for name in ("data.mdb", "lock.mdb"):
+        (files.path / name).write_bytes(b"no store" * 1024)
+    with pytest.raises(InternalError, match=r"damaged can't be read or written .*not an LMDB file"):
+        LmdbReader(files)
+    engine = LmdbEngine(StoreLimits(tmp_path / "stores", LIMIT_BYTES))
+    path = engine.open("application", "state", "topic").files.path
+    engine.close()
+    with pytest.raises(StoreFull, match="no address space"):
+        LmdbReader(StoreFiles(path, 1 << 60))
 
 
 def test_a_closed_reader_says_so(tmp_path: Path) -> None:

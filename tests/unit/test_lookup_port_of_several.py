@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from keyhole.config import StateServerConfig
-from keyhole.errors import InternalError, PortTaken, Unauthenticated
+from keyhole.errors import Draining, InternalError, PortTaken, Unauthenticated
 from keyhole.rpc import accepting
 from keyhole.rpc.accepting import Accepting
 from keyhole.rpc.lookup_port import _MOST_OWED, LookupPort
@@ -25,7 +25,7 @@ from keyhole.security.authentication import Caller as Known
 from keyhole.security.guard import PortGuard
 from keyhole.v1 import query_pb2 as pb
 from tests.support.certificates import Authority
-from tests.support.lookup_ports import LookedAt, calling, unlimited
+from tests.support.lookup_ports import Caller, LookedAt, calling, unlimited
 from tests.support.waiting import LONG_SECONDS, eventually
 
 
@@ -205,6 +205,35 @@ async def test_a_port_whose_connections_are_given_away_is_nobody_else_s() -> Non
             ).start()
     with pytest.raises(PortTaken):
         Accepting("it", "192.0.2.1", 0, lambda _: None)
+
+
+@pytest.mark.parametrize("hand_over", [None, lambda _: False], ids=["alone", "of several"])
+async def test_a_connection_that_was_not_taken_yet_at_the_drain_is_told_where_to_ask(
+    hand_over: HandOver | None,
+) -> None:
+    """The kernel has made it; as the port was closed, it was reset."""
+    async with served(hand_over=hand_over) as port:
+        with socket.create_connection(("127.0.0.1", port.port)) as waiting:
+            port.drain()
+            waiting.setblocking(False)
+            reader, writer = await asyncio.open_connection(sock=waiting)
+            assert isinstance(await Caller(reader, writer).why_ended(), Draining)
+            writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port.port)
+
+
+async def test_a_connection_that_can_t_be_begun_is_closed_and_the_cause_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("as of a bug")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "connect_accepted_socket", fails)
+    async with served() as port, calling(port.port) as caller:
+        assert await caller.is_over()
+    assert [of.getMessage() for of in caplog.records if of.exc_info] == ["a connection could not be begun"]
+    assert "as of a bug" in caplog.text
 
 
 async def test_connections_wait_while_no_more_can_be_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import uvloop
 
 from keyhole.clock import SystemClock
 from keyhole.config import StateServerConfig, load
-from keyhole.errors import InvalidConfiguration, Overloaded, PermissionDenied
+from keyhole.errors import DeadlineExceeded, InvalidConfiguration, NotReady, Overloaded, PermissionDenied, StoreFull
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.port_calls import Peer
 from keyhole.rpc.processes.children import how_ended
@@ -27,21 +27,38 @@ from keyhole.rpc.processes.word_framing import framed, read_word
 from keyhole.rpc.read_admission import ReadAdmission, ReadCall, ReadLimits
 from keyhole.rpc.status import from_proto
 from keyhole.security.authentication import ANYBODY
+from keyhole.stores.base import StoreFiles
 from keyhole.testing.clock import ManualClock
 from keyhole.v1 import query_pb2 as pb
 from services.state_server import app
+from services.state_server.read.standing import Standing
 from services.state_server.readers import reader_link
 from services.state_server.readers.counted import ReaderCounts, add_report
-from services.state_server.readers.read_tables import LostWordError, ReadTables
+from services.state_server.readers.passed_on import PassedOnFrames
+from services.state_server.readers.read_tables import LostWordError, ReadableStore, ReadTables
+from services.state_server.readers.reader_child import _Coming
 from services.state_server.readers.reader_frames import ReaderFrames
 from services.state_server.readers.reader_link import ReaderLink
-from services.state_server.readers.reader_process import ReaderProcess
+from services.state_server.readers.reader_process import AnswerPassedOn, ReaderProcess
 from services.state_server.readers.reader_settings import environ_of, reader_count, share_of
-from services.state_server.readers.reader_words import Answered, BeginReader, Drain, PassedOn, Shown, ToReader, ToServer
+from services.state_server.readers.reader_words import (
+    Answered,
+    BeginReader,
+    CopyShown,
+    Drain,
+    PassedOn,
+    ReaderReport,
+    Shown,
+    TableShown,
+    ToReader,
+    ToServer,
+)
 from services.state_server.readers.shared_count import SharedCount
 from services.state_server.readers.shown_tables import ShownTables
 from services.state_server.registry import Registry
+from services.state_server.servicers.query import QueryServicer
 from tests.support.lookup_ports import LookedAt
+from tests.support.states import descriptor
 from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes need Linux")
@@ -112,7 +129,7 @@ def test_what_one_process_counts_another_one_sees_and_takes_no_message_for_it() 
 _OPEN = ExitStack()
 
 
-def frames(pass_on: object) -> tuple[ReaderFrames, ReaderCounts, ReadCall, ReadAdmission]:
+def frames(pass_on: object, rate: int = 3) -> tuple[ReaderFrames, ReaderCounts, ReadCall, ReadAdmission]:
     class NoTables:
         reads: dict[tuple[str, str], ReadCounts] = {}  # noqa: RUF012
 
@@ -121,7 +138,7 @@ def frames(pass_on: object) -> tuple[ReaderFrames, ReaderCounts, ReadCall, ReadA
 
     counts = ReaderCounts(NoTables.reads)
     clock = LookedAt()
-    admission = ReadAdmission(ReadLimits(rate=3, settings="S_"), clock, "this server")
+    admission = ReadAdmission(ReadLimits(rate=rate, settings="S_"), clock, "this server")
     call = _OPEN.enter_context(admission.call(Peer(None)))
     return ReaderFrames(NoTables(), counts, clock, pass_on), counts, call, admission  # type: ignore[arg-type]
 
@@ -135,7 +152,7 @@ def asked(keys: int = 1) -> pb.LookupRequest:
 async def test_what_a_reader_refuses_it_counts_and_what_it_passes_on_the_server_counts() -> None:
     passed: list[pb.LookupRequest] = []
 
-    def pass_on(request: pb.LookupRequest) -> asyncio.Future[pb.LookupResponse]:
+    def pass_on(request: pb.LookupRequest, _: float | None) -> asyncio.Future[pb.LookupResponse]:
         passed.append(request)
         return asyncio.get_running_loop().create_future()
 
@@ -195,17 +212,18 @@ async def test_the_server_answers_as_one_call_whatever_callers_say_of_their_cloc
     writer.write(framed(begin))
     link = await ReaderLink.open(theirs.detach())
     assert link.begin == begin
-    answers = [link.pass_on(asked()) for _ in range(2)]
+    answers = [link.pass_on(asked(), until) for until in (12.5, None)]
     got = [await read_word(reader, READ) for _ in range(2)]
-    requests = [pb.LookupRequest.FromString(of.request) for of in got if isinstance(of, PassedOn)]
-    assert [(of.sent_ms, of.timeout_ms) for of in requests] == [(0, 0)] * 2
+    words = [of for of in got if isinstance(of, PassedOn)]
+    assert [pb.LookupRequest.FromString(of.request).sent_ms for of in words] == [0, 0]
+    assert [of.until for of in words] == [12.5, None]
     listening = asyncio.ensure_future(anext(link.words()))  # type: ignore[arg-type]
     for number in (2, 1):
         writer.write(framed(Answered(number, pb.LookupResponse(frame=number).SerializeToString())))
         assert (await answers[number - 1]).frame == number
     monkeypatch.setattr(reader_link, "_MOST_WAITING_BYTES", -1)
     with pytest.raises(Overloaded, match="try again later"):
-        link.pass_on(asked())
+        link.pass_on(asked(), None)
     listening.cancel()
     await link.close()
     writer.close()
@@ -224,6 +242,96 @@ def test_a_reader_that_has_missed_a_word_of_its_server_does_not_take_the_next_fo
     with pytest.raises(LostWordError, match="the server has said 6, and 5 was heard"):
         tables.take(Shown(6, 7, (), ()))
     count.close()
+
+
+def shown_of(number: int) -> TableShown:
+    none = CopyShown(None, b"", Standing(), {})
+    return TableShown(number, descriptor(), "/nowhere", 1 << 20, 0.0, 0, 1.0, none, none)
+
+
+def test_whatever_keeps_a_reader_from_a_store_is_told_once_with_its_cause_and_the_reader_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ended, and so did the next one: each was told of the same table."""
+    caplog.set_level("INFO")
+    fails: list[Exception] = [RuntimeError("a bug"), RuntimeError("a bug"), StoreFull("no room"), NotReady("gone")]
+
+    def open_files(_: StoreFiles) -> ReadableStore:
+        raise fails.pop(0)
+
+    count = SharedCount.make()
+    tables = ReadTables("server", count, ManualClock(), open_files)
+    for _ in range(4):
+        tables.take(Shown(-1, 1, (shown_of(1),), ()))
+    assert fails == []
+    told = [(of.levelname, of.__dict__["why"], of.exc_info is not None) for of in caplog.records]
+    assert told == [("ERROR", "RuntimeError: a bug", True), ("ERROR", "no room", True), ("INFO", "gone", False)]
+    assert caplog.records[0].__dict__["state"] == "counts"
+    assert "a bug" in caplog.text
+    assert tables.behind == ()
+    count.close()
+
+
+class _LateClock(LookedAt):
+    def monotonic(self) -> float:
+        return 1000.0 + self.late_seconds
+
+    late_seconds = 0.0
+
+
+async def test_a_frame_that_is_passed_on_has_what_is_left_of_its_time_and_is_dropped_unread_behind_that() -> None:
+    """It had as long as it took: a server that was behind answered callers who had gone."""
+    until: list[float | None] = []
+
+    def pass_on(_: pb.LookupRequest, its: float | None) -> asyncio.Future[pb.LookupResponse]:
+        until.append(its)
+        return asyncio.get_running_loop().create_future()
+
+    answers, _, call, _ = frames(pass_on, rate=0)
+    clock: Any = answers._clock
+    # The second one has come 0.4 s later than the first, by what its sender says; the third doesn't say when.
+    for sent_ms, after in ((1000, 0.0), (1600, 1.0), (0, 0.0)):
+        clock._now += after
+        request = asked()
+        request.sent_ms = sent_ms
+        answers.frame(request, ANYBODY, call)
+    unlimited = asked()
+    unlimited.timeout_ms = 0
+    answers.frame(unlimited, ANYBODY, call)
+    assert until == [1001.0, pytest.approx(1001.6), 1002.0, None]
+
+    registry = Registry("server", "incarnation", lambda: "", 0, 511)
+    late = _LateClock()
+    queries = QueryServicer(registry, late, lambda _: pytest.fail("nothing is watched"))
+    answer = PassedOnFrames(queries, late).answer
+    for late_seconds, dropped in ((0.5, 0), (1.25, 3)):
+        late.late_seconds = late_seconds
+        response = pb.LookupResponse.FromString(answer(asked(3).SerializeToString(), 1001.0))
+        error = from_proto(response.failures[0].error)
+        assert isinstance(error, DeadlineExceeded) == bool(dropped)
+        assert queries.admission.expired == dropped
+    # As if its caller had sent it so late: who knows better sends it again.
+    assert error.facts["late_ms"] == "1250"
+    assert registry.counts.elsewhere.failed["DEADLINE_EXCEEDED"] == 3
+
+
+async def test_connections_that_a_reader_has_not_taken_yet_as_it_drains_are_taken_to_be_told() -> None:
+    """They stood in its socket, where nobody would have closed them before the reader's end."""
+    taken: list[socket.socket] = []
+    port: Any = SimpleNamespace(take=taken.append, open_connections=0)
+    sends, takes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    coming = _Coming(takes.detach(), port)
+    coming.begin()
+    given, kept = socket.socketpair()
+    for _ in range(2):
+        socket.send_fds(sends, [b"\0"], [given.fileno()])
+    coming.end()
+    assert len(taken) == coming.ended == 2
+    socket.send_fds(sends, [b"\0"], [given.fileno()])
+    coming.end()
+    assert len(taken) == 2
+    for of in (*taken, given, kept, sends, coming._socket):
+        of.close()
 
 
 def test_what_is_said_of_changes_names_the_word_before() -> None:
@@ -248,14 +356,22 @@ def test_what_is_said_of_changes_names_the_word_before() -> None:
 
 
 class _Process:
-    """One that never ends."""
+    """One that ends when it is killed."""
+
+    def __init__(self) -> None:
+        self.killed = asyncio.Event()
+
+    def send_signal(self, _: int) -> None:
+        self.killed.set()
 
     async def wait(self) -> int:
-        await asyncio.Event().wait()
-        return 0
+        await self.killed.wait()
+        return -9
 
 
-async def reader_process(answer: Callable[[bytes], bytes]) -> tuple[ReaderProcess, socket.socket]:
+async def reader_process(
+    answer: AnswerPassedOn, reported: Callable[[ReaderReport], None] = lambda _: None
+) -> tuple[ReaderProcess, socket.socket]:
     """A reader as its server sees it, and the reader's end of the pair."""
     ours, theirs = socket.socketpair()
     sends, takes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -263,13 +379,13 @@ async def reader_process(answer: Callable[[bytes], bytes]) -> tuple[ReaderProces
     process: Any = _Process()
     streams = await asyncio.open_unix_connection(sock=ours)
     theirs.setblocking(False)
-    return ReaderProcess(1, process, streams, sends, answer, lambda _: None, SystemClock()), theirs
+    return ReaderProcess(1, process, streams, sends, answer, reported, SystemClock()), theirs
 
 
 @pytest.mark.parametrize("runs", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_to_a_reader_that_has_ended_nothing_is_said_and_the_others_hear_what_they_are_to(runs: Any) -> None:
     async def main() -> None:
-        reader, theirs = await reader_process(lambda request: request)
+        reader, theirs = await reader_process(lambda request, _: request)
         theirs.close()
         reader._writer.transport.abort()
         await asyncio.sleep(0)
@@ -281,7 +397,7 @@ def test_to_a_reader_that_has_ended_nothing_is_said_and_the_others_hear_what_the
 
 
 async def test_a_frame_that_fails_unexpectedly_is_told_to_be_and_the_next_one_is_answered() -> None:
-    def answer(request: bytes) -> bytes:
+    def answer(request: bytes, _: float | None) -> bytes:
         if request == b"bad":
             raise RecursionError("as of a bug")
         return request * 2
@@ -298,4 +414,24 @@ async def test_a_frame_that_fails_unexpectedly_is_told_to_be_and_the_next_one_is
     ended.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await ended
+    write.close()
+
+
+async def test_a_reader_that_the_server_cant_hear_any_more_is_ended_and_the_cause_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing that it passed on had an answer, until its silence was noticed."""
+
+    def reported(_: ReaderReport) -> None:
+        raise RuntimeError("as of a bug")
+
+    reader, theirs = await reader_process(lambda request, _: request, reported)
+    _, write = await asyncio.open_unix_connection(sock=theirs)
+    counts, admission = ReaderCounts({}), ReadAdmission(ReadLimits(), LookedAt(), "this server")
+    write.write(framed(counts.taken(admission, 0)))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await reader.ended() == -9
+    (record,) = [of for of in caplog.records if of.exc_info]
+    assert "as of a bug" in caplog.text
+    assert record.__dict__["number"] == 1
     write.close()

@@ -10,7 +10,7 @@ from keyhole.encoding.codec import EntryRange
 from keyhole.encoding.envelope import Visible
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of, prefix_of
 from keyhole.errors import NotReady
-from keyhole.model.epoch import EpochStamp
+from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.read import ReadBounds
 from keyhole.stores.base import Snapshot
 from keyhole.v1 import state_pb2
@@ -149,6 +149,25 @@ class Copy:
         self._snapshot, self._held, self._sequence = snapshot, HeldSnapshot(snapshot), sequence
         self._apart |= {prefix_of(group): other for group, other in apart.items()}
         self._source = None
+        self.on_change()
+        return True
+
+    def renew(self, snapshot: Snapshot, positions: Mapping[int, Position]) -> bool:
+        """Shows the same by a later view of the store, which has been written to otherwise since.
+
+        Args:
+            positions: Of key groups that nobody but their owner writes, as this view has them.
+
+        Returns:
+            Whether it is taken over. Not where it would show more: the snapshot is the caller's then.
+        """
+        if self._held is None or not self.groups or not all(map(positions.__contains__, self.groups)):
+            return False
+        shown = {group: self._apart.get(prefix_of(group), self.standing).stamp.epoch for group in self.groups}
+        if any(positions[group].epoch > epoch for group, epoch in shown.items()):
+            return False
+        self._held.release()
+        self._snapshot, self._held = snapshot, HeldSnapshot(snapshot)
         self.on_change()
         return True
 

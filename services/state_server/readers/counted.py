@@ -36,8 +36,12 @@ class ReaderCounts:
         """Where reads of a state are counted."""
         return self._reads.get((application, state), self.counts.elsewhere)
 
-    def taken(self, admission: ReadAdmission, ended: int) -> ReaderReport:
-        """What was counted since this was asked last; all is 0 from now on."""
+    def taken(self, admission: ReadAdmission, ended: int, behind: tuple[int, ...] = ()) -> ReaderReport:
+        """What was counted since this was asked last; all is 0 from now on.
+
+        Args:
+            ended, behind: As in the report.
+        """
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu_seconds = usage.ru_utime + usage.ru_stime
         counts = self.counts
@@ -55,6 +59,7 @@ class ReaderCounts:
             refusals=dict(counts.refusals.by_refusal),
             calls=admission.calls,
             ended=ended,
+            behind=behind,
             cpu_seconds=cpu_seconds - self._cpu_seconds,
             resident_bytes=resident_bytes(),
         )

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from keyhole.backoff import Backoff
 from keyhole.clock import Clock
 from keyhole.config import StateServerConfig
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, NotReady
 from keyhole.rpc.processes.children import how_ended
 from keyhole.rpc.processes.coming import comes_within
 from keyhole.rpc.processes.word_framing import framed
 from keyhole.rpc.read_admission import ReadAdmission
 from keyhole.stores.base import SharedStore, shared_store
+from services.state_server.read.table import Table
 from services.state_server.readers.counted import add_report
-from services.state_server.readers.reader_process import ReaderProcess
+from services.state_server.readers.reader_process import AnswerPassedOn, ReaderProcess
 from services.state_server.readers.reader_settings import environ_of
 from services.state_server.readers.reader_words import BeginReader, Drain, End, ReaderReport, Shown
 from services.state_server.readers.shared_count import SharedCount
@@ -57,18 +58,17 @@ class ReaderGroup:
         self.tables = ShownTables(self._memory, self._tell)
         self._readers: list[ReaderProcess] = []
         self._keepers: list[asyncio.Task[None]] = []
+        self._renewing: dict[Table, asyncio.Task[None]] = {}
         self._ending = asyncio.Event()
         self._draining = False
         # Connections may come before `start`: until then there is no reader to take any.
         self._own_connections: Callable[[], int] = lambda: 0
 
-    def start(
-        self, answer: Callable[[bytes], bytes], admission: ReadAdmission, own_connections: Callable[[], int]
-    ) -> None:
+    def start(self, answer: AnswerPassedOn, admission: ReadAdmission, own_connections: Callable[[], int]) -> None:
         """Starts them all; they serve some time later.
 
         Args:
-            answer: Answers a LookupRequest that was passed on, as bytes, with a LookupResponse.
+            answer: Answers what was passed on.
             admission: The server's, to which is added what readers have refused.
             own_connections: How many this process serves.
         """
@@ -102,6 +102,7 @@ class ReaderGroup:
                     reader.kill()
             await ended
             self._keepers = []
+            await asyncio.gather(*self._renewing.values())
             self.tables.end()
             self._memory.close()
 
@@ -155,6 +156,20 @@ class ReaderGroup:
     def _reported(self, report: ReaderReport) -> None:
         add_report(report, self._registry, self._admission)
         self._count()
+        for table in self.tables.numbered(report.behind):
+            if table not in self._renewing:
+                self._renewing[table] = asyncio.get_running_loop().create_task(self._renew(table))
+
+    async def _renew(self, table: Table) -> None:
+        """For a reader that has begun too late: an idle query has no next epoch to show it something by."""
+        try:
+            await self._registry.renew(table)
+        except NotReady:
+            pass  # its query is being forgotten
+        except Exception:  # noqa: BLE001 - the top of a task; the reader asks again
+            _log.exception("a state can't be shown to a reader process", extra={"state": table.name})
+        finally:
+            del self._renewing[table]
 
     def _count(self) -> None:
         counts, last = self._registry.counts, [of.last for of in self._readers if of.last is not None]

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from keyhole.clock import Clock
 from keyhole.encoding.storage_key import GROUP_BYTES, group_of
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, NotReady
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.read_requests import KeyLookup
 from keyhole.stores.base import Snapshot, Store, StoreFiles, commit_of
@@ -40,13 +40,18 @@ class LostWordError(Exception):
 
 
 class _Known:
-    """One table. `current`: it answers as the server's own does."""
+    """One table.
+
+    Attributes:
+        current: It answers as the server's own does.
+        behind: The store has gone on behind what the server shows: not all of that can be shown here.
+    """
 
     def __init__(self, table: Table, store: ReadableStore, lease: Lease) -> None:
         self.table = table
         self.store = store
         self.lease = lease
-        self.current = False
+        self.current = self.behind = False
 
     def close(self) -> None:
         self.table.close()
@@ -59,7 +64,7 @@ class ReadTables:
     Args:
         server: The name of the server, as answers have it.
         count: Of changes in the server. Where it is another one than it has heard of last, nothing is answered.
-        open_files: Opens a store of the server to read it. Raises KeyholeError.
+        open_files: Opens a store of the server to read it. Raises NotReady: it is gone.
 
     Attributes:
         reads: What was looked up, by application and state.
@@ -75,6 +80,8 @@ class ReadTables:
         self._heard = -1
         self._known: dict[int, _Known] = {}
         self._by_name: dict[tuple[str, str], _Known] = {}
+        # Whose stores can't be read, and why: in the log it stands once.
+        self._unreadable: dict[int, str] = {}
         self.reads: dict[tuple[str, str], ReadCounts] = {}
 
     def answer(self, lookup: KeyLookup, frame: int) -> query_pb2.LookupResponse | None:
@@ -92,6 +99,13 @@ class ReadTables:
         except KeyholeError:
             return None
 
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """The tables, by number, of which a later view of the store is wanted: these frames are the server's until
+        then.
+        """
+        return tuple(number for number, known in self._known.items() if known.behind)
+
     def take(self, shown: Shown) -> None:
         """The server's tables are so by now.
 
@@ -102,14 +116,25 @@ class ReadTables:
             raise LostWordError(f"the server has said {shown.since}, and {self._heard} was heard")
         for number in shown.gone:
             self._close(number)
+            self._unreadable.pop(number, None)
         for of in shown.tables:
             try:
                 self._take(of)
-            except KeyholeError as error:
-                # Whatever it is, the server goes on to answer for the table.
-                _log.warning("a store can't be read", extra={"state": of.descriptor.state, "why": error.message})
+            except Exception as error:  # noqa: BLE001 - whatever it is, the server goes on to answer for the table
+                self._say_unreadable(of, error)
                 self._close(of.number)
+            else:
+                self._unreadable.pop(of.number, None)
         self._heard = shown.count
+
+    def _say_unreadable(self, of: TableShown, error: Exception) -> None:
+        why = error.message if isinstance(error, KeyholeError) else f"{type(error).__name__}: {error}"
+        facts = {"application": of.descriptor.application, "state": of.descriptor.state, "why": why}
+        if isinstance(error, NotReady):
+            _log.info("a store is not there any more to be read, and the server answers", extra=facts)
+        elif self._unreadable.get(of.number) != why:
+            self._unreadable[of.number] = why
+            _log.error("a store can't be read, so the server answers alone", extra=facts, exc_info=error)
 
     def close(self) -> None:
         """Lets go of all stores."""
@@ -133,8 +158,8 @@ class ReadTables:
             table.owned.kept.keep_at_most(1)
         owned = _show(table.owned, shown.owned, known.store)
         # Where the standby's is not here, its key groups are refused, and so passed on.
-        _show(table.standby, shown.standby, known.store)
-        known.current = owned
+        standby = _show(table.standby, shown.standby, known.store)
+        known.current, known.behind = owned, not (owned and standby)
 
     def _opened(self, shown: TableShown) -> _Known:
         descriptor = shown.descriptor

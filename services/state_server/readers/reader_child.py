@@ -71,7 +71,7 @@ async def _until_ended(config: StateServerConfig, pair: int, connections: int, c
                 coming.begin()
                 link.say(ReaderStarted())
         elif isinstance(word, AskReader):
-            link.say(counts.taken(admission, coming.ended))
+            link.say(counts.taken(admission, coming.ended, tables.behind))
         elif isinstance(word, Drain):
             coming.end()
             port.drain()
@@ -103,8 +103,9 @@ class _Coming:
         asyncio.get_running_loop().add_reader(self._socket, self._take)
 
     def end(self) -> None:
-        """No more are taken. Idempotent."""
-        asyncio.get_running_loop().remove_reader(self._socket)
+        """No more are taken but those that the server has given already: they would hear nothing. Idempotent."""
+        if asyncio.get_running_loop().remove_reader(self._socket):
+            self._take()
 
     def _take(self) -> None:
         while True:
@@ -113,7 +114,7 @@ class _Coming:
             except (BlockingIOError, InterruptedError):
                 return
             if not message:  # the server is gone, as the other socket will say
-                self.end()
+                asyncio.get_running_loop().remove_reader(self._socket)
                 return
             self._taken += 1  # also where this process can't have another descriptor: it has ended then
             for descriptor in descriptors:

@@ -18,8 +18,9 @@ from services.state_server.readers.counted import ReaderCounts
 from services.state_server.readers.read_tables import ReadTables
 from services.state_server.servicers.lookup_responses import refused_frame
 
-PassOn = Callable[[pb.LookupRequest], asyncio.Future[pb.LookupResponse]]
-"""Asks the server, to whom the caller is nobody: that it may is known. Raises Overloaded."""
+PassOn = Callable[[pb.LookupRequest, float | None], asyncio.Future[pb.LookupResponse]]
+"""Asks the server, to whom the caller is nobody: that it may is known. It has until then; see PassedOn. Raises
+Overloaded."""
 
 
 class ReaderFrames:
@@ -37,13 +38,14 @@ class ReaderFrames:
         count, reads = refused_count(request), self._counts.of(request.state.application, request.state.state)
         try:
             caller.check(Verb.READ, request.state.application, request.state.state)
-            call.begin(key_count(request) or 1, request.sent_ms, request.timeout_ms)
+            late_ms = call.begin(key_count(request) or 1, request.sent_ms, request.timeout_ms)
             try:
                 response = self._tables.answer(lookup_of_frame(request), request.frame)
             finally:
                 call.end(count or 1)
             if response is None:
-                passed_on = self._pass_on(request)
+                until = began + (request.timeout_ms - late_ms) / 1000 if request.timeout_ms else None
+                passed_on = self._pass_on(request, until)
                 # Who answers counts the keys.
                 self._counts.passed_on += 1
                 return passed_on

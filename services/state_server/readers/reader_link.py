@@ -53,15 +53,24 @@ class ReaderLink:
         """Tells the server something, some time later."""
         send(self._writer, framed(word))
 
-    def pass_on(self, request: query_pb2.LookupRequest) -> asyncio.Future[query_pb2.LookupResponse]:
-        """The server's answer to a frame. Raises Overloaded: too much waits for it."""
+    def pass_on(
+        self, request: query_pb2.LookupRequest, until: float | None
+    ) -> asyncio.Future[query_pb2.LookupResponse]:
+        """The server's answer to a frame.
+
+        Args:
+            until: As in PassedOn.
+
+        Raises:
+            Overloaded: Too much waits for the server.
+        """
         if self._writer.transport.get_write_buffer_size() > _MOST_WAITING_BYTES:
             raise Overloaded("the server has not read what was passed on to it; try again later")
-        # Whether it comes too late, this process has looked: the server would see its callers as one.
-        request.sent_ms = request.timeout_ms = 0
+        # How late it has come by its caller's clock is in `until`: the server would see all callers as one.
+        request.sent_ms = 0
         number = next(self._numbers)
         answer = self._passed_on[number] = asyncio.get_running_loop().create_future()
-        self.say(PassedOn(number, request.SerializeToString()))
+        self.say(PassedOn(number, request.SerializeToString(), until))
         return answer
 
     async def words(self) -> AsyncIterator[ToReader]:

@@ -37,6 +37,9 @@ _MOST_UNREAD_BYTES = 256 << 20
 # Of the server's event loop, for one reader's frames.
 _FRAMES_A_TURN, _BYTES_OF_A_FRAME = 16, 4096
 
+AnswerPassedOn = Callable[[bytes, float | None], bytes]
+"""Answers a LookupRequest that was passed on, as bytes, with a LookupResponse. It has until then; see PassedOn."""
+
 _READ = msgspec.msgpack.Decoder[ToServer](ToServer)
 
 
@@ -44,7 +47,7 @@ class ReaderProcess:
     """A process that was started, until its end. Event loop's thread only. `start` makes one.
 
     Args:
-        answer: Answers a LookupRequest that was passed on, as bytes, with a LookupResponse.
+        answer: Answers a LookupRequest that was passed on, as bytes, with a LookupResponse; see PassedOn.
         reported: Is called with what it has counted.
 
     Attributes:
@@ -59,7 +62,7 @@ class ReaderProcess:
         process: asyncio.subprocess.Process,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         connections: socket.socket,
-        answer: Callable[[bytes], bytes],
+        answer: AnswerPassedOn,
         reported: Callable[[ReaderReport], None],
         clock: Clock,
     ) -> None:
@@ -84,7 +87,7 @@ class ReaderProcess:
         number: int,
         memory: int,
         environ: Mapping[str, str],
-        answer: Callable[[bytes], bytes],
+        answer: AnswerPassedOn,
         reported: Callable[[ReaderReport], None],
         clock: Clock,
     ) -> ReaderProcess:
@@ -150,10 +153,17 @@ class ReaderProcess:
         return True
 
     async def _listen(self) -> None:
+        try:
+            await self._hear()
+        except Exception:  # noqa: BLE001 - the top of a task: what is passed on would wait for nobody
+            _log.exception("what a reader process says can't be heard any more", extra={"number": self.number})
+            self.kill()
+
+    async def _hear(self) -> None:
         spent = 0
         while (word := await read_word(self._reader, _READ)) is not None:
             if isinstance(word, PassedOn):
-                self.say(Answered(word.number, self._answered(word.request)))
+                self.say(Answered(word.number, self._answered(word)))
                 # Nothing more is answered than it takes; it goes on to read what it is sent.
                 with contextlib.suppress(ConnectionError):
                     await self._writer.drain()
@@ -167,10 +177,10 @@ class ReaderProcess:
                 self.last = word
                 self._reported(word)
 
-    def _answered(self, request: bytes) -> bytes:
+    def _answered(self, word: PassedOn) -> bytes:
         """Empty: it failed unexpectedly, and ends the connection that it came by, as it would here."""
         try:
-            return self._answer(request)
+            return self._answer(word.request, word.until)
         except Exception:  # noqa: BLE001 - the top of every frame that is passed on
             _log.exception("a frame failed unexpectedly", extra={"number": self.number})
             return b""

@@ -102,10 +102,15 @@ class ReaderStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class PassedOn(msgspec.Struct, frozen=True, tag=True):
-    """A LookupRequest whose caller may read what it asks for, and which the server itself is to answer."""
+    """A LookupRequest whose caller may read what it asks for, and which the server itself is to answer.
+
+    Attributes:
+        until: When its caller waits no more, on the machine's clock, of all processes; None: it has not said.
+    """
 
     number: int
     request: bytes
+    until: float | None = None
 
 
 class CountedState(msgspec.Struct, frozen=True, array_like=True):
@@ -135,6 +140,8 @@ class ReaderReport(msgspec.Struct, frozen=True, tag=True):
         refusals: By reason; see Refusals.
         calls: Connections whose caller is known, now.
         ended: Of the connections that it was ever given.
+        behind: Tables, by number, whose stores have gone on behind what is shown: it can't show that, and asks for a
+            later view.
         cpu_seconds: Since it reported last.
         resident_bytes: Now.
     """
@@ -148,6 +155,7 @@ class ReaderReport(msgspec.Struct, frozen=True, tag=True):
     refusals: dict[str, int]
     calls: int
     ended: int
+    behind: tuple[int, ...]
     cpu_seconds: float
     resident_bytes: int
 

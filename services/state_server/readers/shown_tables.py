@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from keyhole.model.state import TtlClock
 from keyhole.stores.base import StoreFiles, commit_of, shared_store
@@ -64,6 +64,10 @@ class ShownTables:
         return Shown(
             -1, self._count.value, tuple(_shown(self._known[of], of) for of in self._known if _is_read(of)), ()
         )
+
+    def numbered(self, numbers: Collection[int]) -> list[Table]:
+        """Those of the tables that are known still."""
+        return [table for table, number in self._known.items() if number in numbers] if numbers else []
 
     def _tell_changed(self) -> None:
         changed, self._changed, self._telling = self._changed, {}, None

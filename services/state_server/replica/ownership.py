@@ -112,6 +112,13 @@ class Ownership:
             await self.standbys.follow({name: groups for name, groups in followed.items() if name in hosted})
             self._settings.changed()
 
+    async def renew(self, state: str) -> None:
+        """What is shown of a state is shown by its store's last commit: what is owned, where that shows the same, and
+        what is followed as it is by now. Raises NotReady: the query is being forgotten.
+        """
+        await self._states.renew(state)
+        await self.standbys.renew(state)
+
     async def release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
         """Gives key groups up, and keeps them as standby copies, until the next assignment says what becomes of them.
 

@@ -142,6 +142,12 @@ class StandbyCopies:
             taken.append(TakenSubscription(state, state.groups.shown, _view(state) if others else None))
         return taken
 
+    async def renew(self, name: str) -> None:
+        """What is shown of a state is shown by the store's last commit. Raises NotReady: it is being forgotten."""
+        state = self._hosted.get(name)
+        if state is not None and state.table.standby.groups:
+            self._show([await self._thread.call(_view, state)])
+
     def told_within(self, seconds: float) -> bool:
         """Whether the query's driver has written to the control topic within that time, as far as is known."""
         return self._told_ms >= 0 and self._clock.monotonic() - self._heard_monotonic <= seconds

@@ -17,7 +17,7 @@ from keyhole.rpc.convert import bounds_from_proto, descriptor_to_proto
 from keyhole.rpc.explanations import micros
 from keyhole.rpc.frames import portions
 from keyhole.rpc.known_selections import KnownSelections
-from keyhole.rpc.read_admission import NO_LIMITS, ReadAdmission, ReadCall
+from keyhole.rpc.read_admission import NO_LIMITS, FrameCall, ReadAdmission
 from keyhole.rpc.read_requests import (
     MAX_KEYS_PER_REQUEST,
     check_consistency,
@@ -228,7 +228,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         finally:
             self._counts.looked_up(reads, count, self._clock.monotonic() - began)
 
-    def frame(self, request: pb.LookupRequest, caller: Caller, call: ReadCall) -> pb.LookupResponse:
+    def frame(self, request: pb.LookupRequest, caller: Caller, call: FrameCall) -> pb.LookupResponse:
         """The answer to one frame of lookups, whichever way it came."""
         began = self._clock.monotonic()
         count, reads = refused_count(request), self._reads(request.state)

@@ -287,6 +287,22 @@ class QueryStates:
             else:
                 view.snapshot.close()
 
+    async def renew(self, name: str) -> None:
+        """What is owned of a state is shown by the store's last commit, where that shows the same. Event loop.
+
+        An index that was built, or what is followed, is written between two epochs. Other processes can't begin a view
+        of the commit before that.
+
+        Raises:
+            NotReady: The query is being forgotten.
+        """
+        state = self.hosted.get(name)
+        if state is None or state.applied is not None or not state.table.groups:
+            return
+        snapshot, positions = await self._thread.call(_as_it_is, state)
+        if self.hosted.get(name) is not state or not state.table.owned.renew(snapshot, positions):
+            snapshot.close()
+
     def withdraw(self) -> None:
         """Nothing of them is read any more. Event loop. Idempotent."""
         self._indexes.close()
@@ -301,3 +317,7 @@ class QueryStates:
             state.store.close()
         for name in self.hosted if destroy else ():
             self._settings.engine.destroy(self._application, name)
+
+
+def _as_it_is(state: StateReplica) -> tuple[Snapshot, Mapping[int, Position]]:
+    return state.store.snapshot(), {group: state.position(group) for group in state.groups.owned}

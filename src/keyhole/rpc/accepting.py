@@ -71,16 +71,19 @@ class Accepting:
         self.port = listening.getsockname()[1]
 
     def close(self) -> None:
-        """Takes no more connections. Idempotent."""
+        """Takes no more connections but those that wait here already: the kernel would reset them. Idempotent."""
+        sockets, self._sockets = self._sockets, []
+        for listening in sockets:
+            if self._loop.remove_reader(listening):
+                self._accept(listening)
         for timer in self._later.values():
             timer.cancel()
-        for listening in self._sockets:
+        for listening in sockets:
             self._loop.remove_reader(listening)
             listening.close()
-        self._sockets.clear()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_BACKLOG):
+        for _ in range(_BACKLOG + 1):  # as many as the kernel keeps
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -15,7 +15,7 @@ from typing import cast
 
 from google.protobuf.message import DecodeError
 
-from keyhole.addresses import joined, parted, port_taken
+from keyhole.addresses import joined, parted
 from keyhole.clock import Clock
 from keyhole.errors import (
     DeadlineExceeded,
@@ -95,35 +95,17 @@ class LookupPort:
         self.drained: Draining | None = None
         self.stopped = False
         self._hand_over = hand_over
-        self._server: asyncio.AbstractServer | Accepting | None = None
+        self._server: Accepting | None = None
         self._tls = guard.http_context() if guard is not None else None
         self._taking: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Binds and serves; `port` is known then. Raises PortTaken."""
-        if self._hand_over is not None:
-            self._server = accepting = Accepting(_WHAT, self._host, self.port, self._came)
-            self.port = accepting.port
-        else:
-            self._server = listening = await self._listening()
-            self.port = listening.sockets[0].getsockname()[1]
+        self._server = accepting = Accepting(_WHAT, self._host, self.port, self._came)
+        self.port = accepting.port
         self.begin()
         _log.info("serves lookups without gRPC", extra={"address": joined(self._host, self.port)})
-
-    async def _listening(self) -> asyncio.Server:
-        try:
-            return await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self),
-                self._host,
-                self.port,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_seconds,
-                reuse_address=True,
-                reuse_port=False,
-            )
-        except OSError as error:
-            raise port_taken(_WHAT, joined(self._host, self.port)) from error
 
     @property
     def _handshake_seconds(self) -> float | None:
@@ -154,6 +136,9 @@ class LookupPort:
         except OSError as error:  # whoever connected has gone, or can't speak TLS
             _log.debug("a connection has not begun", extra={"reason": str(error)})
             connection.close()
+        except Exception:  # noqa: BLE001 - the top of a task: whoever has connected would wait
+            _log.exception("a connection could not be begun")
+            connection.close()
 
     @property
     def open_connections(self) -> int:
@@ -161,13 +146,13 @@ class LookupPort:
         return len(self.connections) + len(self._taking)
 
     def drain(self) -> None:
-        """Takes no more connections, and tells those that stand to ask by gRPC; answers on their way still go out.
-        Idempotent.
+        """Takes no more connections, and tells those that stand, or that wait to be taken, to ask by gRPC; answers on
+        their way still go out. Idempotent.
         """
+        self.drained = Draining("the lookup port is closed, as its server is shutting down")
         if self._server is not None:
             self._server.close()
             self._server = None
-        self.drained = Draining("the lookup port is closed, as its server is shutting down")
         for connection in list(self.connections):
             connection.end(self.drained)
 

@@ -195,7 +195,7 @@ class ReadAdmission:
             everybody.calls -= 1
             self._rest(names, taken)
 
-    def begin(self, call: ReadCall, keys: int, sent_ms: int, timeout_ms: int) -> None:
+    def begin(self, call: ReadCall, keys: int, sent_ms: int, timeout_ms: int) -> int:
         """Takes room for keys, or raises; see ReadCall.begin."""
         if call.is_over:
             raise InternalError("a lookup was begun behind the end of its call; nobody waits for it")
@@ -203,6 +203,7 @@ class ReadAdmission:
         everybody, taken, now = self._all, call.taken, self._clock.monotonic()
         if call.until is not None and now >= call.until:
             raise self.dropped(keys)
+        late_ms = 0
         if sent_ms or call.ages is not None:
             call.ages = ages = call.ages or FrameAges()
             late_ms = ages.late_ms(sent_ms, now)
@@ -217,6 +218,7 @@ class ReadAdmission:
             self._take(call, keys, now)
         taken.keys += keys
         everybody.keys += keys
+        return late_ms
 
     def end(self, call: ReadCall, keys: int) -> None:
         """Gives back what `begin` has taken; see ReadCall.end."""
@@ -302,6 +304,14 @@ class ReadAdmission:
         )
 
 
+class FrameCall(Protocol):
+    """What a frame of lookups is let in by: a ReadCall, which see, or what stands for one."""
+
+    def begin(self, keys: int, sent_ms: int = 0, timeout_ms: int = 0) -> int: ...
+
+    def end(self, keys: int) -> None: ...
+
+
 class ReadCall:
     """One call of a caller. Each `begin` that does not raise is followed by one `end`, also behind the call's own."""
 
@@ -315,11 +325,14 @@ class ReadCall:
         self.ages: FrameAges | None = None
         self.is_over = False
 
-    def begin(self, keys: int, sent_ms: int = 0, timeout_ms: int = 0) -> None:
+    def begin(self, keys: int, sent_ms: int = 0, timeout_ms: int = 0) -> int:
         """So many keys are to be looked up. Quick: asked for every frame, in about a microsecond.
 
         Args:
             sent_ms, timeout_ms: As in a LookupRequest.
+
+        Returns:
+            How many milliseconds late they have come, by what their sender says of when it sent them.
 
         Raises:
             MalformedRequest: More than may be in one request.
@@ -328,7 +341,7 @@ class ReadCall:
             Overloaded: They would be beyond a limit, which the message names. The fact `retry_after_seconds` says when
                 to try again, `cap` the setting, `limit` its value.
         """
-        self._admission.begin(self, keys, sent_ms, timeout_ms)
+        return self._admission.begin(self, keys, sent_ms, timeout_ms)
 
     def end(self, keys: int) -> None:
         """They are answered, or given up."""

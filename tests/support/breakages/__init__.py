@@ -9,6 +9,7 @@ from tests.support.breakages.indexes import INDEXES
 from tests.support.breakages.kinds import KINDS
 from tests.support.breakages.latest import LATEST
 from tests.support.breakages.protocol import PROTOCOL
+from tests.support.breakages.readers import READERS
 from tests.support.breakages.realtime import REALTIME
 from tests.support.breakages.restore import RESTORE
 from tests.support.breakages.routing import ROUTING
@@ -37,4 +38,5 @@ BREAKAGES: tuple[Breakage, ...] = (
     *WATCHES,
     *INDEXES,
     *LATEST,
+    *READERS,
 )

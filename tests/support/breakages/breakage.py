@@ -23,6 +23,7 @@ Area = Literal[
     "realtime",
     "up",
     "watch",
+    "readers",
 ]
 Tier = Literal["core", "spark", "processes", "fault"]
 

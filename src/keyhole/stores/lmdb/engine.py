@@ -89,7 +89,7 @@ class LmdbSnapshot:
         self._txn.abort()
 
     def _told(self, error: lmdb.Error) -> KeyholeError:
-        return _told(error, self._opened, closed=self._closed or self._store.closed)
+        return _told(error, self._opened.path, closed=self._closed or self._store.closed)
 
 
 class LmdbStore:
@@ -187,15 +187,16 @@ class LmdbStore:
             with errors_told(self._opened.path, self._opened.limit_bytes):
                 yield
         except lmdb.Error as error:
-            raise _told(error, self._opened, closed=self.closed) from error
+            raise _told(error, self._opened.path, closed=self.closed) from error
 
 
 class LmdbReader:
     """A store that another process writes, open to be read. It keeps old pages only by its snapshots.
 
     Raises:
-        NotReady: It can't be opened: its owner has closed it since, and removed it.
-        StoreFull: There is no address space for it.
+        NotReady: It is not there: its owner has closed it since, and removed it, or is still making it.
+        StoreFull, Overloaded: There is no address space for it, the system or the disk refuses it; see errors_told.
+        InternalError: It can't be read for another reason: it is damaged, say.
     """
 
     def __init__(self, files: StoreFiles) -> None:
@@ -203,6 +204,8 @@ class LmdbReader:
             self._opened = open_to_read(*files)
         except NotUsableError as error:
             raise NotReady(f"the store can't be read: {error}; ask its owner") from error
+        except lmdb.Error as error:
+            raise _told(error, files.path, closed=False) from error
         self.max_key_bytes: int = self._opened.env.max_key_size()
         self.closed = False
 
@@ -212,7 +215,7 @@ class LmdbReader:
             with errors_told(self._opened.path, self._opened.limit_bytes):
                 return LmdbSnapshot(self, self._opened)
         except lmdb.Error as error:
-            raise _told(error, self._opened, closed=self.closed) from error
+            raise _told(error, self._opened.path, closed=self.closed) from error
 
     def close(self) -> None:
         """Closes it, and its snapshots. Idempotent."""
@@ -262,14 +265,14 @@ def _down(cursor: lmdb.Cursor[bytes], first: bytes, end: bytes | None) -> Iterat
         yield key, row
 
 
-def _told(error: lmdb.Error, opened: OpenEnvironment, *, closed: bool) -> KeyholeError:
+def _told(error: lmdb.Error, path: Path, *, closed: bool) -> KeyholeError:
     """What an error of LMDB means that is not about room."""
     if closed:
         return NotReady("the store, or this view of it, was closed while it was used; ask again")
     return InternalError(
-        f"the store at {opened.path} can't be read or written ({error}); stop the server and delete that directory: it "
+        f"the store at {path} can't be read or written ({error}); stop the server and delete that directory: it "
         "is only a cache, and is rebuilt from the changelog",
-        path=opened.path,
+        path=path,
     )
 
 

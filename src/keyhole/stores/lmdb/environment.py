@@ -9,6 +9,7 @@ Three named databases:
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,20 +99,26 @@ def open_to_read(path: Path, limit_bytes: int) -> OpenEnvironment:
     """The environment at `path`, which another process has opened and may write. Nothing is written here.
 
     Raises:
-        NotUsableError: It is none, or is gone.
-        StoreFull: No address space for it.
+        NotUsableError: It is gone, or its owner is still making it.
+        StoreFull, Overloaded: See errors_told.
+        lmdb.Error: Anything else: the files are damaged, say.
     """
     with errors_told(path, limit_bytes):
         try:
             # Never before LMDB has opened it, nor by hand: whoever closes the lock file gives up its locks.
             env = _open_lmdb(path, limit_bytes, readonly=True)
         except lmdb.Error as error:
-            raise NotUsableError(f"{path} can't be opened: {error}") from error
+            if error.code == errno.ENOENT:
+                raise NotUsableError(f"{path} is not there") from error
+            raise
         try:
             positions, entries = (env.open_db(name, create=False) for name in (b"positions", b"entries"))
-        except _DAMAGED as error:
+        except lmdb.NotFoundError as error:
             env.close()
             raise NotUsableError(f"{path} has no state's databases: {error}") from error
+        except BaseException:
+            env.close()
+            raise
     return OpenEnvironment(path, limit_bytes, env, positions, entries)
 
 
