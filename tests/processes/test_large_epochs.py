@@ -21,6 +21,7 @@ from keyhole.protocol.failpoints import Step
 from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory
+from tests.support.waiting import LONG_SECONDS
 
 KEYS, ROW_BYTES, CHUNK_ROWS = 12_000, 10_000, 50
 EPOCH_BYTES = KEYS * ROW_BYTES
@@ -99,7 +100,7 @@ def test_an_epoch_of_120_mb_goes_through_a_server_that_holds_16_in_memory(
 ) -> None:
     child, address = server
     of = descriptor(application)
-    config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=240)
+    config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=10 * LONG_SECONDS)
     growth = Growth(child.pid)
     with Feed(config, of, lambda epoch: rows(of, epoch), observer=growth) as feed:
         # The first one makes what any epoch needs, and leaves malloc no rows' memory to keep. The second one alone is

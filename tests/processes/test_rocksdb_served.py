@@ -21,6 +21,7 @@ from keyhole.stores.disk.store_directory import directory_name
 from tests.support import states
 from tests.support.feeding import Feed
 from tests.support.peak_memory import PeakMemory
+from tests.support.waiting import LONG_SECONDS
 
 MIB = 1 << 20
 CACHE_BYTES = MEMTABLE_BYTES = 16 * MIB
@@ -112,7 +113,7 @@ def test_a_state_five_times_its_memory_limit_is_served_by_a_server_of_bounded_me
 ) -> None:
     child, address = server
     of = descriptor(application)
-    config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=240)
+    config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=10 * LONG_SECONDS)
     with Feed(config, of, lambda epoch: rows(of, epoch)) as feed, Client(address, timeout=60) as client:
         feed.epoch()
         with PeakMemory(child.pid) as fed:
