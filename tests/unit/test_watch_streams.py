@@ -75,8 +75,8 @@ class _Proxy:
     def next(self) -> _Proxy:
         return self
 
-    def gives_up(self) -> bool:
-        return False
+    def given_up(self, error: object) -> None:
+        return None
 
     async def pause(self, until: float) -> None:
         await asyncio.sleep(until - asyncio.get_running_loop().time())

@@ -76,6 +76,11 @@ def prepared_aio_channel(target: str, shown: Renewing | None, *, alone: bool) ->
     return _aio(target, shown, (*_CLIENT, *(_OF_CLIENTS if alone else _OF_LINKS)))
 
 
+def aio_channel_to(address: str, name: str, shown: Renewing | None) -> grpc.aio.Channel:
+    """As `aio_link`, to one of the addresses of a name, by what was prepared for it: that name is asked for."""
+    return _aio(address, shown, (*_CLIENT, *_OF_LINKS, ("grpc.default_authority", name)))
+
+
 def aio_channel(target: str, credentials: Credentials = PLAIN) -> grpc.aio.Channel:
     """A channel for the running event loop. Connects at its first call; close it with `await channel.close()`.
 

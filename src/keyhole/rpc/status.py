@@ -88,6 +88,9 @@ _OTHER_WORDS: dict[str, str] = {
 # Those of them that a restart, or a moment, may mend: all others stand until a person changes something.
 _PASSING = frozenset({"andshake failed", "Socket closed"})
 
+# What gRPC says where it has tried all addresses of a target; behind it stands why the last one failed.
+_NO_ADDRESS = "failed to connect to all addresses"
+
 # What gRPC says of a message that is too large.
 _MESSAGE_SIZES = re.compile(r"larger than max \((\d+) vs. (\d+)\)")
 
@@ -165,6 +168,13 @@ def may_pass(error: KeyholeError) -> bool:
     """Whether the cause of a ServerLost may be gone in a moment: no where both sides speak differently, or distrust."""
     sign = _sign(error.facts.get("details", ""))
     return not sign or sign in _PASSING
+
+
+def is_last_of_several(error: KeyholeError) -> bool:
+    """Whether gRPC could connect to no address of a target, and why the last one failed may pass: of others nothing is
+    said.
+    """
+    return _NO_ADDRESS in error.facts.get("details", "") and may_pass(error)
 
 
 def _sign(details: str) -> str:

@@ -8,6 +8,14 @@ _COALESCING = "src/keyhole/client/wire/coalescing.py"
 
 CLIENT = (
     Breakage(
+        "a name whose other address is a port for HTTP is waited for until the deadline",
+        "client",
+        "src/keyhole/client/wire/links.py",
+        "self._misplaced = self.cause = found",
+        "pass",
+        ("test_addresses_of_a_name.py::test_what_is_behind_an_address_is_looked_for_until_a_proxy_has_answered",),
+    ),
+    Breakage(
         "a proxy answers a frame of typed keys with the rows as a server has sent them",
         "client",
         "services/client_proxy/forwarding/client_reads.py",

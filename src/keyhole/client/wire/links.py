@@ -7,6 +7,7 @@ one that may be asked first again. How long a target is left alone grows with ea
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +15,14 @@ import grpc
 
 from keyhole.backoff import JITTER, Backoff
 from keyhole.client.wire.cut_off import is_cut_off, told
+from keyhole.client.wire.each_address import misplaced
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.errors import Draining, KeyholeError
 from keyhole.rpc import channels, status
 from keyhole.rpc.rotation import Renewing
 from keyhole.v1 import query_pb2_grpc
+
+_log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.05, 1.0
 
@@ -36,6 +40,7 @@ class Link:
 
     def __init__(self, target: str, shown: Renewing | None, *, alone: bool) -> None:
         self.target = target
+        self._shown = shown
         self._channel = channels.prepared_aio_channel(target, shown, alone=alone)
         # The generated stubs are typed for both APIs at once.
         self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
@@ -44,9 +49,14 @@ class Link:
         self.until = 0.0
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         self._loop = asyncio.get_running_loop()
+        # What one of its addresses turned out to be, as long as no proxy has ever answered; see each_address.
+        self._misplaced: KeyholeError | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._has_answered = False
 
     def heard(self) -> None:
         """The proxy behind it has answered: the next failure begins with the shortest pause."""
+        self._has_answered, self._misplaced = True, None
         if self.cause is not None:
             self.cause = None
             self._backoff.reset()
@@ -55,7 +65,19 @@ class Link:
         """It is left alone for a while, if that is why it has not answered. Many may notice at the same time."""
         now = self._loop.time()
         if is_cut_off(error) and (self.cause is None or now >= self.until):
-            self.cause, self.until = error, now + self._backoff.next()
+            self.cause, self.until = self._misplaced or error, now + self._backoff.next()
+            if not self._has_answered and self._looking is None and status.is_last_of_several(error):
+                self._looking = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            found = await misplaced(self.target, self._shown)
+        except Exception:  # noqa: BLE001 - the top of a task: what gRPC has said stays
+            _log.exception("the addresses of a target could not be looked at", extra={"target": self.target})
+            return
+        if found is not None and not self._has_answered:
+            # Nobody has answered since: it is lost, or about to be.
+            self._misplaced = self.cause = found
 
     def failed(self, error: grpc.RpcError) -> KeyholeError:
         """What ended one of its calls. What it says of others, of a server behind a proxy, does not make it lost."""
@@ -76,6 +98,9 @@ class Link:
 
     async def close(self, error: KeyholeError) -> None:
         """Closes the link: lookups that are under way fail with the error, and calls are cancelled."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await self.stream.close(error)
         await self._channel.close()
 
@@ -121,9 +146,15 @@ class Links:
         """Why one of them was lost; None: none is."""
         return next((link.cause for link in self._links if link.cause is not None), None)
 
-    def gives_up(self) -> bool:
-        """Whether there is nothing to wait for: all of them speak differently, or don't trust this side."""
-        return all(link.cause is not None and not status.may_pass(link.cause) for link in self._links)
+    def given_up(self, error: KeyholeError) -> KeyholeError | None:
+        """Why there is nothing to wait for: all of them speak differently, or don't trust this side. None: there is.
+
+        Args:
+            error: Of the last attempt, which is told where it says why.
+        """
+        if not all(link.cause is not None and not status.may_pass(link.cause) for link in self._links):
+            return None
+        return self.cause if status.may_pass(error) else error
 
     async def pause(self, until: float) -> None:
         """Raises KeyholeError: What `close` was given, as soon as it was."""
@@ -161,8 +192,8 @@ class CallAttempts:
     async def again(self, error: KeyholeError, link: Link) -> None:
         """Waits until it may be sent again. Raises KeyholeError: It can't be any more."""
         self._before = error
-        if self._links.gives_up():
-            raise told(error, self._count, None)
+        if (why := self._links.given_up(error)) is not None:
+            raise told(why, self._count, None)
         if link.cause is None:
             # It lives: what it has said may be so for another moment.
             await self._pause(self._loop.time() + pause_seconds(), error)

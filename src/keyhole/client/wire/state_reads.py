@@ -193,8 +193,8 @@ class StateReads:
             batch.fail(error)
 
     def _submit_again(self, batch: LookupBatch, error: KeyholeError, link: Link) -> None:
-        if self._links.gives_up():
-            batch.fail(told(error, batch.attempts, None))
+        if (why := self._links.given_up(error)) is not None:
+            batch.fail(told(why, batch.attempts, None))
             return
         batch.cut_off, batch.by_proxy = error, False
         # One that lives has named somebody else, and may name the same in a moment.
