@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from keyhole.changelog.base import Changelog
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from tests.support.changelogs import DEADLINE, Cluster, descriptor, grant, key
+from tests.support.topics import delete_topic
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.spark)])
@@ -25,14 +24,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     else:
         servers = request.getfixturevalue("kafka")
 
-        def delete_topic(name: str) -> None:
-            admin = AdminClient({"bootstrap.servers": servers})
-            admin.delete_topics([name])[name].result(DEADLINE)
-            until = time.monotonic() + DEADLINE
-            while name in admin.list_topics(timeout=DEADLINE).topics:  # the broker learns of it a little later
-                assert time.monotonic() < until
-                time.sleep(0.01)
-
         def abort(topic: str, partition: int, records: int) -> None:
             producer = Producer({"bootstrap.servers": servers, "transactional.id": grant()})
             producer.init_transactions(DEADLINE)
@@ -42,7 +33,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             producer.flush(DEADLINE)
             producer.abort_transaction(DEADLINE)
 
-        yield Cluster(application, lambda: KafkaChangelog(servers, application), delete_topic, abort)
+        yield Cluster(
+            application, lambda: KafkaChangelog(servers, application), lambda name: delete_topic(servers, name), abort
+        )
 
 
 @pytest.fixture

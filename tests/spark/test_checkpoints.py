@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KeyholeError
@@ -20,7 +19,7 @@ from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Rows
-from tests.support.waiting import LONG_SECONDS
+from tests.support.topics import delete_topic
 
 FIRST: Sequence[Rows] = [[{"k": "a", "v": 1}], [{"k": "b", "v": 2}], [{"k": "c", "v": 3}]]
 
@@ -92,8 +91,7 @@ def story(scenarios: Scenarios) -> Story:
     story.held["reset"] = job.held()
 
     topic = f"keyhole.{scenario.application}.last"
-    admin = AdminClient({"bootstrap.servers": scenario.service.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(LONG_SECONDS)
+    delete_topic(scenario.service.bootstrap_servers, topic)
     ended = pytest.raises(StreamingQueryException, match=topic)
     more = [*others, [{"k": "d", "v": 9}]]
     story.refused["deleted"] = job.run(more, "a third", "after the reset", refused=ended).failure

@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from keyhole.changelog.base import Marker, Partition, PartitionChanges, Reached, RestoredEpochs
 from keyhole.changelog.kafka.changelog import KafkaChangelog
@@ -21,6 +20,7 @@ from keyhole.model.state import StateDescriptor
 from services.state_server.replica.restore import AtOnce, restore
 from tests.support.changelogs import DEADLINE, grant
 from tests.support.states import KEY_GROUPS, content, descriptor, hosted
+from tests.support.topics import alter_topic
 from tests.support.waiting import LONG_SECONDS
 
 KEYS, EPOCHS, LATER_EPOCHS = 20_000, 100, 5
@@ -77,7 +77,7 @@ def overwritten(kafka: str) -> Overwritten:
     changelog = KafkaChangelog(kafka, state.application)
     changelog.admin().ensure(state, DEADLINE)
     compacted_soon = {"min.cleanable.dirty.ratio": "0.01", "min.compaction.lag.ms": "0"}
-    alter(kafka, state.topic, {**compacted_soon, "segment.bytes": str(1 << 20)})
+    alter_topic(kafka, state.topic, {**compacted_soon, "segment.bytes": str(1 << 20)})
     with closing(changelog.writer(grant())) as writer:
         writer.open(DEADLINE)
 
@@ -98,21 +98,12 @@ def overwritten(kafka: str) -> Overwritten:
                 early = {part: Position(offset + 1, epoch, 1, 0, long_ago_ms) for part, offset in offsets.items()}
         wait_until_compacted(changelog)
         # What comes now is younger than the lag, as all is in a real one for as long.
-        alter(kafka, state.topic, {"min.compaction.lag.ms": str(MIN_COMPACTION_LAG_MS)})
+        alter_topic(kafka, state.topic, {"min.compaction.lag.ms": str(MIN_COMPACTION_LAG_MS)})
         for epoch in range(EPOCHS + 1, EPOCHS + LATER_EPOCHS + 1):
             later = [later_rows_of(epoch, group) for group in range(KEY_GROUPS)]
             write(epoch, later, time.time_ns() // 1_000_000)
     changelog.admin().fence("another", DEADLINE)
     return Overwritten(state, changelog, early)
-
-
-def alter(servers: str, topic: str, settings: Mapping[str, str]) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": servers})  # its futures end with it
-    admin.incremental_alter_configs([resource])[resource].result(DEADLINE)
 
 
 def records_read(changelog: KafkaChangelog, positions: Mapping[Partition, Position] | None = None) -> int:

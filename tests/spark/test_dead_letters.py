@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -21,6 +20,7 @@ from keyhole.spark.dead_letters import DeadLetters, first_broken
 from tests.support import figures
 from tests.support.scenario import logged
 from tests.support.streams import RunQuery, run_to_end
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 RULES = {"number is not null": "no number", "number < 100": "too high"}
@@ -38,15 +38,10 @@ LARGE = [b"small", b"x" * 40_000, b"small again"]
 """They have no number either; the second one is larger than what the dead-letter topic takes."""
 
 
-def make(kafka: str, topic: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(LONG_SECONDS)
-
-
 def filled(kafka: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> str:
     """A new topic of the records, in one partition, by their places; a batch takes three of them."""
     name = f"numbers-{uuid.uuid4().hex[:8]}"
-    make(kafka, name)
+    make_topic(kafka, name)
     producer = Producer({"bootstrap.servers": kafka})
     for key, value in records:
         producer.produce(name, value, key)
@@ -98,7 +93,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(spark: SparkSession, kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     topic = filled(kafka, [*RECORDS, *((b"key", value) for value in LARGE)])
-    make(kafka, f"{topic}.dead-letter", **{"max.message.bytes": str(TOO_LARGE)})
+    make_topic(kafka, f"{topic}.dead-letter", settings={"max.message.bytes": str(TOO_LARGE)})
     config = JobConfig(application=topic, servers=("127.0.0.1:1",), bootstrap_servers=kafka)
     dead_letters = DeadLetters(spark, kafka, topic, config=config)
     taken: list[int] = []

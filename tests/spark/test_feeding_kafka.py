@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.clock import SystemClock
@@ -25,6 +25,7 @@ from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.feed.mapping import RecordMapper
 from keyhole.model.state import KeyType
 from keyhole.protocol.updates import BoundaryRecord, UpdateRecord, decode
+from tests.support.topics import delete_topic, grow_topic, make_topic
 from tests.support.waiting import LONG_SECONDS
 
 KEY_GROUPS = 4
@@ -170,8 +171,7 @@ def test_a_partition_that_is_added_is_read_from_its_start(
     kafka: str, topics: Topics, open_feeder: Callable[..., Feeder]
 ) -> None:
     feeder = open_feeder()
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_partitions([NewPartitions(topics.source, 3)])[topics.source].result(LONG_SECONDS)
+    grow_topic(kafka, topics.source, 3)
     topics.produce(3, partition=2)
     feed(feeder, 3)
     feeder.finish()
@@ -209,14 +209,8 @@ def test_records_that_are_deleted_while_they_are_read_end_the_feeder(kafka: str,
 
 
 def make_anew(kafka: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.delete_topics([topic])[topic].result(LONG_SECONDS)
-    deadline = time.monotonic() + LONG_SECONDS
-    while topic in admin.list_topics(timeout=LONG_SECONDS).topics and time.monotonic() < deadline:
-        time.sleep(0.2)
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(LONG_SECONDS)
-    while topic not in admin.list_topics(timeout=LONG_SECONDS).topics and time.monotonic() < deadline:
-        time.sleep(0.2)
+    delete_topic(kafka, topic)
+    make_topic(kafka, topic, partitions)
 
 
 def test_an_updates_topic_that_was_made_anew_gets_no_boundary_and_all_rows(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from jobs.fraud_detection import __main__ as job
@@ -27,6 +26,7 @@ from keyhole.spark.dead_letters import drop
 from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 BEGIN_MS = 1_795_219_200_000
@@ -141,7 +141,7 @@ def test_an_aggregation_that_was_broadcast_before_adds_up_cents(
 
     broadcast(aggregation(by="account"), "of")
     broadcast(aggregation(by=["merchant"], aggregation="b", of="fee"))
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         told = [client.get(application, pipeline.AGGREGATIONS, name).value for name in "ab"]
     assert [(value.by, value.of, value.window_ms) for value in told] == [("account", None, 1), ("merchant", "fee", 1)]
     to = [(name, value.by, value.window_ms, 0, None, value.of, 0) for name, value in zip("ab", told, strict=True)]
@@ -284,9 +284,7 @@ def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_
     before, after = made[:100], [made[100:200], made[200:]]
     history, topic = str(tmp_path / "history"), f"payments-{uuid.uuid4().hex[:8]}"
     spark.createDataFrame(before, HISTORY).write.parquet(history)
-    bootstrap = {"bootstrap.servers": service.bootstrap_servers}
-    admin = AdminClient(bootstrap)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(LONG_SECONDS)
+    make_topic(service.bootstrap_servers, topic)
     config = FraudDetectionConfig(
         topic=topic,
         rules_topic="none",
@@ -295,7 +293,7 @@ def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_
         directory=tmp_path,
         history=history,
     )
-    producer, sent = Producer(bootstrap), list[Payment]()
+    producer, sent = Producer({"bootstrap.servers": service.bootstrap_servers}), list[Payment]()
     for payments in after:  # the job is started again for the second
         for value in [*map(source.payment_record, payments), b"no payment"]:
             producer.produce(topic, value)
@@ -305,7 +303,7 @@ def test_what_accounts_have_spent_begins_with_the_history_once_and_goes_on_with_
         query.stop()
         sent += payments
         expected = recounted([(payment.account, payment.cents) for payment in before], sent)
-        with Client(service.proxy) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             answers = client.get_many(application, pipeline.SPENT, list(expected))
         assert [(answer.value.payments, answer.value.cents) for answer in answers] == list(expected.values())
     assert (tmp_path / "checkpoint-spent").is_dir()

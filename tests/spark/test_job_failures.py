@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -29,6 +28,7 @@ from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.micro_batches import MicroBatches
 from tests.support.streams import Service
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 ROWS = [{"k": "a", "v": 1}]
@@ -47,7 +47,7 @@ def last(config: JobConfig, *, query: str = "", key_groups: int = 4) -> Sink:
 
 def value(service: Service, application: str) -> int:
     """Of the key a."""
-    with keyhole.Client(service.proxy) as client:
+    with keyhole.Client(service.proxy, timeout=LONG_SECONDS) as client:
         found: int = client.get(application, "last", "a").value.v
     return found
 
@@ -67,9 +67,7 @@ def test_a_second_state_under_the_same_name_is_refused(
 def test_a_topic_of_another_making_is_refused_with_the_difference(
     batches: MicroBatches, service: Service, application: str
 ) -> None:
-    topic = f"keyhole.{application}.last"
-    admin = AdminClient({"bootstrap.servers": service.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(LONG_SECONDS)
+    make_topic(service.bootstrap_servers, f"keyhole.{application}.last", 3)
     with pytest.raises(TopicMismatch, match="partitions") as refused:
         batches.run(ROWS, last(service.config(application)))
     assert "cleanup.policy" in refused.value.message

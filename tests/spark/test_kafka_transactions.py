@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from keyhole.changelog.base import ChangelogWriter, Marker, Partition, PartitionChanges, RestoredEpochs
 from keyhole.changelog.kafka.changelog import KafkaChangelog
@@ -18,7 +18,8 @@ from keyhole.changelog.settings import topic_settings
 from keyhole.errors import ChangelogRecreated, Fenced, OutcomeUnknown, TopicMismatch
 from keyhole.model.epoch import START, EpochStamp, Position
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
-from tests.support.waiting import LONG_SECONDS
+from tests.support.topics import alter_topic, make_topic
+from tests.support.waiting import LONG_SECONDS, until
 
 DEADLINE = LONG_SECONDS
 PART = Partition("a", 0)
@@ -173,7 +174,7 @@ def test_the_end_is_reached_where_the_last_records_were_aborted(
 
 def commit_until_compacted(changelog: KafkaChangelog, writer: ChangelogWriter, first_epoch: int = 1) -> int:
     """Epochs that overwrite `x`, delete `gone` and add a row each, until the broker has compacted; the last of them."""
-    epoch, until = first_epoch, time.monotonic() + 5 * LONG_SECONDS
+    epoch, deadline = first_epoch, time.monotonic() + 5 * LONG_SECONDS
     while True:
         # Only a segment that a later one has followed is compacted.
         rows = {"x": b"%d" % epoch, f"only-{epoch}": b"here", "gone": None}
@@ -181,18 +182,17 @@ def commit_until_compacted(changelog: KafkaChangelog, writer: ChangelogWriter, f
         written = epoch - first_epoch + 1
         if written > 2 and sum(piece.records for piece in read(changelog)) < last - 2 * written:
             break
-        assert time.monotonic() < until, "the broker did not compact"
+        assert time.monotonic() < deadline, "the broker did not compact"
         epoch += 1
         time.sleep(0.2)
-    while end(changelog) <= last:
-        time.sleep(0.01)
+    until(lambda: end(changelog) > last, LONG_SECONDS)
     return epoch
 
 
 def test_a_compacted_log_restores_the_same_state(
-    changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+    kafka: str, changelog: KafkaChangelog, descriptor: StateDescriptor
 ) -> None:
-    compact_soon(admin, descriptor.topic)
+    compact_soon(kafka, descriptor.topic)
     writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
     writer.open(DEADLINE)
     epoch = commit_until_compacted(changelog, writer)
@@ -204,10 +204,10 @@ def test_a_compacted_log_restores_the_same_state(
 
 
 def test_what_a_fenced_writer_had_under_way_replaces_nothing_when_the_log_is_compacted(
-    kafka: str, changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+    kafka: str, changelog: KafkaChangelog, descriptor: StateDescriptor
 ) -> None:
     """Its records are later in the log than the committed ones of the same keys: compaction keeps the latest."""
-    compact_soon(admin, descriptor.topic)
+    compact_soon(kafka, descriptor.topic)
     grant = f"grant-{uuid.uuid4().hex}"
     old = transactional(kafka, grant)
     old.init_transactions(DEADLINE)
@@ -231,16 +231,17 @@ def test_what_a_fenced_writer_had_under_way_replaces_nothing_when_the_log_is_com
 
 
 def test_a_position_before_the_start_of_the_log_starts_there(
-    changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
+    kafka: str, changelog: KafkaChangelog, descriptor: StateDescriptor, admin: AdminClient
 ) -> None:
-    alter(admin, descriptor.topic, {"cleanup.policy": "compact,delete"})  # else Kafka deletes no records on request
+    alter_topic(
+        kafka, descriptor.topic, {"cleanup.policy": "compact,delete"}
+    )  # else Kafka deletes no records on request
     writer = changelog.writer(f"grant-{uuid.uuid4().hex}")
     writer.open(DEADLINE)
     writer.commit([changes(1, {"x": b"1"})], DEADLINE)
     writer.commit([changes(2, {"y": b"2"})], DEADLINE)
     changelog.admin().fence("another", DEADLINE)
-    while end(changelog) < 6:
-        time.sleep(0.01)
+    until(lambda: end(changelog) >= 6, LONG_SECONDS)
     [future] = admin.delete_records([TopicPartition(descriptor.topic, 0, 3)]).values()
     future.result(DEADLINE)
     (piece,) = read(changelog, Position(offset=1, epoch=0, generation=0, checksum=0))
@@ -249,16 +250,14 @@ def test_a_position_before_the_start_of_the_log_starts_there(
     assert piece.position.epoch == 2
 
 
-def test_each_setting_that_would_lose_data_is_named(
-    kafka: str, descriptor: StateDescriptor, admin: AdminClient
-) -> None:
+def test_each_setting_that_would_lose_data_is_named(kafka: str, descriptor: StateDescriptor) -> None:
     settings = {
         "cleanup.policy": "delete",
         "min.compaction.lag.ms": "1",
         "delete.retention.ms": "2",
         "unclean.leader.election.enable": "true",
     }
-    make(admin, descriptor.topic, settings)
+    make_topic(kafka, descriptor.topic, settings=settings)
     with pytest.raises(TopicMismatch) as caught:
         KafkaChangelog(kafka, descriptor.application).admin().ensure(descriptor, DEADLINE)
     for name, value in settings.items():
@@ -268,9 +267,11 @@ def test_each_setting_that_would_lose_data_is_named(
 
 
 def test_a_topic_that_an_operator_made_with_the_right_settings_is_taken(
-    kafka: str, descriptor: StateDescriptor, admin: AdminClient
+    kafka: str, descriptor: StateDescriptor
 ) -> None:
-    make(admin, descriptor.topic, {**topic_settings(1), "retention.ms": "1000", "compression.type": "zstd"})
+    make_topic(
+        kafka, descriptor.topic, settings={**topic_settings(1), "retention.ms": "1000", "compression.type": "zstd"}
+    )
     assert KafkaChangelog(kafka, descriptor.application).admin().ensure(descriptor, DEADLINE)
 
 
@@ -301,26 +302,6 @@ def test_what_something_else_wrote_into_a_changelog_is_refused_without_naming_it
     assert "secret" not in str(caught.value)
 
 
-def make(admin: AdminClient, topic: str, settings: dict[str, str]) -> None:
-    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(DEADLINE)
-
-
-def alter(admin: AdminClient, topic: str, settings: dict[str, str]) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(DEADLINE)
-
-
-def compact_soon(admin: AdminClient, topic: str) -> None:
-    alter(
-        admin,
-        topic,
-        {
-            "min.compaction.lag.ms": "0",
-            "delete.retention.ms": "0",
-            "min.cleanable.dirty.ratio": "0.01",
-            "segment.ms": "100",
-        },
-    )
+def compact_soon(kafka: str, topic: str) -> None:
+    settings = {"min.compaction.lag.ms": "0", "delete.retention.ms": "0"}
+    alter_topic(kafka, topic, {**settings, "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100"})

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -22,6 +21,7 @@ from keyhole import AsyncClient
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.streams import Service
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 LONG_BATCH = "10 minutes"
@@ -40,8 +40,7 @@ class Feed:
     def topic(self, name: str) -> str:
         """Makes one of one partition: its records come in their order."""
         topic = f"{self.application}-{name}"
-        admin = AdminClient({"bootstrap.servers": self.kafka})
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(LONG_SECONDS)
+        make_topic(self.kafka, topic)
         return topic
 
     def rows(self, topic: str) -> DataFrame:

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from keyhole import AsyncClient
@@ -31,16 +30,12 @@ from keyhole.spark.sink import Sink
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 # No batch ends while the test waits for rows; and the shortest that Spark takes.
 LONG_BATCH, SHORT_BATCH = "10 minutes", "5 seconds"
 STATE = "sums"
-
-
-def made(kafka: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(LONG_SECONDS)
 
 
 def rows_of(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
@@ -81,7 +76,7 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
     spark: SparkSession, kafka: str, application: str, tmp_path: Path
 ) -> None:
     source = f"{application}-source"
-    made(kafka, source, 2)
+    make_topic(kafka, source, 2)
     producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
 
     def send(*values: int) -> None:
@@ -130,7 +125,7 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
 
     try:
         await asyncio.to_thread(send, 0, 1, 2, 3)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             query = await start(LONG_BATCH)
             await read(client, 6)
             await asyncio.to_thread(send, 4)
@@ -178,7 +173,7 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
 @pytest.fixture
 def wide(spark: SparkSession, kafka: str, application: str) -> DataFrame:
     topic = f"{application}-wide"
-    made(kafka, topic, 100)
+    make_topic(kafka, topic, 100)
     return rows_of(spark, kafka, topic)
 
 
@@ -192,7 +187,7 @@ def test_more_partitions_than_cores_are_refused_at_the_start(
 def test_the_checkpoint_of_another_query_is_refused(
     spark: SparkSession, kafka: str, application: str, tmp_path: Path
 ) -> None:
-    made(kafka, application, 1)
+    make_topic(kafka, application, 1)
     (tmp_path / "commits").mkdir()
     (tmp_path / "commits" / "0").write_text("v1\n{}")
     with pytest.raises(CheckpointMismatch, match="is another query's"):

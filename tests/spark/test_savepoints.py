@@ -18,7 +18,6 @@ from typing import Any
 import fsspec
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -35,6 +34,7 @@ from tests.support.micro_batches import session_settings
 from tests.support.object_store import ObjectStore, reaching
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service, run_to_end
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 STATE, QUERY = "sums", "summing"
@@ -57,8 +57,7 @@ class Source:
     sums: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(LONG_SECONDS)
+        make_topic(self.bootstrap_servers, self.topic, 2)
 
     def send(self, events: int, seed: int) -> None:
         draw, producer = random.Random(seed), Producer({"bootstrap.servers": self.bootstrap_servers})

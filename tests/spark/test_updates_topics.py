@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 from keyhole.changelog.base import LogExtent, Partition
 from keyhole.changelog.kafka.record_topics import make_topics
@@ -15,6 +15,7 @@ from keyhole.changelog.kafka.updates_tail import KafkaUpdatesTail
 from keyhole.changelog.kafka.updates_topics import KafkaUpdatesTopics
 from keyhole.errors import ChangelogRecreated, TopicMismatch
 from keyhole.protocol.updates import LoggedUpdate
+from tests.support.topics import alter_topic, delete_topic
 from tests.support.waiting import LONG_SECONDS, until
 
 DEADLINE = LONG_SECONDS
@@ -107,7 +108,7 @@ def test_time_is_the_broker_s_whatever_a_producer_says(send: Callable[..., None]
 def test_a_producer_s_time_is_none_where_a_topic_had_it_once(
     kafka: str, topic: str, send: Callable[..., None], tail: KafkaUpdatesTail, topics: KafkaUpdatesTopics, topic_id: str
 ) -> None:
-    _alter(kafka, topic, {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(1 << 62)})
+    alter_topic(kafka, topic, {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(1 << 62)})
     with pytest.raises(TopicMismatch, match=r"message\.timestamp\.type is 'CreateTime', it must be 'LogAppendTime'"):
         topics.ensure(STATE, 2, topic_id, DEADLINE)
     send(0, b"a", timestamp_ms=4_000_000_000_000)
@@ -121,10 +122,10 @@ def test_a_topic_is_made_once_and_another_one_is_refused(
     assert topics.ensure(STATE, 2, topic_id, DEADLINE) == topic_id
     with pytest.raises(TopicMismatch, match="it has 2 partitions, the state has 3 key groups"):
         topics.ensure(STATE, 3, topic_id, DEADLINE)
-    _alter(kafka, topic, {"retention.ms": "60000", "cleanup.policy": "compact"})
+    alter_topic(kafka, topic, {"retention.ms": "60000", "cleanup.policy": "compact"})
     with pytest.raises(TopicMismatch, match=r"cleanup\.policy is 'compact'.*retention\.ms is 60000"):
         topics.ensure(STATE, 2, topic_id, DEADLINE)
-    _alter(kafka, topic, {"retention.ms": "-1", "cleanup.policy": "delete"})
+    alter_topic(kafka, topic, {"retention.ms": "-1", "cleanup.policy": "delete"})
     assert topics.ensure(STATE, 2, topic_id, DEADLINE) == topic_id
 
 
@@ -152,9 +153,7 @@ def test_a_topic_that_was_made_anew_is_another_one(
     kafka: str, topic: str, topic_id: str, topics: KafkaUpdatesTopics, tail: KafkaUpdatesTail
 ) -> None:
     """Also where that came before its first look: its id was given."""
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.delete_topics([topic])[topic].result(DEADLINE)
-    until(lambda: topic not in admin.list_topics(timeout=DEADLINE).topics, LONG_SECONDS)
+    delete_topic(kafka, topic)
     with pytest.raises(ChangelogRecreated, match="is gone"):
         topics.ensure(STATE, 2, topic_id, DEADLINE)
     make_topics(kafka, {topic: 2}, DEADLINE)
@@ -168,12 +167,3 @@ def test_a_topic_that_was_made_anew_is_another_one(
 
     with pytest.raises(ChangelogRecreated, match=f"made anew: {topic}"):
         until(looks, LONG_SECONDS)
-
-
-def _alter(kafka: str, topic: str, settings: Mapping[str, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka})
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(DEADLINE)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from keyhole import Client
 from keyhole.errors import KeyholeError
@@ -26,6 +25,7 @@ from keyhole.model.read import Answer
 from keyhole.protocol.failpoints import Step
 from keyhole.testing.kill_points import KillPoints
 from tests.support.counting_job import MADE_IN_TASKS, STATE
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 # Nothing takes this long on an idle machine; on a busy one starting Spark alone may take a minute.
@@ -68,8 +68,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         self.topic = f"events-{self.application}"
         (self.port,) = free_ports(1)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(LONG_SECONDS)
+        make_topic(self.bootstrap_servers, self.topic, 2)
 
     @property
     def address(self) -> str:
