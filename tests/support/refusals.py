@@ -11,13 +11,17 @@ import pytest
 from keyhole.errors import DeadlineExceeded, KeyholeError
 from keyhole.rpc import status
 
+_LAST_SECONDS = 60.0
+
 _CAUSE = "cause"
 """Of an error at a deadline: what has been in the way of an answer."""
 
 
 def longer_and_longer(seconds: float) -> tuple[float, ...]:
-    """Deadlines, in seconds: short, and longer where the machine is so slow that nothing was done within the first."""
-    return seconds, 4 * seconds, 20 * seconds
+    """Deadlines, in seconds: short, and longer where the machine is so slow that nothing was done within the first. The
+    last one is a minute at least.
+    """
+    return seconds, 4 * seconds, max(20 * seconds, _LAST_SECONDS)
 
 
 async def refusal_of(call: Callable[[float], Awaitable[object]], seconds: float) -> KeyholeError:
@@ -45,9 +49,24 @@ async def told_at_deadline(
     for deadline in longer_and_longer(seconds):
         with pytest.raises(KeyholeError) as caught:
             await read(deadline)
-        error = caught.value
-        if isinstance(error, kind) and re.search(says, error.message):
-            return error
-        if not isinstance(error, DeadlineExceeded):
-            break
-    raise AssertionError(f"it ended with {error.reason}: {error.message}")
+        if _says_so(caught.value, (kind,), says):
+            return caught.value
+    raise AssertionError(f"it ended with {caught.value.reason}: {caught.value.message}")
+
+
+def told_in_a_batch(read: Callable[[float], object], seconds: float, says: str, *kinds: type[KeyholeError]) -> None:
+    """The same of a read that blocks, as in a batch of a job: an error of one of these kinds."""
+    for deadline in longer_and_longer(seconds):
+        with pytest.raises(KeyholeError) as caught:
+            read(deadline)
+        if _says_so(caught.value, kinds, says):
+            return
+    raise AssertionError(f"it ended with {caught.value.reason}: {caught.value.message}")
+
+
+def _says_so(error: KeyholeError, kinds: tuple[type[KeyholeError], ...], says: str) -> bool:
+    """False: nobody has said why yet. An AssertionError: it is another reason."""
+    if isinstance(error, kinds) and re.search(says, error.message):
+        return True
+    assert isinstance(error, DeadlineExceeded), f"it ended with {error.reason}: {error.message}"
+    return False
