@@ -21,8 +21,8 @@ from tests.fault.questions import claim, entries_of, get_many, row_of, scan
 from tests.fault.recount import SHAPES, Question, ScanOf, Told, whole
 from tests.fault.states import CODECS
 from tests.fault.workload import names, watermark_ms
+from tests.support.waiting import LONG_SECONDS
 
-_TIMEOUT_SECONDS = 5.0
 _NOT_HERE = frozenset({"NOT_OWNER", "NOT_READY", "UNKNOWN_APPLICATION", "UNKNOWN_STATE"})
 
 
@@ -73,9 +73,9 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
 def _ask(stub: Any, application: str, state: str, question: Question) -> tuple[Told, Claim]:
     asked = Asked(0, "always")
     if isinstance(question, ScanOf):
-        pages = list(stub.Scan(scan(application, state, question, asked), timeout=_TIMEOUT_SECONDS))
+        pages = list(stub.Scan(scan(application, state, question, asked), timeout=LONG_SECONDS))
         return entries_of(state, pages), claim(pages[0].source)
-    answer = stub.GetMany(get_many(application, state, [question], asked), timeout=_TIMEOUT_SECONDS).answers[0]
+    answer = stub.GetMany(get_many(application, state, [question], asked), timeout=LONG_SECONDS).answers[0]
     return row_of(answer), claim(answer.source)
 
 
@@ -111,7 +111,7 @@ def _latest(bootstrap_servers: str, topic: str, partitions: int) -> dict[bytes, 
         consumer.assign([TopicPartition(topic, group, OFFSET_BEGINNING) for group in range(partitions)])
         unread = set(range(partitions))
         while unread:
-            message = consumer.poll(30)
+            message = consumer.poll(LONG_SECONDS)
             if message is None:
                 raise KafkaException(f"{topic} can't be read to its end")
             error = message.error()

@@ -24,7 +24,8 @@ from tests.fault.workload import BY_CLOCK, names
 # Generous: a busy machine takes minutes to start Spark, and to run the first batch with a processor.
 _FIRST_EPOCH_SECONDS = 600.0
 _REST_SECONDS = 600.0
-_COPIES_SECONDS = 60.0
+# A look at all of them takes a minute on a busy machine, and the next one must not be the last.
+_COPIES_SECONDS = 300.0
 # All steps so far are read each time.
 _LOOK_SECONDS = 0.5
 

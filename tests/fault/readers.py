@@ -20,6 +20,7 @@ from keyhole.v1 import query_pb2_grpc
 from tests.fault.history import Asked, Claim, FailedRead, Read, Watched
 from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
+from tests.fault.readers_of_one import TIMEOUT_SECONDS
 from tests.fault.recount import Question, ScanOf, Told
 from tests.fault.watching_readers import WatchingReader, watched_states
 from tests.fault.workload import BY_CLOCK
@@ -111,7 +112,7 @@ class Readers:
         self._thread.join()
 
     async def _run(self) -> None:
-        async with aio_channel(self._target) as channel, AsyncClient(self._target) as client:
+        async with aio_channel(self._target) as channel, AsyncClient(self._target, timeout=TIMEOUT_SECONDS) as client:
             stub: Any = query_pb2_grpc.QueryStub(channel)
             watching = [
                 WatchingReader(

@@ -12,6 +12,7 @@ import pytest
 
 from keyhole.local.ports import free_ports
 from keyhole.testing.network import Network
+from tests.support.waiting import LONG_SECONDS
 
 # The harness itself, without processes.
 pytestmark = pytest.mark.core
@@ -47,7 +48,7 @@ def linked() -> Iterator[tuple[Network, socket.socket]]:
     with echo() as target:
         (port,) = free_ports(1)
         network.link("a>b", port, target)
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=LONG_SECONDS) as connection:
             assert exchanged(connection, b"hello")
             yield network, connection
         network.close()
@@ -69,7 +70,7 @@ def test_what_a_cut_link_held_back_arrives_when_it_is_healed(
     with pytest.raises(TimeoutError):
         connection.recv(1024)
     network.heal("a>b")
-    connection.settimeout(5)
+    connection.settimeout(LONG_SECONDS)
     assert connection.recv(1024) == b"late"
 
 
@@ -86,7 +87,7 @@ def test_a_reset_breaks_connections_and_new_ones_may_be_made(linked: tuple[Netwo
     network.reset("a>b")
     with suppress(ConnectionResetError):
         assert connection.recv(1024) == b""
-    with socket.create_connection(connection.getpeername(), timeout=5) as another:
+    with socket.create_connection(connection.getpeername(), timeout=LONG_SECONDS) as another:
         assert exchanged(another, b"again")
 
 
@@ -94,6 +95,9 @@ def test_where_nobody_listens_a_link_breaks_the_connection() -> None:
     network = Network()
     port, nobody = free_ports(2)
     network.link("a>b", port, nobody)
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection, suppress(ConnectionResetError):
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=LONG_SECONDS) as connection,
+        suppress(ConnectionResetError),
+    ):
         assert connection.recv(1024) == b""
     network.close()
