@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from keyhole import AsyncClient
+from keyhole.local.ports import free_ports
 from keyhole.metrics.catalogue import BY_NAME
 from keyhole.testing.changelog import MemoryKafka
 from keyhole.testing.stats import SimulatedServer
@@ -163,10 +164,8 @@ async def test_probes_find_it_healthy() -> None:
 
 
 def test_its_process_starts_serves_and_ends_with_sigterm() -> None:
-    with unused_address() as nobody, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    (port,) = free_ports(1)
+    with unused_address() as nobody:
         environ = {**os.environ, "KEYHOLE_METRICS_EXPORTER_SERVERS": nobody, "KEYHOLE_METRICS_EXPORTER_PORT": str(port)}
         command = [sys.executable, "-m", "services.metrics_exporter"]
         with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:

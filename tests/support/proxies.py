@@ -10,6 +10,7 @@ from typing import Any
 from keyhole.clock import SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, StaticDiscovery
+from keyhole.local.ports import free_ports
 from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
 from tests.support.waiting import LONG_SECONDS
@@ -17,8 +18,8 @@ from tests.support.waiting import LONG_SECONDS
 
 @asynccontextmanager
 async def fake_servers(*names: str) -> AsyncIterator[list[FakeServer]]:
-    """Started fakes, stopped at the end."""
-    servers = [FakeServer(name) for name in names]
+    """Started fakes, stopped at the end. Who starts one again at the port of another finds it free."""
+    servers = [FakeServer(name, port) for name, port in zip(names, free_ports(len(names)), strict=True)]
     for server in servers:
         await server.start()
     try:

@@ -110,9 +110,7 @@ async def test_records_are_told_by_topic_from_0_on_and_topics_beyond_the_bound_t
 
 
 def test_it_is_told_by_grpc_and_on_its_own_page_while_queries_come_and_go() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        page = f"127.0.0.1:{free.getsockname()[1]}"
+    page = f"127.0.0.1:{free_ports(1)[0]}"
     stats = JobStats("shop", "127.0.0.1:0", page, SystemClock())
     stats.start()
     try:
