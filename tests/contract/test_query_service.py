@@ -30,7 +30,7 @@ from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, r
 from tests.support.refusals import refusal_of, told_at_deadline
 from tests.support.server_readers import read_by
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually, until
+from tests.support.waiting import LONG_SECONDS, eventually, until
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 
@@ -161,7 +161,9 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             proxy = await stack.enter_async_context(proxy_of(address))
             address = proxy.address
             if "port" in request.param:
-                await eventually(lambda: all(of._announced for of in streams_of(proxy)) and streams_of(proxy))
+                await eventually(
+                    lambda: all(of._announced for of in streams_of(proxy)) and streams_of(proxy), LONG_SECONDS
+                )
                 await until_by_port(streams_of(proxy))
         channel = await stack.enter_async_context(channels.aio_channel(address))
         yield Served(query_pb2_grpc.QueryStub(channel), backend, request.param.endswith("proxy"), address)
@@ -320,7 +322,7 @@ async def test_an_epoch_that_is_kept_is_read_by_its_number_by_every_call(served:
     async def found(as_of: int) -> list[tuple[bytes, int]]:
         options = pb.ReadOptions(as_of_epoch=as_of)
         (many,) = (await served.stub.GetMany(pb.GetManyRequest(state=REF, keys=[asked], options=options))).answers
-        frame = pb.LookupRequest(frame=1, state=REF, keys=[asked], options=options, timeout_ms=5000)
+        frame = pb.LookupRequest(frame=1, state=REF, keys=[asked], options=options, timeout_ms=120_000)
         (looked_up,) = await served.lookup(frame)
         if looked_up.failures:
             raise status.from_proto(looked_up.failures[0].error)
@@ -423,7 +425,7 @@ async def test_status_tells_each_server_and_what_it_holds(served: Served) -> Non
 async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new_descriptor(served: Served) -> None:
     await served.backend.renew(descriptor(topic_id="topic-2", key=KeyType.BIGINT), 7, row(1.0))
     request = pb.GetRequest(state=REF, key=pb.Key(parts=[pb.KeyPart(integer=7)]))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(LONG_SECONDS):
         while True:
             try:
                 answer = (await served.stub.Get(request)).answer
@@ -437,7 +439,7 @@ async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new
 
 async def test_a_client_of_threads_gives_futures_of_its_reads(served: Served) -> None:
     def reads() -> None:
-        with Client(served.address, timeout=PATIENCE_SECONDS) as client:
+        with Client(served.address, timeout=LONG_SECONDS) as client:
             future, many = (
                 client.get_async(APPLICATION, STATE, "sensor-7"),
                 client.get_many_async(APPLICATION, STATE, (f"sensor-{number}" for number in range(101))),
@@ -454,8 +456,8 @@ async def test_a_client_of_threads_gives_futures_of_its_reads(served: Served) ->
             typed = session.state(f"{APPLICATION}/{STATE}").get_async("sensor-0")
             assert typed.result().value.celsius == 0.0
             assert session.epochs == {(APPLICATION, STATE): 1}
-            asyncio.run_coroutine_threadsafe(served.backend.advance(), loop).result(PATIENCE_SECONDS)
-            until(lambda: client.get_async(APPLICATION, STATE, "sensor-0").result().value.celsius == 0.5)
+            asyncio.run_coroutine_threadsafe(served.backend.advance(), loop).result(LONG_SECONDS)
+            until(lambda: client.get_async(APPLICATION, STATE, "sensor-0").result().value.celsius == 0.5, LONG_SECONDS)
             # What is read after it, by whichever method, is never older.
             assert session.get_many_async(APPLICATION, STATE, ["sensor-0"]).result()[0].epoch == 2
             assert session.epochs == {(APPLICATION, STATE): 2}

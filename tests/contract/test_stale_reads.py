@@ -26,7 +26,7 @@ from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
 from tests.support.refusals import refusal_of
 from tests.support.state_servers import state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS
 
 REF = pb.StateRef(application=APPLICATION, state=STATE)
 CODEC = StateCodec(descriptor())
@@ -35,12 +35,13 @@ NEXT = {"sensor-7": row(8.0)}
 
 
 class Served:
-    """The two copies, and before them a proxy, or a client that asks them itself."""
+    """The two copies, of which there was none when it began, and before them a proxy, or a client that asks them."""
 
-    def __init__(self, copies: Copies, owner: Any, standby: Any, proxy: Any) -> None:
-        self.copies, self.owner, self.standby, self.proxy = copies, owner, standby, proxy
+    def __init__(self, began_ms: int, copies: Copies, owner: Any, standby: Any, proxy: Any) -> None:
+        self.began_ms, self.copies = began_ms, copies
+        self.owner, self.standby, self.proxy = owner, standby, proxy
 
-    async def get(self, stub: Any, seconds: float = PATIENCE_SECONDS, **options: Any) -> pb.Answer:
+    async def get(self, stub: Any, seconds: float = LONG_SECONDS, **options: Any) -> pb.Answer:
         request = pb.GetRequest(state=REF, key=KEY, options=pb.ReadOptions(**options))
         response: pb.GetResponse = await stub.Get(request, timeout=seconds)
         return response.answer
@@ -59,6 +60,7 @@ class Served:
     ]
 )
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    began_ms = _now_ms()
     async with AsyncExitStack() as stack:
         kind, _, directly = request.param.partition(", ")
         both = await stack.enter_async_context(copies(kind, descriptor(), rows(100)))
@@ -71,11 +73,15 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
             query_pb2_grpc.QueryStub(await stack.enter_async_context(channels.aio_channel(address)))
             for address in (*both.addresses, before)
         ]
-        ready = Served(both, *stubs)
-        async with asyncio.timeout(PATIENCE_SECONDS):  # the standby has caught up, and the proxy knows of both
+        ready = Served(began_ms, both, *stubs)
+        async with asyncio.timeout(LONG_SECONDS):  # the standby has caught up, and the proxy knows of both
             while not await _ready(ready):  # noqa: ASYNC110 - as a reader would
                 await asyncio.sleep(0.01)
         yield ready
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _ready(served: Served) -> bool:
@@ -91,7 +97,7 @@ async def test_each_copy_says_what_it_is_and_of_when(served: Served) -> None:
     for stub, role in ((served.owner, ROLE_OWNER), (served.standby, ROLE_STANDBY)):
         answer = await served.get(stub)
         assert (answer.value, answer.source.role, answer.source.epoch) == (row(7.0), role, 1)
-        assert 0 <= time.time_ns() // 1_000_000 - answer.source.as_of_ms < 60_000
+        assert served.began_ms <= answer.source.as_of_ms <= _now_ms()
         assert (answer.source.lag_epochs, answer.source.unconfirmed) == (0, False)
 
 

@@ -16,7 +16,7 @@ from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS
 
 Rows = Mapping[Any, bytes | None]
 PUT, DELETE = ChangeKind.PUT, ChangeKind.DELETE
@@ -89,7 +89,7 @@ class Served:
         self.of = of
         await self.backend.host(of)
         await self.commit(rows)
-        async with asyncio.timeout(PATIENCE_SECONDS):  # a proxy hears of it a moment later
+        async with asyncio.timeout(LONG_SECONDS):  # a proxy hears of it a moment later
             while True:
                 try:
                     await self.client.describe_state(of.application, of.state)
@@ -108,7 +108,7 @@ class Served:
     async def all_of(self, changes: Any) -> list[StateChange]:
         """What comes of all that is committed."""
         found: list[StateChange] = []
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(LONG_SECONDS):
             while changes.epoch < self.epoch:
                 found += await changes.page()
         return found
@@ -119,7 +119,7 @@ class Served:
 
     async def refusal(self, *keys: Any, **options: Any) -> errors.KeyholeError:
         try:
-            async with self.watch(*keys, **options) as changes, asyncio.timeout(PATIENCE_SECONDS):
+            async with self.watch(*keys, **options) as changes, asyncio.timeout(LONG_SECONDS):
                 while True:
                     await changes.page()
         except errors.KeyholeError as error:
@@ -149,7 +149,7 @@ async def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         address = backend.address
         if request.param.endswith("proxy"):
             address = (await stack.enter_async_context(proxy_of(address))).address
-        client = await stack.enter_async_context(AsyncClient(address))
+        client = await stack.enter_async_context(AsyncClient(address, timeout=LONG_SECONDS))
         yield Served(client, backend)
 
 
@@ -265,7 +265,7 @@ async def test_a_watch_goes_on_behind_any_change_and_has_each_once(served: Serve
 
     async def some(count: int) -> None:
         nonlocal token
-        async with asyncio.timeout(PATIENCE_SECONDS), served.watch(after=token, where=field("m0") > 0) as changes:
+        async with asyncio.timeout(LONG_SECONDS), served.watch(after=token, where=field("m0") > 0) as changes:
             async for change in changes:
                 seen.append((change.key, change.map_key, change.value and change.value.celsius, change.epoch))
                 count -= 1

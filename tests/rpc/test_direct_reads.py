@@ -37,7 +37,7 @@ from tests.support.direct_reads import direct_streams_of, reaches, servers_of, u
 from tests.support.lookup_ports import until_by_port
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
-from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 NAMES = [f"sensor-{number}" for number in range(100)]
 
@@ -223,7 +223,7 @@ async def test_keys_that_are_answered_wait_for_no_slow_copy_of_another(monkeypat
             watches, known, name = proxy._servicer._route_watches, proxy._directory, (APPLICATION, STATE)
             before = watches._routes(name, known.next_change())
             standby.hold.clear()  # it is silent, for as long as no hop deadline has come
-            async with asyncio.timeout(SOON_SECONDS):
+            async with asyncio.timeout(LONG_SECONDS / 2):
                 assert await values(client) == list(map(float, range(100)))
             standby.hold.set()
             # Who follows the routes of a state is told of no change of another.

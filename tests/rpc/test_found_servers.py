@@ -32,7 +32,7 @@ from tests.support.waiting import until
 
 APPLICATION, STATE = "app", "numbers"
 KEY_GROUPS, KEYS = 12, range(120)
-PATIENCE_SECONDS = 180.0
+LONG_SECONDS = 180.0
 OF = StateDescriptor(
     application=APPLICATION,
     state=STATE,
@@ -76,7 +76,7 @@ def pods() -> Iterator[PodServers]:
 
 @contextmanager
 def feeding(
-    pods: PodServers, epoch_deadline_seconds: float = PATIENCE_SECONDS, clock: Clock | None = None
+    pods: PodServers, epoch_deadline_seconds: float = LONG_SECONDS, clock: Clock | None = None
 ) -> Iterator[Feed]:
     """The driver, which finds the pods."""
     with pods.found() as found:
@@ -106,7 +106,7 @@ class Driver:
     def goes_on(self) -> None:
         """Some epochs more are complete."""
         before = self.feed.complete
-        until(lambda: self.feed.complete > before + 3 or self._running.done(), PATIENCE_SECONDS)
+        until(lambda: self.feed.complete > before + 3 or self._running.done(), LONG_SECONDS)
 
     def owns(self, *names: str) -> None:
         """Until these, and no others, own all key groups, evenly."""
@@ -115,13 +115,13 @@ class Driver:
             lambda: (
                 self._running.done() or all(len(self.feed.coordinator.owned_by(name, STATE)) == share for name in names)
             ),
-            PATIENCE_SECONDS,
+            LONG_SECONDS,
         )
 
     def end(self) -> int:
         """The last complete epoch; raises what ended it before."""
         self._ended.set()
-        self._running.result(PATIENCE_SECONDS)
+        self._running.result(LONG_SECONDS)
         self._pool.shutdown()
         return self.feed.complete
 
@@ -129,7 +129,7 @@ class Driver:
 def recount(proxy: str, last: int) -> list[tuple[int, int]]:
     """Which keys, and what they hold, differ from what the epochs wrote."""
     expected = {key: max(epoch for epoch in range(max(1, last - 2), last + 1) if key in written(epoch)) for key in KEYS}
-    with Client(proxy, timeout=PATIENCE_SECONDS) as client:
+    with Client(proxy, timeout=LONG_SECONDS) as client:
         answers = client.get_many(APPLICATION, STATE, KEYS, stale="never", min_epoch=last)
     return [
         (key, answer.value.n if answer.found else -1)
@@ -146,7 +146,7 @@ class Reader:
         self.backwards: list[int] = []
         self.rounds = 0
         self._ended = threading.Event()
-        self._client = Client(proxy, timeout=PATIENCE_SECONDS)
+        self._client = Client(proxy, timeout=LONG_SECONDS)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -223,7 +223,7 @@ def test_a_driver_that_starts_before_any_pod_waits_for_one_and_says_what_it_wait
         until(says_so)
         assert not epoch.done()
         pods.start("exec-1")
-        assert epoch.result(PATIENCE_SECONDS).epoch == 1
+        assert epoch.result(LONG_SECONDS).epoch == 1
 
 
 def test_without_any_pod_the_epoch_ends_at_its_deadline_and_names_the_setting(pods: PodServers) -> None:
@@ -258,7 +258,7 @@ def test_a_proxy_without_the_right_to_list_pods_ends_with_exit_code_1_and_says_w
         env=environ | named | {"KEYHOLE_CLIENT_PROXY_PORT": "0"},
         capture_output=True,
         text=True,
-        timeout=3 * PATIENCE_SECONDS,
+        timeout=3 * LONG_SECONDS,
         check=False,
     )
     assert ended.returncode == 1

@@ -18,9 +18,9 @@ from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.refusals import told_at_deadline
+from tests.support.refusals import longer_and_longer, told_at_deadline
 from tests.support.state_servers import state_server
-from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
 
@@ -60,7 +60,7 @@ async def _reading(client: AsyncClient, stale: Stale = Stale.WHEN_NEEDED) -> Asy
 
 
 async def _until(client: AsyncClient, role: Role) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(LONG_SECONDS):
         while (await client.get(APPLICATION, STATE, SENSORS[0])).role is not role:  # noqa: ASYNC110 - as a user would
             await asyncio.sleep(0.01)
 
@@ -75,7 +75,7 @@ async def test_after_the_holder_of_a_key_was_killed_its_count_is_read_again_and_
         await a.commit({"sensor-7": row(7.0, count=41)})
         await b.follow(descriptor())
         proxy = await stack.enter_async_context(proxy_of(a.address, b.address, c.address))
-        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         session = client.session()
         before = await session.get(APPLICATION, STATE, "sensor-7")
         assert (before.value.count, before.role, before.server) == (41, Role.OWNER, "a")
@@ -142,24 +142,28 @@ async def test_no_read_fails_while_instances_are_added_take_over_and_are_removed
 
 
 async def test_a_silent_owner_costs_one_hop_deadline_and_is_asked_again_when_it_is_heard_k03() -> None:
-    async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address, hop_seconds=1.0) as proxy:
-        a.host(descriptor(), rows(100))
-        b.follow(descriptor(), rows(100))
-        async with AsyncClient(proxy.address, timeout=30) as client:
-            await _until(client, Role.OWNER)
-            a.hold.clear()
-            waits = []
-            for _ in range(5):
-                began = time.monotonic()
-                assert (await client.get(APPLICATION, STATE, SENSORS[0])).role is Role.STANDBY
-                waits.append(time.monotonic() - began)
-            assert waits[0] > 0.9
-            # One of the others may have come after a probe, which the owner has answered.
-            assert sorted(waits)[3] < waits[0]
-            with pytest.raises(errors.DeadlineExceeded):
-                await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=0.5)
-            a.hold.set()
-            await _until(client, Role.OWNER)
+    for hop in longer_and_longer(1.0):
+        async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address, hop_seconds=hop) as proxy:
+            a.host(descriptor(), rows(100))
+            b.follow(descriptor(), rows(100))
+            async with AsyncClient(proxy.address, timeout=3 * LONG_SECONDS) as client:
+                await _until(client, Role.OWNER)
+                a.hold.clear()
+                waits = []
+                for _ in range(5):
+                    began = time.monotonic()
+                    assert (await client.get(APPLICATION, STATE, SENSORS[0])).role is Role.STANDBY
+                    waits.append(time.monotonic() - began)
+                with pytest.raises(errors.DeadlineExceeded):
+                    await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=0.5)
+                a.hold.set()
+                await _until(client, Role.OWNER)
+        # One of the others may have come after a probe, which the owner has answered. On a slow machine the owner has
+        # been silent for so long before, or the standby takes as long.
+        if waits[0] > 0.9 * hop and sorted(waits)[3] < waits[0]:
+            break
+    assert waits[0] > 0.9 * hop
+    assert sorted(waits)[3] < waits[0]
 
 
 async def test_a_reader_that_passes_what_it_has_seen_never_goes_backwards_whichever_copy_answers() -> None:

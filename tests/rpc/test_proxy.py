@@ -28,7 +28,7 @@ from services.client_proxy.server_connection import ServerConnection
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
 from tests.support.refusals import longer_and_longer, told_at_deadline
-from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, SOON_SECONDS, eventually, until
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually, until
 
 LOW, HIGH = frozenset(range(8)), frozenset(range(8, KEY_GROUPS))
 _WAIT_SECONDS = 2.5
@@ -99,14 +99,18 @@ async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_oth
                 wanted = {name: client.get(APPLICATION, STATE, name, timeout=seconds) for name in SENSORS}
                 began = time.monotonic()
                 # All of them went in one frame, and still those of the other server do not wait for the deadline.
-                await asyncio.gather(*(wanted[name] for name in of_a))
-                assert not any(wanted[name].done() for name in of_b)
+                answered = await asyncio.gather(*(wanted[name] for name in of_a), return_exceptions=True)
+                waited = not any(wanted[name].done() for name in of_b)
                 told = await asyncio.gather(*(wanted[name] for name in of_b), return_exceptions=True)
-                assert time.monotonic() - began < 2 * seconds
+                took = time.monotonic() - began
                 assert {type(error) for error in told} == {errors.DeadlineExceeded}
-                # On a slow machine the reason, which comes shortly before the deadline, may come after it.
-                if all("cause" in error.facts for error in told):  # type: ignore[union-attr]
+                # On a slow machine the answers, and the reason, which comes shortly before the deadline, may come
+                # after it.
+                if waited and all("cause" in error.facts for error in told):  # type: ignore[union-attr]
                     break
+            assert waited
+            assert took < 2 * seconds
+            assert all(of.found for of in answered)  # type: ignore[union-attr]
             for error in told:
                 assert isinstance(error, errors.DeadlineExceeded)
                 assert b.address in error.message
@@ -121,7 +125,7 @@ async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
         codec = a.states[APPLICATION, STATE].codec
         fine = [name for name in SENSORS if codec.storage_key(name)[1] in LOW]
         away = [name for name in SENSORS if codec.storage_key(name)[1] in HIGH]
-        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address, timeout=30) as client:
+        async with proxy_of(a.address, b.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get_many(APPLICATION, STATE, SENSORS)
             await b.stop()
             waiting = []
@@ -130,7 +134,7 @@ async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
                 await asyncio.sleep(0.01)
             began = time.monotonic()
             assert (await client.get(APPLICATION, STATE, fine[0])).found
-            assert time.monotonic() - began < SOON_SECONDS
+            assert time.monotonic() - began < LONG_SECONDS / 2
             assert not any(future.done() for future in waiting)
             await client.close()
             assert all(isinstance(future.exception(), errors.ClientClosed) for future in waiting)
@@ -139,7 +143,7 @@ async def test_keys_of_a_lost_server_do_not_hold_up_those_of_others() -> None:
 async def test_a_restarted_server_is_found_again_and_lookups_wait_for_it_inside_their_deadline() -> None:
     async with fake_servers("a") as (server,):
         _host(server, LOW | HIGH)
-        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=PATIENCE_SECONDS) as client:
+        async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             await client.get(APPLICATION, STATE, SENSORS[0])
             await server.stop()
             waiting = client.get(APPLICATION, STATE, SENSORS[7])
@@ -296,10 +300,7 @@ async def test_status_names_the_servers_that_do_not_answer_and_why() -> None:
 
 
 async def test_health_is_serving_from_the_first_server_that_is_reached() -> None:
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
+    (port,) = free_ports(1)
     async with proxy_of(f"127.0.0.1:{port}") as proxy:
         assert not await _healthy(proxy.address)
         server = FakeServer("a", port)

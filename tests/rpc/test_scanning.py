@@ -455,7 +455,7 @@ async def test_a_server_refuses_scans_beyond_its_limit_and_takes_them_again_when
 
 
 async def test_a_server_ends_a_scan_that_nobody_reads_and_what_it_kept(engine: CountingEngine) -> None:
-    async with limited(engine, ScanLimits(most=1, seconds=0.2)) as (epochs, stub):
+    async with limited(engine, ScanLimits(most=1, seconds=2)) as (epochs, stub):
         unread = aiter(stub.Scan(scan_request()))
         assert (await anext(unread)).values
         epochs.commit(CHANGE)
@@ -487,7 +487,7 @@ async def test_a_draining_proxy_ends_the_scans_that_are_under_way_and_takes_no_m
 async def test_closing_the_client_ends_its_scans_with_client_closed(answered: int) -> None:
     async with fake_servers("a") as (a,):
         host(a)
-        client = AsyncClient(a.address)
+        client = AsyncClient(a.address, timeout=LONG_SECONDS)
         await scanned(client)
         a.hold_after = answered
         a.hold.clear()

@@ -20,7 +20,7 @@ from tests.support import entries, figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.refusals import longer_and_longer, told_at_deadline
-from tests.support.waiting import LONG_SECONDS, SOON_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
 NUMBERS = [float(number) for number in range(100)]
@@ -333,7 +333,7 @@ async def test_closing_the_client_ends_what_waits_for_a_target_at_once() -> None
             waiting = [asyncio.create_task(read(client)) for read in READS]
             await asyncio.sleep(0.3)
             assert not _any_failed(waiting)
-            async with asyncio.timeout(SOON_SECONDS):
+            async with asyncio.timeout(LONG_SECONDS / 2):
                 await client.close()
                 told = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(error) for error in told} == {errors.ClientClosed}
@@ -347,7 +347,7 @@ async def test_closing_it_ends_lookups_that_wait_to_be_sent_again_too() -> None:
         await server.stop()
         waiting = [client.get(APPLICATION, STATE, name) for name in SENSORS]
         await asyncio.sleep(0.3)
-        async with asyncio.timeout(SOON_SECONDS):
+        async with asyncio.timeout(LONG_SECONDS / 2):
             await client.close()
             told = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(error) for error in told} == {errors.ClientClosed}

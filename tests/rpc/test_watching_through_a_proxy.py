@@ -70,10 +70,10 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
             of = a.made_topic(descriptor())
             await a.own(of)
             await a.commit(rows(10))
-            proxy = await stack.enter_async_context(proxy_of(a.address, b.address, timeout_seconds=5.0))
+            patient = await stack.enter_async_context(proxy_of(a.address, b.address))
             reader = WatchReader(of)
             task = asyncio.create_task(
-                reader.until(proxy.address, lambda of: of.rows == values(10, 50.0) | {"end": 1.0})
+                reader.until(patient.address, lambda of: of.rows == values(10, 50.0) | {"end": 1.0})
             )
             await eventually(lambda: reader.snapshot_done or task.done())
         # The owner is gone; in its place comes another one.
@@ -81,6 +81,8 @@ async def test_a_watch_waits_for_an_owner_and_ends_with_why_there_is_none_or_no_
         await b.commit(rows(10, 50.0) | {"end": row(1.0)})
         await task
         assert reader.rows == values(10, 50.0) | {"end": 1.0}
+        # This one says why after five seconds.
+        proxy = await stack.enter_async_context(proxy_of(b.address, timeout_seconds=5.0))
         before = len(reader.messages)
         ended = asyncio.create_task(refused_watch(reader, proxy.address))
         await eventually(lambda: len(reader.messages) > before or ended.done())

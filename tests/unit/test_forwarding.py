@@ -35,7 +35,8 @@ from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain
 from keyhole.v1 import state_pb2
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.refusals import longer_and_longer
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 NAME = (APPLICATION, STATE)
 KEYS = [group.to_bytes(2, "big") + b"key" for group in (0, 9, 1, 8)]
@@ -116,7 +117,7 @@ def _forward(
     directory: Any,
     keys: list[bytes] = KEYS,
     *,
-    seconds: float = 5.0,
+    seconds: float = LONG_SECONDS,
     in_parts: bool = False,
     bounds: ReadBounds | None = None,
     room: int = FRAME_BYTES,
@@ -164,13 +165,16 @@ async def test_only_keys_that_moved_are_asked_again_and_of_the_new_owner() -> No
 
 
 async def test_at_the_deadline_the_error_names_the_last_cause_and_the_attempts() -> None:
-    directory = _Directory(a=range(8))
-    answered = _forward(directory, seconds=0.1)
-    directory.links["a"].answer()
-    answers = await answered
-    assert set(answers.failures) == {1, 3}
-    error = answers.failures[1]
-    assert isinstance(error, DeadlineExceeded)
+    for seconds in longer_and_longer(0.1):
+        directory = _Directory(a=range(8))
+        answered = _forward(directory, seconds=seconds)
+        directory.links["a"].answer()
+        answers = await answered
+        assert set(answers.failures) == {1, 3}
+        error = answers.failures[1]
+        assert isinstance(error, DeadlineExceeded)
+        if int(error.facts["attempts"]) >= 2:  # on a slow machine there was no time for another
+            break
     assert "the last failed because no server answers for a key group" in error.message
     assert error.facts["cause"] == "NO_SERVER"
     assert int(error.facts["attempts"]) >= 2
@@ -347,7 +351,8 @@ async def test_a_silent_owner_is_hedged_after_the_hop_deadline_and_suspected_and
     directory = _copies()
     answered = _forward(directory, KEYS[:1])
     await directory.links["b"].asked()
-    assert directory.suspected == ["a"]
+    # On a slow machine the hop deadline of b has passed by now, too.
+    assert directory.suspected[0] == "a"
     directory.links["b"].answer()
     assert answered.result().values == _values("b", KEYS[:1])
     directory.links["a"].answer()  # late: nobody is told twice
@@ -405,14 +410,19 @@ async def test_copies_that_do_not_meet_the_bounds_are_tried_in_turn_and_again_un
 async def test_a_bound_that_no_copy_meets_is_the_reason_and_names_what_was_reached(
     refusals: list[KeyholeError], said: str
 ) -> None:
-    directory = _Directory()
-    directory.route({"b": ALL}, {"c": ALL})
-    answered = _forward(directory, seconds=0.1)
-    while not answered.done():
-        for address, error in zip("bc", refusals, strict=True):
-            if directory.links[address].segments:
-                directory.links[address].fail(error)
-        await asyncio.sleep(0.001)
+    for seconds in longer_and_longer(0.1):
+        directory = _Directory()
+        directory.route({"b": ALL}, {"c": ALL})
+        answered = _forward(directory, seconds=seconds)
+        refused = set()
+        while not answered.done():
+            for address, error in zip("bc", refusals, strict=True):
+                if directory.links[address].segments:
+                    directory.links[address].fail(error)
+                    refused.add(address)
+            await asyncio.sleep(0.001)
+        if refused == {"b", "c"}:  # on a slow machine the deadline has passed before
+            break
     (error,) = set(answered.result().failures.values())
     assert type(error) is type(refusals[0])
     assert re.search(said, error.message)
@@ -420,16 +430,21 @@ async def test_a_bound_that_no_copy_meets_is_the_reason_and_names_what_was_reach
 
 
 async def test_the_bound_is_the_reason_also_where_the_owner_kept_silent_until_the_deadline() -> None:
-    directory = _copies()
-    answered = _forward(directory, seconds=0.4)
-    await directory.links["b"].asked()
-    while not answered.done():
-        for address in "bc":
-            if directory.links[address].segments:
-                directory.links[address].fail(TooStale("70 ms old", age_ms=70))
-        await asyncio.sleep(0.01)
-        if asyncio.get_running_loop().time() > directory.links["a"].segments[0].deadline:
-            directory.links["a"].fail(DeadlineExceeded("a did not answer"))
+    for seconds in longer_and_longer(0.4):
+        directory = _copies()
+        answered = _forward(directory, seconds=seconds)
+        refused = False
+        while not answered.done():
+            for address in "bc":
+                if directory.links[address].segments:
+                    directory.links[address].fail(TooStale("70 ms old", age_ms=70))
+                    refused = True
+            await asyncio.sleep(0.01)
+            of_a = directory.links["a"].segments
+            if of_a and asyncio.get_running_loop().time() > of_a[0].deadline:
+                directory.links["a"].fail(DeadlineExceeded("a did not answer"))
+        if refused:  # on a slow machine the deadline has passed before
+            break
     assert {type(error) for error in answered.result().failures.values()} == {TooStale}
 
 
@@ -463,5 +478,6 @@ async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
     directory.links["a"].answer()
     assert (await answered).failures.keys() == {1, 3}
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while directory.suspected != ["b"]:  # noqa: ASYNC110 - the hop deadline
+        while not directory.suspected:  # noqa: ASYNC110 - the hop deadline
             await asyncio.sleep(0.005)
+    assert directory.suspected[0] == "b"

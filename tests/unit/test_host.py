@@ -43,7 +43,7 @@ from services.state_server.write.spill import StagingRoom
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.models import DIGEST, aggregated
 from tests.support.states import KEY_GROUPS, descriptor, group, key, names_in, row, table
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 A, B = key(names_in(0)[0]), key(names_in(1)[0])
 
@@ -66,7 +66,7 @@ class Gate:
     def reached(self, step: Step, epoch: int) -> None:
         if step is self._at:
             self.reached_it.set()
-            assert self.open.wait(30)
+            assert self.open.wait(LONG_SECONDS)
 
     async def wait(self) -> None:
         assert await asyncio.to_thread(self.reached_it.wait, 30)
@@ -190,11 +190,11 @@ class SlowChangelog(MemoryChangelog):
     def _wait(self) -> None:
         self.pieces += 1
         self._entered.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(LONG_SECONDS)
 
     async def entered(self) -> None:
         """Returns when a restore waits."""
-        assert await asyncio.to_thread(self._entered.wait, 30)
+        assert await asyncio.to_thread(self._entered.wait, LONG_SECONDS)
 
     def reader(self) -> MemoryReader:
         reader = SlowReader(self._of, "app")
@@ -305,11 +305,11 @@ async def test_a_call_that_is_cancelled_while_its_chunk_is_taken_in_leaves_no_by
 
     def decode() -> tuple[list[bytes], list[bytes | None]]:
         entered.set()
-        let_go.wait(30)
+        let_go.wait(LONG_SECONDS)
         return [A], [row(1.0)]
 
     call = asyncio.ensure_future(hosted.host.add_rows(attempt, decode))
-    await asyncio.to_thread(entered.wait, 30)
+    await asyncio.to_thread(entered.wait, LONG_SECONDS)
     call.cancel()
     with suppress(asyncio.CancelledError):
         await call

@@ -21,7 +21,7 @@ from keyhole.discovery.kubernetes.pods import NotOfKubernetes
 from keyhole.discovery.parse import Pods
 from keyhole.errors import InvalidConfiguration, MachineError, ServerLost
 from tests.support.kubernetes_api import KubernetesApi, kubernetes_api
-from tests.support.waiting import until
+from tests.support.waiting import LONG_SECONDS, until
 
 SELECTOR = "app.kubernetes.io/instance=keyhole"
 EXECUTOR = {"containers": [{"name": "spark-executor", "resources": {"limits": {"memory": "2Gi"}}}]}
@@ -93,7 +93,7 @@ def test_each_end_counts_once_also_that_of_a_pod_that_is_deleted_at_once(
         until(lambda: ends.counts[container, cause] == count)
 
     with closing(FollowedServers((), [source], SELECTOR)) as followed, caplog.at_level(logging.WARNING):
-        assert followed.wait(30) == frozenset()
+        assert followed.wait(LONG_SECONDS) == frozenset()
         until(lambda: api.watching == 1)
         # The same end is told again and again; that of before the exporter's time doesn't count.
         api.tell("old", spec=EXECUTOR, status=status(state=ended()))

@@ -30,6 +30,7 @@ from services.state_server.replica.take_over import StateShare
 from tests.support.hosts import INCARNATION, Hosted
 from tests.support.simulation import World
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in, row
+from tests.support.waiting import LONG_SECONDS
 from tests.unit.test_host import Gate, SlowChangelog
 
 KEYS = [key(names_in(group)[0]) for group in range(KEY_GROUPS)]
@@ -296,10 +297,10 @@ async def test_a_store_that_is_being_opened_is_closed_again_and_told_of_no_more(
 
     def hold() -> None:
         entered.set()
-        assert held.wait(30)
+        assert held.wait(LONG_SECONDS)
 
     hosted.host._thread.submit(hold)
-    await asyncio.to_thread(entered.wait, 30)
+    await asyncio.to_thread(entered.wait, LONG_SECONDS)
     assert not await hosted.assign(wait=0.0)
     retiring = asyncio.ensure_future(registry.retire("app", "main", hosted.run))
     await asyncio.sleep(0)
@@ -347,10 +348,10 @@ async def test_what_the_hosts_thread_is_at_is_waited_for(hosted: Hosted, registr
 
     def hold() -> None:
         entered.set()
-        assert held.wait(30)
+        assert held.wait(LONG_SECONDS)
 
     hosted.host._thread.submit(hold)
-    await asyncio.to_thread(entered.wait, 30)
+    await asyncio.to_thread(entered.wait, LONG_SECONDS)
     retiring = asyncio.ensure_future(registry.retire("app", "main", hosted.run))
     await asyncio.sleep(0)
     assert not retiring.done()
