@@ -74,4 +74,4 @@ def test_what_there_is_not_is_missing_or_refused_by_its_name(kafka: str, applica
         assert offsets.ends({}, DEADLINE) == {}
     for parts in ([(none, 0)], [(application, 0), (application, 7)]):
         with pytest.raises(ChangelogRecreated, match="gone, or has fewer partitions"):
-            CommittedLog(kafka).ends(parts, 5.0)
+            CommittedLog(kafka).ends(parts, DEADLINE)

@@ -26,8 +26,8 @@ from keyhole import Client
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_types import MICROS
 from keyhole.errors import (
+    EpochNotReached,
     InvalidConfiguration,
-    KeyholeError,
     KeyMismatch,
     NotReady,
     ServerLost,
@@ -43,8 +43,10 @@ from keyhole.testing.fake_server import FakeServer
 from tests.spark.test_state_kinds import Packed
 from tests.support.client_udf import value_of
 from tests.support.micro_batches import MicroBatches
+from tests.support.refusals import told_in_a_batch
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service
+from tests.support.waiting import LONG_SECONDS
 
 SCHEMA = "k string, v long"
 
@@ -68,7 +70,7 @@ def announce(spark: SparkSession, service: Service, application: str) -> Announc
         assert sink.bootstrap(
             spark.createDataFrame([("k0", threshold)], "k string, threshold long"), name=f"rules-{threshold}"
         )
-        with Client(service.proxy) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             assert client.get(application, "rules", "k0").value.threshold == threshold
 
     return announce
@@ -151,7 +153,7 @@ def test_a_python_udf_reads_with_a_client_of_its_worker_while_the_driver_has_one
 ) -> None:
     application, proxy = states.application, states.service.proxy
     read = F.udf(lambda key: value_of(proxy, application, "last", key), "long")
-    with Client(proxy) as client:
+    with Client(proxy, timeout=LONG_SECONDS) as client:
         assert client.get(application, "last", "k0").value.v == 0
         for _ in range(2):  # the workers stay
             found = spark.createDataFrame([(f"k{n}",) for n in range(21)], "k string").select(read("k"))
@@ -329,21 +331,22 @@ def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_o
         def broadcast(epoch: int, threshold: int) -> None:
             server.host(rules, {("k0",): encode_row(1, [threshold])}).epoch = epoch
 
-        reader = queryable.BroadcastReader(
-            "rules/rules", proxy=server.address, timeout=5.0, or_empty="k string, threshold long"
-        )
+        def reader(timeout: float) -> queryable.BroadcastReader:
+            return queryable.BroadcastReader(
+                "rules/rules", proxy=server.address, timeout=timeout, or_empty="k string, threshold long"
+            )
+
+        patient = reader(LONG_SECONDS)
 
         def process(data: DataFrame, batch_id: int) -> tuple[int, int]:
-            ((_, threshold),) = reader.read(data).collect()
-            return threshold, reader.epoch(data)
+            ((_, threshold),) = patient.read(data).collect()
+            return threshold, patient.epoch(data)
 
         def late(data: DataFrame, batch_id: int) -> tuple[int, int]:
             change(lambda: broadcast(1, 10))
-            with pytest.raises(KeyholeError, match="at epoch 1"):
-                process(data, batch_id)
+            told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "at epoch 1", EpochNotReached)
             change(server.states.clear)
-            with pytest.raises((UnknownApplication, UnknownState), match="rules"):
-                process(data, batch_id)
+            told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "rules", UnknownApplication, UnknownState)
             change(lambda: broadcast(3, 30))
             return process(data, batch_id)
 
@@ -373,11 +376,11 @@ def test_a_first_batch_is_not_empty_because_the_servers_have_only_just_started(
             server.host(of, {("k0",): encode_row(1, [7])}).epoch = 1
 
         def process(data: DataFrame, batch_id: int) -> list[Row]:
-            with pytest.raises(NotReady, match="though it has a changelog"):
-                reader(5.0).read(data)
+            says = "though it has a changelog"
+            told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, says, NotReady)
             restoring = threading.Timer(2.0, lambda: change(restored))
             restoring.start()
-            read = reader(60.0).read(data).collect()
+            read = reader(LONG_SECONDS).read(data).collect()
             restoring.join()
             return read
 
@@ -389,8 +392,10 @@ def test_a_batch_waits_for_a_proxy_that_is_not_there_yet(
 ) -> None:
     announce(1)
     (port,) = free_ports(1)
-    rules = queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}")
     late: list[Child] = []
+
+    def reader(timeout: float) -> queryable.BroadcastReader:
+        return queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}", timeout=timeout)
 
     def start() -> None:
         late.append(
@@ -398,11 +403,10 @@ def test_a_batch_waits_for_a_proxy_that_is_not_there_yet(
         )
 
     def process(data: DataFrame, batch_id: int) -> list[Row]:
-        with pytest.raises(ServerLost):
-            queryable.BroadcastReader(f"{application}/rules", proxy=f"127.0.0.1:{port}", timeout=5.0).read(data)
+        told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "", ServerLost)
         starting = threading.Timer(2.0, start)
         starting.start()
-        read = rules.read(data).collect()
+        read = reader(LONG_SECONDS).read(data).collect()
         starting.join()
         return read
 

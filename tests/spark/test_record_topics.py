@@ -18,13 +18,13 @@ def test_topics_are_made_once(kafka: str, application: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka})
 
     def partitions() -> list[int]:
-        topics = admin.list_topics(timeout=30).topics
+        topics = admin.list_topics(timeout=LONG_SECONDS).topics
         return [
             len(topics[name].partitions) if name in topics else 0 for name in (f"{application}-a", f"{application}-b")
         ]
 
-    make_topics(kafka, {f"{application}-a": 3}, 30)
-    make_topics(kafka, {f"{application}-a": 2, f"{application}-b": 1}, 30)
+    make_topics(kafka, {f"{application}-a": 3}, LONG_SECONDS)
+    make_topics(kafka, {f"{application}-a": 2, f"{application}-b": 1}, LONG_SECONDS)
     until(lambda: partitions() == [3, 1], LONG_SECONDS)  # a broker tells of a topic a moment after it was made
 
 

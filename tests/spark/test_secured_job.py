@@ -96,7 +96,7 @@ def test_a_job_writes_under_its_own_certificate_and_another_one_writes_nothing(
                 application,
                 (target,),
                 kafka,
-                epoch_deadline_seconds=120 if name == "job" else 10,
+                epoch_deadline_seconds=120,  # who is refused is told at once
                 tls="on",
                 tls_certificate=files.certificate,
                 tls_key=files.key,
