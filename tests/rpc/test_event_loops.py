@@ -86,7 +86,7 @@ async def test_a_client_that_is_closed_leaves_no_thread_of_grpcs() -> None:
 
 
 def test_a_client_may_be_made_outside_of_an_event_loop(server: FakeServer) -> None:
-    client = AsyncClient(server.address)
+    client = AsyncClient(server.address, timeout=LONG_SECONDS)
 
     async def main() -> float:
         async with client:
@@ -101,7 +101,7 @@ def test_a_client_that_is_used_outside_of_an_event_loop_says_what_to_use() -> No
 
 
 def test_a_client_of_another_event_loop_says_so_and_can_be_closed_where_that_is_over(server: FakeServer) -> None:
-    client = AsyncClient(server.address)
+    client = AsyncClient(server.address, timeout=LONG_SECONDS)
     assert asyncio.run(_read(client)) == 1.0
     with pytest.raises(Unsupported, match="belongs to the event loop that used it first"):
         asyncio.run(_read(client))

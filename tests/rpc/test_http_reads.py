@@ -71,7 +71,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     async with (
         fake_servers("server-1") as (server,),
-        proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=10.0) as proxy,
+        proxy_of(server.address, http="127.0.0.1:0") as proxy,
         aiohttp.ClientSession() as http,
     ):
         server.host(descriptor(), rows(10))

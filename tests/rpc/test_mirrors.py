@@ -207,7 +207,7 @@ async def test_a_mirror_belongs_to_the_event_loop_that_began_it_and_reads_rows_o
         left: list[AsyncMirror[Any]] = []
 
         async def leave() -> None:
-            left.append(AsyncClient(proxy.address).mirror(PATH))
+            left.append(AsyncClient(proxy.address, timeout=LONG_SECONDS).mirror(PATH))
             await left[0].__aenter__()
 
         await asyncio.to_thread(asyncio.run, leave())
@@ -285,7 +285,7 @@ async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:
         await server.own_new(hourly())
         await server.commit({("s1", 1): row(1.0), ("s2", 2): row(2.0), ("s2", 3): row(3.0), ("s20", 1): row(4.0)})
         proxy = await stack.enter_async_context(proxy_of(server.address))
-        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         async with client.mirror("weather/hourly", "s2", ("s1", 2)) as mirror:
             assert {(entry.key, entry.map_key): entry.value.celsius for entry in mirror} == {
                 ("s2", 2): 2.0,

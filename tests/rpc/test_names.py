@@ -151,7 +151,7 @@ async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_
     key, map_key = (tuple(range(len(part))) for part in case.parts[:2])
     async with (
         state_server("server-a") as server,
-        proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=10.0) as proxy,
+        proxy_of(server.address, http="127.0.0.1:0") as proxy,
         AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
         aiohttp.ClientSession() as http,
     ):
@@ -223,7 +223,7 @@ async def test_a_state_that_can_not_be_used_is_told_by_name_and_others_are_read(
     broken = readings("broken", topic_id="topic-2")
     async with (
         fake_servers("server-1") as (server,),
-        proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=10.0) as proxy,
+        proxy_of(server.address, http="127.0.0.1:0") as proxy,
         aiohttp.ClientSession() as http,
     ):
         server.host(broken, readings_rows(3)).descriptor = msgspec.structs.replace(

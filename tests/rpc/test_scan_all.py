@@ -76,7 +76,7 @@ async def halves() -> AsyncIterator[tuple[FakeServer, FakeServer, AsyncClient]]:
             mine = {key: of for key, of in _MAP.items() if group_of(codec.storage_key(key)) % 2 == first}
             server.host(hourly(), mine, range(first, KEY_GROUPS, 2))
         proxy = await stack.enter_async_context(proxy_of(even.address, odd.address))
-        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         await _known(client, hourly())
         yield even, odd, client
 
@@ -103,7 +103,7 @@ async def test_all_keys_of_each_kind_come_once_and_each_can_be_looked_up(
                 await server.own(of, mine)
                 await server.commit({k: v for k, v in rows.items() if group_of(codec.storage_key(k)) in mine})
         proxy = await stack.enter_async_context(proxy_of(*(server.address for server in servers)))
-        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         await _known(client, of)
         scan = client.scan_all(of.application, of.state)
         found = [entry async for entry in scan]
@@ -339,7 +339,7 @@ async def test_on_the_wire_a_key_group_is_asked_for_alone_and_there_must_be_one(
         address = server.address
         if proxied:
             address = (await stack.enter_async_context(proxy_of(address))).address
-            client = await stack.enter_async_context(AsyncClient(address))
+            client = await stack.enter_async_context(AsyncClient(address, timeout=LONG_SECONDS))
             await _known(client, hourly())
         stub: Any = query_pb2_grpc.QueryStub(await stack.enter_async_context(channels.aio_channel(address)))
         state = scan_request().state

@@ -20,7 +20,7 @@ from services.client_proxy.app import ClientProxy
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours
 from tests.support.proxies import proxy_of
 from tests.support.state_servers import RunningServer, state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 
 # One key group takes several pages.
 _KEYS = {"sensor-7": range(1_200)} | {f"sensor-{number}": range(3) for number in range(20, 60)}
@@ -48,7 +48,7 @@ async def owners() -> AsyncIterator[tuple[RunningServer, RunningServer, AsyncCli
             await server.commit_own(_rows(1))
         proxy = await stack.enter_async_context(proxy_of(even.address, odd.address))
         await eventually(lambda: _all_owned(proxy))
-        yield even, odd, await stack.enter_async_context(AsyncClient(proxy.address))
+        yield even, odd, await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
 
 
 def _all_owned(proxy: ClientProxy) -> bool:

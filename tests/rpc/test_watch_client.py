@@ -45,7 +45,7 @@ async def test_changes_come_typed_by_a_handle_and_by_the_blocking_client() -> No
         await server.own_new(descriptor())
         await server.commit(rows(3))
         proxy = await stack.enter_async_context(proxy_of(server.address))
-        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         state = client.state("weather/readings", value=Reading)
         async with state.watch("sensor-1", before=True) as changes:
             assert not changes.snapshot_done
@@ -129,7 +129,7 @@ async def test_a_watch_goes_on_behind_any_change_whether_a_row_or_one_of_an_epoc
         entries = {(f"s{sensor}", hour): row(float(hour)) for sensor in range(3) for hour in range(6)}
         await server.commit(entries)
         proxy = await stack.enter_async_context(proxy_of(server.address))
-        client = await stack.enter_async_context(AsyncClient(proxy.address))
+        client = await stack.enter_async_context(AsyncClient(proxy.address, timeout=LONG_SECONDS))
         token, seen = None, list[StateChange]()
         for size in [1, 2, 3, 4, 1, 5, 2]:
             changes = client.watch("weather", "hourly", after=token)
@@ -170,7 +170,7 @@ async def test_a_watch_goes_on_by_itself_at_another_proxy_when_its_own_goes() ->
         second = await stack.enter_async_context(proxy_of(server.address))
         async with AsyncExitStack() as going:
             proxy = await going.enter_async_context(proxy_of(server.address))
-            client = await stack.enter_async_context(AsyncClient([proxy.address, second.address]))
+            client = await stack.enter_async_context(AsyncClient([proxy.address, second.address], timeout=LONG_SECONDS))
             changes = client.watch("weather", "readings")
             assert len(await first(changes, 5)) == 5
         await server.commit(rows(5, 50.0))

@@ -30,6 +30,7 @@ from keyhole.protocol.failpoints import Step
 from keyhole.testing.kill_points import KillPoints
 from tests.support.counting_job import STATE
 from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
+from tests.support.waiting import LONG_SECONDS
 
 KEYS = [f"key-{number}" for number in range(40)]
 KEY_GROUPS = 8
@@ -95,7 +96,7 @@ class Reader:
         self._thread.join()
 
     def _run(self) -> None:
-        with Client(self._proxy, timeout=2) as client:
+        with Client(self._proxy, timeout=10) as client:
             while not self._closed.wait(0.05):
                 with contextlib.suppress(KeyholeError):  # where nobody can answer, that is no wrong answer
                     found = ask(client, self._application)
@@ -152,7 +153,7 @@ class Run:
         found: list[tuple[int, str, Sum | None]] = []
 
         def there() -> bool:
-            with Client(self.proxy, timeout=5) as client:
+            with Client(self.proxy, timeout=LONG_SECONDS) as client:
                 found[:] = ask(client, self.pipeline.application)
             return all(of == epoch for of, *_ in found)
 
@@ -161,7 +162,7 @@ class Run:
 
     def has_all(self, number: int, epoch: int) -> bool:
         """Whether a server has a whole copy of every key group, its own and those that it follows."""
-        with Client(self.addresses[number], timeout=5) as client:
+        with Client(self.addresses[number], timeout=LONG_SECONDS) as client:
             (status,) = client.status()
         whole = [holding for holding in status.holdings if holding.ready and holding.source.epoch == epoch]
         return sum(len(holding.key_groups) for holding in whole) == KEY_GROUPS

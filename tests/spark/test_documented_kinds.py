@@ -23,6 +23,7 @@ from keyhole.spark.running import ROCKSDB
 from tests.support.micro_batches import MicroBatches, session_settings
 from tests.support.snippets import SNIPPETS, snippet
 from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end
+from tests.support.waiting import LONG_SECONDS
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 TUESDAY = MONDAY + timedelta(days=1)
@@ -130,7 +131,7 @@ def scenes(
     spark: SparkSession, service: Service, batches: MicroBatches, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Scene]]:
     """Makes a scene, of an application of its own."""
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         yield lambda: Scene(spark, service, client, batches, new_application(), tmp_path_factory.mktemp("scene"))
 
 

@@ -55,7 +55,7 @@ def test_a_topic_takes_the_place_of_the_folder_and_servers_add_up(
     exec(reducing.replace("\nqueryable.", "\nsink = queryable."), names)
     run_to_end(names["orders"], "append", names["sink"], tmp_path / "checkpoint")
 
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         first, second = (client.get(application, "totals", customer).value for customer in ("c1", "c2"))
     assert (first.orders, first.spent, first.largest) == (2, 34.5, 30.0)
     assert (second.orders, second.spent, second.largest) == (1, 12.0, 12.0)

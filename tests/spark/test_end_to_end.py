@@ -112,7 +112,7 @@ def test_a_key_of_another_type_or_arity_is_refused(ran: Ran) -> None:
 
 
 async def test_gathered_gets_of_a_service_are_each_answered_for_themselves(ran: Ran) -> None:
-    async with keyhole.AsyncClient(ran.scenario.service.proxy) as client:
+    async with keyhole.AsyncClient(ran.scenario.service.proxy, timeout=LONG_SECONDS) as client:
         answers = await asyncio.gather(
             *(client.get(ran.scenario.application, "counts", f"key-{n}") for n in range(600))
         )

@@ -16,6 +16,7 @@ from keyhole.model.state import TtlClock
 from keyhole.spark import queryable
 from tests.support.micro_batches import session_settings
 from tests.support.streams import RunUntil, Service, Stream
+from tests.support.waiting import LONG_SECONDS
 
 pytestmark = pytest.mark.usefixtures("rocksdb")
 
@@ -63,7 +64,7 @@ def test_each_exposed_state_lives_as_its_processor_or_its_declaration_says(
 
     def feed(batch: DataFrame, batch_id: int) -> None:
         sink(batch, batch_id)
-        with Client(service.proxy) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             found = {
                 state: [client.get(application, state, key).found for key in keys]
                 for state, keys in {"brief": [("a", 1), ("b", 1)], "daily": "ab", "lasting": "ab"}.items()
@@ -82,7 +83,7 @@ def test_each_exposed_state_lives_as_its_processor_or_its_declaration_says(
         ({"brief": neither, "daily": both, "lasting": both}, {"brief": 1, "daily": 2, "lasting": 2}),
         ({"brief": neither, "daily": both, "lasting": both}, {"brief": 0, "daily": 2, "lasting": 2}),
     ]
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         ttls = {state: client.describe_state(application, state) for state in EXPOSED}
     assert {state: of.ttl_ms for state, of in ttls.items()} == {"brief": 1, "daily": 86_400_000, "lasting": 0}
     assert {of.ttl_clock for of in ttls.values()} == {TtlClock.PROCESSING_TIME}

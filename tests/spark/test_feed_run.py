@@ -66,7 +66,7 @@ async def test_what_is_sent_is_read_and_the_next_server_goes_on_where_this_one_w
         try:
             await asyncio.to_thread(run.start, {of: 0})
             await asyncio.to_thread(send, *rows)
-            async with proxy_of(server.address) as proxy, AsyncClient(proxy.address) as client:
+            async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
                 async with asyncio.timeout(LONG_SECONDS):
                     while await found(client) != total:  # noqa: ASYNC110 - as a reader would
                         await asyncio.sleep(0.02)

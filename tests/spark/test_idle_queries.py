@@ -28,7 +28,7 @@ def test_an_idle_query_whose_servers_have_lost_all_is_restored_and_its_next_batc
     started(spark, tmp_path, sink, batches=1).stop()
     # The server is as one that has come in the place of another: it knows nothing of the application.
     assert retire(service.server, application, timeout_seconds=LONG_SECONDS)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         sums = Sums(client, application)
         assert sums.confirmed() is None
         again = summing(service, application)
@@ -54,7 +54,7 @@ def test_a_query_that_is_stopped_before_its_first_batch_leaves_nothing_behind(
     """And another one, with the same sink, is none of its business."""
     sink = summing(service, application)
     started(spark, tmp_path, sink, batches=1).stop()
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         sums = Sums(client, application)
         query = started(spark, tmp_path, sink, batches=1)
         try:
@@ -88,7 +88,7 @@ def test_two_idle_queries_of_one_driver_are_both_restored_and_a_third_one_s_star
     for query in both_started():
         query.stop()
     assert retire(service.server, application, timeout_seconds=LONG_SECONDS)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         states = [Sums(client, application, state) for state in ("sums", "left", "right")]
         assert [of.confirmed() for of in states] == [None] * 3
         queries = both_started()

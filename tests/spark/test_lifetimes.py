@@ -168,7 +168,7 @@ class Readers:
         """The keys that have entries, and the roles of those who have found them, as of the last epoch."""
         answers = set()
         for address in self.addresses:
-            with Client(address) as client:
+            with Client(address, timeout=LONG_SECONDS) as client:
                 for key in (*OLD, *NEW):
                     if state == "by_watermark":
                         of = client.scan(self.application, state, key, stale="always", min_epoch=EPOCHS)
@@ -216,7 +216,7 @@ def test_each_state_of_a_query_has_its_own_ttl_by_its_own_clock_in_owners_and_st
         assert readers.found("by_clock") == set()
         assert readers.found("by_watermark") == everywhere(*NEW)
         assert readers.found("for_ever") == everywhere(*OLD, *NEW)
-        with Client(addresses[0]) as client:
+        with Client(addresses[0], timeout=LONG_SECONDS) as client:
             declared = [client.describe_state(application, state) for state in states]
     assert [(of.ttl_ms // 3_600_000, of.ttl_clock) for of in declared] == [
         (2, TtlClock.PROCESSING_TIME),

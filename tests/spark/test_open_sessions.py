@@ -14,6 +14,7 @@ from keyhole.spark.changes import own_rows
 from tests.support.micro_batches import session_settings
 from tests.support.snippets import snippet
 from tests.support.streams import RunQuery, Service, Stream
+from tests.support.waiting import LONG_SECONDS
 
 pytestmark = pytest.mark.usefixtures("rocksdb")
 
@@ -58,7 +59,7 @@ def test_open_sessions_are_entries_until_they_are_closed_and_closed_ones_entries
 
     def feed(batch: DataFrame, batch_id: int) -> None:
         sink(batch, batch_id)
-        with Client(service.proxy) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             seen.append(
                 {
                     state: [

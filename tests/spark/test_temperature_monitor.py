@@ -46,6 +46,7 @@ from keyhole.spark.driver.data_frames import classic
 from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
 from tests.support.streams import RunQuery, Service, Stream
+from tests.support.waiting import LONG_SECONDS
 
 BEGIN_MS = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 KAFKA = "value binary, partition int, offset bigint, timestamp timestamp"
@@ -180,7 +181,7 @@ def test_a_fall_to_zero_is_an_alert_whose_infinite_ratio_readers_get_in_python_a
     log = alert_log(service.config(application)).of(lambda batch: alerts(batch, thresholds))
     # From a table, which is staged as a batch is.
     assert queryable.together(log, query="alerts").bootstrap(jumps)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         (alert,) = client.scan(application, ALERTS, "a").values
         scan(
             client, OutputFormat(as_json=True), f"{application}/{ALERTS}", "a", Range(None, None, False, None), Bounds()
@@ -230,7 +231,7 @@ def test_a_batch_asks_sparks_jvm_nothing_that_the_batch_before_has_been_told(
     data = stream(schema, rows).withColumn("time", f.timestamp_millis("time_ms"))
     with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
         run_query(tracked(data, exposing()), "update", take)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         assert client.get(application, STATE, "a").value.readings == 4
         assert [alert.new for alert in client.scan(application, ALERTS, "a").values] == [2.0, 5.0]
     assert max(of_batches[1:]) <= MOST_QUESTIONS

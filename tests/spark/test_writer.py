@@ -25,6 +25,7 @@ from keyhole.errors import (
 )
 from keyhole.protocol.epochs import EpochBatch, StatePlan
 from keyhole.testing.writer import Writer
+from tests.support.waiting import LONG_SECONDS
 
 if TYPE_CHECKING:
     from tests.support.streams import Service
@@ -36,7 +37,10 @@ NOBODY = JobConfig("app", ("127.0.0.1:1",), "127.0.0.1:1")
 
 def test_what_it_writes_is_read_with_its_types(service: Service, application: str) -> None:
     row = {"k": 1, "text": "x", "number": 1.5, "at": AT, "parts": [{"a": 1}], "flag": True}
-    with Writer(service.config(application), "things", key="k") as writer, Client(service.proxy) as client:
+    with (
+        Writer(service.config(application), "things", key="k") as writer,
+        Client(service.proxy, timeout=LONG_SECONDS) as client,
+    ):
         epoch = writer.write([row])
         answer = client.get(application, "things", 1)
         assert (answer.found, answer.epoch) == (True, epoch)
@@ -47,7 +51,10 @@ def test_what_it_writes_is_read_with_its_types(service: Service, application: st
 
 
 def test_a_wrong_epoch_changes_nothing_and_the_next_one_is_written(service: Service, application: str) -> None:
-    with Writer(service.config(application), "things", key="k") as writer, Client(service.proxy) as client:
+    with (
+        Writer(service.config(application), "things", key="k") as writer,
+        Client(service.proxy, timeout=LONG_SECONDS) as client,
+    ):
         writer.write([{"k": "a", "v": 1}])
         with pytest.raises(DuplicateKey):
             writer.write([{"k": "a", "v": 2}, {"k": "a", "v": 3}])
@@ -68,7 +75,7 @@ def test_a_start_with_another_checkpoint_is_refused_and_whoever_writes_goes_on_u
 ) -> None:
     config = service.config(application)
     changelog = KafkaChangelog(config.bootstrap_servers, application)
-    with Writer(config, "things", key="k") as writer, Client(service.proxy) as client:
+    with Writer(config, "things", key="k") as writer, Client(service.proxy, timeout=LONG_SECONDS) as client:
         writer.write([{"k": "a", "v": 1}])
         before = changelog.control("reader").read(30.0)
         schema = pa.schema([("k", pa.string()), ("v", pa.int64())])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 
 from keyhole import Client
+from tests.support.waiting import LONG_SECONDS
 
 
 @functools.cache
 def _client(proxy: str) -> Client:
-    return Client(proxy, timeout=30)
+    return Client(proxy, timeout=LONG_SECONDS)
 
 
 def value_of(proxy: str, application: str, state: str, key: str) -> int | None:

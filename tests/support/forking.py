@@ -71,14 +71,14 @@ def _fork(read: Callable[[], str], who: str = "child") -> None:
 
 def made_before(address: str) -> None:
     """A client that nobody has used yet."""
-    with Client(address) as client:
+    with Client(address, timeout=_TIMEOUT) as client:
         _fork(lambda: _read(client))
         _tell("parent", lambda: _read(client))
 
 
 def used_before(address: str) -> None:
     """A client that has a connection."""
-    with Client(address) as client:
+    with Client(address, timeout=_TIMEOUT) as client:
         _tell("parent", lambda: _read(client))
         _fork(lambda: _read(client))
 
@@ -92,7 +92,7 @@ def used_before(address: str) -> None:
 
 def mirrored_before(address: str) -> None:
     """A client with a mirror, which goes on in the parent alone."""
-    with Client(address) as client, client.mirror(f"{APPLICATION}/{STATE}") as mirror:
+    with Client(address, timeout=_TIMEOUT) as client, client.mirror(f"{APPLICATION}/{STATE}") as mirror:
 
         def read() -> str:
             return str(mirror.get("sensor-1").value.celsius)
@@ -110,7 +110,11 @@ def mirrored_before(address: str) -> None:
 def streamed_before(address: str) -> None:
     """Of a client a scan and a watch have begun, which go on in the parent alone."""
     name = APPLICATION, STATE
-    with Client(address) as client, client.scan_all(*name, limit=1) as scan, client.watch(*name) as watch:
+    with (
+        Client(address, timeout=_TIMEOUT) as client,
+        client.scan_all(*name, limit=1) as scan,
+        client.watch(*name) as watch,
+    ):
         entries, changes = iter(scan), iter(watch)
 
         def read() -> str:
@@ -132,10 +136,10 @@ def another_in_the_child(address: str) -> None:
     """The parent's client has a connection, the child makes its own."""
 
     def read() -> str:
-        with Client(address) as own:
+        with Client(address, timeout=_TIMEOUT) as own:
             return _read(own)
 
-    with Client(address) as client:
+    with Client(address, timeout=_TIMEOUT) as client:
         _tell("parent", lambda: _read(client))
         _fork(read)
 
@@ -144,7 +148,7 @@ def closed_before(address: str) -> None:
     """The parent's clients are closed before each fork; the child forks, too."""
 
     def read() -> str:
-        with Client(address) as own:
+        with Client(address, timeout=_TIMEOUT) as own:
             return _read(own)
 
     def read_and_fork() -> str:
@@ -176,7 +180,7 @@ def beside_another_library(address: str) -> None:
 
     channel = grpc.insecure_channel(address)
     grpc.channel_ready_future(channel).result(LIMIT_SECONDS)
-    client = Client(address)
+    client = Client(address, timeout=_TIMEOUT)
     _fork(lambda: _read(client))
     channel.close()
     del channel
@@ -186,7 +190,7 @@ def beside_another_library(address: str) -> None:
 
 def in_a_pool(address: str) -> None:
     """A client of the module, as tasks of multiprocessing and Celery have it."""
-    _pooled.append(Client(address))
+    _pooled.append(Client(address, timeout=_TIMEOUT))
     with multiprocessing.get_context("fork").Pool(2) as pool:
         print(*pool.map(_pool_reads, range(4), chunksize=1), flush=True)
 
@@ -198,7 +202,7 @@ def _pool_reads(_: int) -> str:
 def among_readers(address: str) -> None:
     """Threads of the parent are in the middle of calls."""
     over = threading.Event()
-    with Client(address) as client:
+    with Client(address, timeout=_TIMEOUT) as client:
         _read(client)
 
         def read_on() -> None:
@@ -217,7 +221,7 @@ def among_readers(address: str) -> None:
 
 def async_made_before(address: str) -> None:
     """The same of an AsyncClient."""
-    client = AsyncClient(address)
+    client = AsyncClient(address, timeout=_TIMEOUT)
     _fork(lambda: asyncio.run(_read_async(client)))
 
 
@@ -225,7 +229,7 @@ def async_used_before(address: str) -> None:
     """Forked by a coroutine, whose event loop the child has not."""
 
     async def main() -> None:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, timeout=_TIMEOUT) as client:
             print("parent:", await _read_async(client), flush=True)
             _fork(lambda: asyncio.run(_read_async(client)))
             print("parent:", await _read_async(client), flush=True)
@@ -235,7 +239,7 @@ def async_used_before(address: str) -> None:
 
 def async_loop_taken_along(address: str) -> None:
     """The child runs the event loop that the parent's client is used in."""
-    client = AsyncClient(address)
+    client = AsyncClient(address, timeout=_TIMEOUT)
     loop = asyncio.new_event_loop()
     _tell("parent", lambda: loop.run_until_complete(_read_async(client)))
     _fork(lambda: loop.run_until_complete(_read_async(client)))
@@ -245,7 +249,7 @@ def async_loop_taken_along(address: str) -> None:
 
 def end_as_ever(address: str) -> None:
     """Children have the parent's client and end without a word of it."""
-    client = Client(address)
+    client = Client(address, timeout=_TIMEOUT)
     _tell("parent", lambda: _read(client))
     ends: Counter[int] = Counter()
     for _ in range(30):
@@ -265,7 +269,7 @@ def closes(address: str) -> None:
     gc.disable()
 
     async def main() -> None:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, timeout=_TIMEOUT) as client:
             print(await _read_async(client), flush=True)
             await client.describe_state(APPLICATION, STATE)
             print("polling:", forked.polling(), flush=True)
@@ -290,10 +294,10 @@ def direct_used_before(address: str) -> None:
         return met + _read(client)
 
     def read_by_another() -> str:
-        with Client(address, routing="direct") as own:
+        with Client(address, routing="direct", timeout=_TIMEOUT) as own:
             return read(own)
 
-    with Client(address, routing="direct") as client:
+    with Client(address, routing="direct", timeout=_TIMEOUT) as client:
         _tell("parent", lambda: read(client))
         _fork(lambda: read(client))
         _tell("parent", lambda: read(client))

@@ -38,7 +38,7 @@ from keyhole.client.options import Key
 from keyhole.config import JobConfig
 from keyhole.model.read import Answer, Entries
 from tests.support.streams import Rows, Service, file_stream, new_application, run_to_end
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +136,7 @@ def scenarios(spark: SparkSession, service: Service, tmp_path_factory: pytest.Te
         made.append(new_application())
         return Scenario(spark, service, made[-1], client, tmp_path_factory.mktemp("scenario"))
 
-    with Client(service.proxy, timeout=PATIENCE_SECONDS) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         yield scenario
     for application in made:
         service.retire(application)

@@ -10,10 +10,11 @@ import pytest
 from keyhole import ChangeKind, Client, field
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.testing.served_states import ServedStates
+from tests.support.waiting import LONG_SECONDS
 
 
 def test_what_is_written_is_read_by_a_client() -> None:
-    with ServedStates() as served, Client(served.address) as client:
+    with ServedStates() as served, Client(served.address, timeout=LONG_SECONDS) as client:
         assert served.write("shop/totals", [{"customer": "c1", "spent": 1.5}, {"customer": "c2"}], key="customer") == 1
         assert client.get("shop", "totals", "c1").value.spent == 1.5
         assert client.get("shop", "totals", "c2").value.spent is None
@@ -27,7 +28,7 @@ def test_what_is_written_is_read_by_a_client() -> None:
         assert [value.orders for value in client.scan("shop", "hours", 1).values] == [10, 20]
 
         with client.watch("shop", "totals", where=field("spent") > 2) as changes:
-            (there,) = changes.page() or changes.page()
+            there = next(iter(changes))
             assert (there.key, there.snapshot) == ("c1", True)
             assert served.write("shop/totals", [], key="customer", delete=[{"customer": "c1"}]) == 3
             gone = next(iter(changes))
@@ -63,6 +64,6 @@ def test_one_whose_clients_are_still_open_ends_without_a_word(caplog: pytest.Log
 def _left_open() -> list[Client]:
     with ServedStates() as served:
         served.write("shop/totals", [{"customer": "c1", "spent": 1.5}], key="customer")
-        clients = [Client(served.address) for _ in range(3)]
+        clients = [Client(served.address, timeout=LONG_SECONDS) for _ in range(3)]
         assert all(client.get("shop", "totals", "c1").found for client in clients)
     return clients

@@ -12,6 +12,7 @@ from keyhole.terminal.fitting import title_of
 from keyhole.terminal.tables import as_said
 from keyhole.testing.fake_server import FakeServer
 from keyhole.testing.served_states import ServedStates
+from tests.support.waiting import LONG_SECONDS
 
 
 @pytest.mark.parametrize(("name", "said"), [("commit_age_seconds", "committed"), ("staleness_seconds", "age")])
@@ -30,7 +31,7 @@ def test_a_metric_of_a_commit_says_when_it_was_and_not_the_age_of_what_readers_g
 def test_a_scan_of_all_keys_before_the_first_epoch_does_not_read_as_if_there_were_none(
     aggregate: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ServedStates() as served, Client(served.address) as client:
+    with ServedStates() as served, Client(served.address, timeout=LONG_SECONDS) as client:
         served.write("shop/totals", [{"customer": "c1", "spent": 1.0}], key="customer")
 
         def printed(**within: str) -> str:
