@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,11 @@ from keyhole.errors import (
     ValueMismatch,
 )
 from keyhole.model.predicates import field
-from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.model.read import KeyedEntry
+from keyhole.model.selection import Selection
+from keyhole.model.state import KEPT_EPOCHS, KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
+from keyhole.sql.live_states import LiveDataset
+from keyhole.testing.fake_copies import HostedState
 from keyhole.testing.served_states import ServedStates
 from tests.support.hostile_names import OF_KEYS
 from tests.support.waiting import LONG_SECONDS
@@ -111,9 +115,54 @@ def test_the_servers_are_asked_for_the_columns_and_rows_that_are_wanted(client: 
     assert client.sql("select count(*) from orders", application="shop").scans[0].state == "shop/orders"
 
 
-def test_states_of_one_query_are_of_one_epoch_and_those_of_another_kind_have_their_columns(
-    served: ServedStates, client: Client
+def test_states_of_one_query_are_read_as_of_one_epoch_though_others_are_committed_meanwhile(
+    served: ServedStates, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def hosted(name: str) -> HostedState:
+        key, value = (KeyColumn("k", KeyType.STRING),), ValueSchema(1, (ValueField("n", "bigint"),))
+        of = StateDescriptor("shop", name, "both", StateKind.VALUE, 4, key, value, topic_id=name)
+        return served._run(lambda: served._server.host(of, {f"k{at}": encode_row(1, [1]) for at in range(20)}))
+
+    left, right = hosted("left"), hosted("right")
+
+    def commit(*states: HostedState) -> None:
+        """The epoch's number is the value of all keys."""
+
+        def committed() -> None:
+            for of in states:
+                of.commit()
+                for at in range(20):
+                    of.put(f"k{at}", encode_row(1, [of.epoch]))
+
+        served._run(committed)
+
+    def read() -> list[Any]:
+        return list(client.sql("select distinct l.n, r.n from 'shop/left' l join 'shop/right' r using (k)"))
+
+    commit(left)  # the other one's server has yet to
+    assert read() == [(1, 1)]
+    commit(right, right)
+    assert read() == [(2, 2)]
+    commit(left)
+    assert read() == [(3, 3)]
+
+    pages, then = LiveDataset._pages, iter(list[Callable[[], None]]())
+
+    def happens(dataset: LiveDataset, select: Selection) -> Iterator[Sequence[KeyedEntry]]:
+        for page in pages(dataset, select):
+            for act in then:
+                act()
+            yield page
+
+    monkeypatch.setattr(LiveDataset, "_pages", happens)
+    then = iter([lambda: commit(left, right)])
+    assert read() == [(3, 3)]
+    then = iter([lambda: commit(left, right)] * KEPT_EPOCHS)
+    with pytest.raises(EpochGone):
+        read()
+
+
+def test_states_of_another_kind_have_their_columns(served: ServedStates, client: Client) -> None:
     hours = [{"sensor": "a", "hour": hour, "celsius": float(hour)} for hour in range(5)]
     served.write("shop/hourly", hours, key="sensor", map_key="hour")
     assert list(client.sql("select * from 'shop/hourly' where hour >= 3 order by hour")) == [

@@ -201,4 +201,12 @@ CLIENT = (
         "form not in names",
         ("test_names.py::test_no_attribute_is_another_columns",),
     ),
+    Breakage(
+        "a query in SQL reads what each state is at, and not all as of one epoch",
+        "client",
+        "src/keyhole/sql/live_states.py",
+        "as_of=self._epoch or None,",
+        "as_of=None,",
+        ("test_sql.py::test_states_of_one_query_are_read_as_of_one_epoch_though_others_are_committed_meanwhile",),
+    ),
 )
