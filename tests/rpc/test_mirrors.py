@@ -350,11 +350,12 @@ async def test_threads_read_whole_epochs_of_a_key_group_while_it_changes() -> No
         begun, stop = threading.Event(), threading.Event()
 
         def reading(mirror: Mirror[Any]) -> None:
+            nonlocal torn
             while not stop.is_set():
                 begun.set()
-                answers = [*mirror.get_many(of_one), *mirror]
-                if len({(answer.value.celsius, answer.source.epoch) for answer in answers}) > 2:
-                    torn.append(answers)
+                for answers in (mirror.get_many(of_one), list(mirror)):
+                    seen = {(answer.value.celsius, answer.source.epoch) for answer in answers}
+                    torn += [seen] if len(seen) > 1 else []
                 alone = mirror.get(of_one[-1])
                 if alone.value.celsius != alone.epoch:
                     torn.append(alone)

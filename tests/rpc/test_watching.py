@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -16,6 +16,8 @@ from keyhole.stores.memory import MemoryEngine
 from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watch_times import RESUMABLE_MS
+from services.state_server.read.watcher import GroupEpoch
+from services.state_server.servicers.changelog_history import ChangelogHistory
 from tests.support.entries import hourly
 from tests.support.readings import descriptor, row, rows, values
 from tests.support.state_servers import RunningServer, state_server
@@ -208,18 +210,31 @@ async def test_a_watch_ends_where_its_key_groups_or_its_state_go() -> None:
         assert isinstance(await task, errors.UnknownApplication)
 
 
-async def test_who_is_slow_is_told_so_or_gets_the_latest_and_an_epoch_too_large_for_memory_is_read_back() -> None:
+async def test_what_is_too_much_of_an_epoch_to_be_kept_in_memory_is_read_back_from_the_changelog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.state_server.write.watched_write.MOST_BYTES", 1_000)
+    read_back, epochs = list[GroupEpoch](), ChangelogHistory.epochs
+
+    async def noted(self: ChangelogHistory, *arguments: Any) -> AsyncGenerator[GroupEpoch]:
+        async for epoch in epochs(self, *arguments):
+            read_back.append(epoch)
+            yield epoch
+
+    monkeypatch.setattr(ChangelogHistory, "epochs", noted)
     async with state_server("a") as server:
         of = await server.own_new(descriptor())
         await server.commit(rows(3))
-        table = server.server._registry.tables[of.application, of.state]  # type: ignore[union-attr]
-        table.changes._most_bytes = 3_000
         reader = WatchReader(of)
         task = await begun(server, reader)
+        assert not read_back
         await server.commit(rows(100, 1.0))
         await server.commit({"end": row(1.0)})
         await task
         assert reader.rows == values(100, 1.0) | {"end": 1.0}
+        seen = [(change.key, change.epoch) for change in reader.seen if not change.snapshot]
+        assert len(set(seen)) == len(seen) == 101
+        assert read_back
 
 
 async def test_what_has_expired_comes_as_a_deletion_when_it_is_removed() -> None:

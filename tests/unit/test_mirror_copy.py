@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,10 +16,11 @@ from keyhole.client.mirror_intake import ENTRY_BYTES, MirrorLimits
 from keyhole.client.wire.watch_stream import StoredMessage, WatchOptions
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace
-from keyhole.model.read import ReadBounds, Stale
+from keyhole.model.read import Answer, KeyedEntry, ReadBounds, Source, Stale
 from keyhole.model.state import TtlClock
 from keyhole.v1 import query_pb2 as pb
 from tests.support.states import CODEC, KEY_GROUPS, descriptor, group, key, row
+from tests.support.waiting import until
 
 NAMES = [f"k{number}" for number in range(40)]
 ONE, OTHER = (name for name in NAMES if group(name) == 1), (name for name in NAMES if group(name) == 2)
@@ -111,6 +114,57 @@ def test_an_epoch_is_shown_once_all_of_it_has_come_by_key_group() -> None:
     assert {entry.key: entry.value.n for entry in copy.keyed_entries()} == {A: 10.0, C: 30.0}
     assert copy.entries == 2
     assert copy.size == sum(len(key(name)) + len(row(1.0)) + ENTRY_BYTES for name in (A, C))
+
+
+class ToldLock:
+    """A lock that says when a thread waits for it."""
+
+    def __init__(self) -> None:
+        self.waited = threading.Event()
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.waited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda copy: [copy.answer(A)],
+        lambda copy: copy.answers([A, B]),
+        lambda copy: [entry for entry in copy.keyed_entries() if group(entry.key) == 1],
+    ],
+    ids=["one", "many", "all"],
+)
+def test_what_is_read_at_once_is_of_one_moment_though_another_thread_takes_an_epoch_in_meanwhile(
+    read: Callable[[MirrorCopy], list[Answer | KeyedEntry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, lock, taken = Clocks().copy(), ToldLock(), list[Future[None]]()
+    begun(copy)
+    before = [of.value.n for of in read(copy)]
+    copy.take(message({}, complete=1))  # from here on nobody knows what answers say of an epoch
+    source = copy._source
+
+    def read_in_two(of: int) -> Source:
+        """A row has been read, and of which epoch it is has not."""
+        if not taken:
+            epoch = message({1: WatchMark(20, 2)}, {A: 10.0, B: 20.0}, 2, complete=2)
+            taken.append(pool.submit(copy.take, epoch))
+            until(lambda: lock.waited.is_set() or taken[0].done())
+        return source(of)
+
+    monkeypatch.setattr(copy, "_lock", lock)
+    monkeypatch.setattr(copy, "_source", read_in_two)
+    with ThreadPoolExecutor(1) as pool:
+        found = [(of.value.n, of.source.epoch) for of in read(copy)]
+        taken[0].result()
+    assert found == [(n, 1) for n in before]
+    assert [(of.value.n, of.source.epoch) for of in read(copy)] == [(10 * n, 2) for n in before]
 
 
 def test_how_old_it_is_counts_by_the_clock_that_makes_it_older() -> None:

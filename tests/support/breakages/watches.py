@@ -191,4 +191,20 @@ WATCHES = (
         "",
         ("test_access.py",),
     ),
+    Breakage(
+        "what is too much of an epoch to be kept for those who watch is given to nobody",
+        "watch",
+        "services/state_server/write/watched_write.py",
+        "too_much = GroupEpoch(group, before, after, None)",
+        "too_much = GroupEpoch(group, before, after, [])",
+        ("test_watching.py::test_what_is_too_much_of_an_epoch_to_be_kept_in_memory_is_read_back_from_the_changelog",),
+    ),
+    Breakage(
+        "a mirror's answers to several keys are of several moments",
+        "watch",
+        "src/keyhole/client/mirror_copy.py",
+        "        with self._lock:\n            found = [self._found(",
+        "        if wanted:\n            found = [self._found(",
+        ("test_mirror_copy.py",),
+    ),
 )
