@@ -14,16 +14,18 @@ import pytest
 from keyhole import AsyncClient
 from keyhole.stores.base import StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
+from keyhole.v1 import query_pb2 as pb
 from services.state_server.readers.reader_process import ReaderProcess
 from tests.support.lookup_ports import calling, streams_of, until_by_port
 from tests.support.proxies import proxy_of
 from tests.support.server_readers import LIMIT_BYTES, lives, pid_of, read_by, readers_of, until_all_read
-from tests.support.states import descriptor, row
+from tests.support.states import content, descriptor, key, row
 from tests.support.waiting import LONG_SECONDS, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes need Linux")
 
 KEYS = [f"key-{number}" for number in range(40)]
+COUNTS, A = pb.StateRef(application="app", state="counts"), pb.Key(parts=[pb.KeyPart(string="a")])
 
 
 async def test_no_read_fails_or_goes_back_while_readers_are_killed(tmp_path: Path) -> None:
@@ -83,8 +85,14 @@ async def test_a_server_that_is_killed_takes_its_readers_along_and_its_store_is_
             assert process.stdout is not None
             async with asyncio.timeout(LONG_SECONDS):
                 port, reader = map(int, (await process.stdout.readline()).split())
+            read = 0
             async with calling(port) as caller:
                 await caller.open()
+                while read < 10:
+                    caller.send(pb.LookupRequest(frame=1, state=COUNTS, keys=[A]))
+                    answer = await caller.next()
+                    read = answer.sources[0].epoch
+                    assert list(answer.values) == [row(float(read))]
                 process.kill()
                 assert await caller.is_over()
             await eventually(lambda: not lives(reader), LONG_SECONDS)  # noqa: B023
@@ -92,8 +100,13 @@ async def test_a_server_that_is_killed_takes_its_readers_along_and_its_store_is_
             if process.returncode is None:
                 process.kill()
             await process.wait()
-        # Another server takes the directory at once, and finds no reader there.
+        # Another server takes the directory at once, and finds there what was read, or a later epoch; and no reader.
         engine = LmdbEngine(StoreLimits(tmp_path / f"stores-{round_number}", LIMIT_BYTES))
-        found = next(path for path in (tmp_path / f"stores-{round_number}").iterdir() if path.is_dir())
-        assert found.name.startswith("app.counts")
+        store = engine.open("app", "counts", descriptor().topic_id)
+        snapshot = store.snapshot()
+        (epoch,) = {position.epoch for position in snapshot.positions().values()}
+        snapshot.close()
+        assert epoch >= read
+        assert content(store) == {key("a"): row(float(epoch))}
+        assert store.forget_ended_readers() == 0
         engine.close()

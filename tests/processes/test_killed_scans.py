@@ -22,7 +22,7 @@ from keyhole.errors import UnavailableError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
-from keyhole.model.read import KeyedEntry
+from keyhole.model.read import KeyedEntry, Role
 from keyhole.rpc import ordered_pages
 from keyhole.rpc.draining import drain
 from tests.support.feeding import Feed
@@ -48,6 +48,13 @@ def _repeating(act: Callable[[], object], seconds: float = 0.3) -> Iterator[None
         finally:
             ended.set()
             repeats.result()
+
+
+def _follows(address: str) -> bool:
+    """Whether a server is a standby of something."""
+    with Client(address, timeout=LONG_SECONDS) as client:
+        (status,) = client.status()
+    return any(holding.source.role is Role.STANDBY for holding in status.holdings)
 
 
 def _all_keys(
@@ -122,7 +129,8 @@ def test_each_key_is_read_once_and_nothing_is_lost_whoever_is_killed_in_the_midd
             assert owned_by(drained) == owned_by(last) == KEY_GROUPS / 2
             assert drain(addresses[drained]).owns
             with _repeating(feed.epoch):
-                # Some have gone to the other one, or its copies are on their way.
+                # The other one is on its way to have copies, or has them, or owns some already.
+                until(lambda: _follows(addresses[last]) or owned_by(last) > KEY_GROUPS / 2, LONG_SECONDS)
                 children[drained].kill()
                 until(lambda: owned_by(last) == KEY_GROUPS, LONG_SECONDS)
             epoch = feed.epoch().epoch

@@ -30,7 +30,7 @@ from keyhole.protocol.failpoints import Step
 from keyhole.testing.kill_points import KillPoints
 from tests.support.counting_job import STATE
 from tests.support.pipeline import PATIENCE_SECONDS, Pipeline
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, until
 
 KEYS = [f"key-{number}" for number in range(40)]
 KEY_GROUPS = 8
@@ -80,16 +80,21 @@ def ask(client: Client, application: str) -> list[tuple[int, str, Sum | None]]:
 
 class Reader:
     """Asks for all keys, again and again, from `__init__` to `close`. `seen`: all that it was answered; `epoch`: the
-    highest of these.
+    highest of these; `answers`: how many times all of them were.
     """
 
     def __init__(self, proxy: str, application: str) -> None:
         self.seen: set[tuple[int, str, Sum | None]] = set()
-        self.epoch = 0
+        self.epoch = self.answers = 0
         self._proxy, self._application = proxy, application
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
         self._thread.start()
+
+    def await_more(self) -> None:
+        """Returns once all keys were asked for, and answered, since this was called."""
+        before = self.answers
+        until(lambda: self.answers > before + 1, PATIENCE_SECONDS, 0.1)
 
     def close(self) -> None:
         self._closed.set()
@@ -102,6 +107,7 @@ class Reader:
                     found = ask(client, self._application)
                     self.seen.update(found)
                     self.epoch = max(self.epoch, *(epoch for epoch, *_ in found))
+                    self.answers += 1
 
 
 @dataclass
@@ -167,18 +173,21 @@ class Run:
         whole = [holding for holding in status.holdings if holding.ready and holding.source.epoch == epoch]
         return sum(len(holding.key_groups) for holding in whole) == KEY_GROUPS
 
-    def go(self) -> None:
-        """Through both deaths."""
+    def go(self, reader: Reader) -> None:
+        """Through both deaths; on from each of them once the reader has had an answer meanwhile."""
         at = self.killing(Step.DRIVER_COMMITTED, DRIVER_KILLED_AT)
         driver = self.start_driver(at)
         assert driver.wait(PATIENCE_SECONDS) is not None
         self.assert_killed(Step.DRIVER_COMMITTED, DRIVER_KILLED_AT, driver)
+        # It is committed everywhere, and not complete: whichever of the two epochs servers show.
+        reader.await_more()
 
         self.start_driver({})
         dying = self.servers["server-0"]
         self.pipeline.await_(lambda: dying.exit_code is not None, "death of the server")
         self.assert_killed(Step.SERVER_TRANSACTION_COMMITTED, SERVER_KILLED_AT, dying)
         self.while_dead = self.await_epoch(WITHOUT_THE_SERVER)
+        reader.await_more()
 
         self.start_server(0, {})
         self.events.send(EPOCHS)
@@ -203,7 +212,7 @@ def run(kafka: str, spark_jars: list[Path], tmp_path_factory: pytest.TempPathFac
         reader = Reader(made.proxy, pipeline.application)
         with contextlib.closing(reader):
             made.events.send(WITHOUT_THE_SERVER)
-            made.go()
+            made.go(reader)
             pipeline.await_(lambda: reader.epoch == EPOCHS, "an answer to the reader as of the last epoch")
         made.seen = reader.seen
         yield made
@@ -216,6 +225,7 @@ def test_sums_are_exact_after_a_driver_and_a_server_were_killed(run: Run) -> Non
 
 def test_readers_saw_whole_epochs_only(run: Run) -> None:
     epochs = {epoch for epoch, *_ in run.seen}
+    assert epochs >= {WITHOUT_THE_SERVER, EPOCHS}
     sums = {epoch: run.events.sums(epoch) for epoch in epochs}
     assert [of for of in run.seen if of[2] != sums[of[0]].get(of[1])] == []
     assert max(epochs) == EPOCHS
