@@ -123,6 +123,7 @@ class Protocol(RuleBasedStateMachine):
         except (DriverDiedError, KeyholeError):
             return
         finally:
+            world.meanwhile.clear()
             self.expect({})
         assert result.epoch == self.done + 1
 

@@ -591,6 +591,8 @@ class World:
             server.die()
         self.groups.end()
         self.loop.close()
+        # Else a test would be of nothing.
+        assert not self.faults_at.keys() | self.meanwhile.keys(), "these messages have never been sent"
 
 
 class _Observer:

@@ -234,6 +234,7 @@ def test_a_handover_that_breaks_off_after_release_is_undone_under_another_versio
     world.servers["a"].unend()
     for name in "bc":
         world.servers[name].die()
+    assert not world.faults_at
     assert world.run_epoch(1, rows(2.0)).epoch == 2
     assert set(before) <= set(owned(world, "a"))
     after = control(world).assignment
@@ -328,6 +329,7 @@ def test_what_was_released_unheard_is_owned_again_before_the_next_epoch(standing
     world.faults_at["a", "Release"] = Fault.ANSWER_IS_LOST
     world.beat(seconds=-1.0)
     world.servers["a"].unend()
+    assert not world.faults_at
     world.beat()
     every_key_can_be_read(world, 1.0)
     # Nobody has to be staged to again because it owns less than the assignment says.
