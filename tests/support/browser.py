@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    JavascriptException,
+    NoSuchElementException,
+    SessionNotCreatedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -52,9 +60,29 @@ while (walker.nextNode()) {
 return found;
 """
 
+# At one moment, and in one question: an element of a list may be drawn anew before it is asked for its text.
+_SEEN = """
+return [...document.querySelectorAll(arguments[0])]
+  .filter((of) => of.checkVisibility({ visibilityProperty: true }))
+  .map((of) => of.innerText.trim());
+"""
+
+# What is asked for is not there yet, or is being drawn anew: of the page, of an element, of a list of them.
+_NOT_YET = (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    IndexError,
+    JavascriptException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
+_STARTS = 3
+
 
 class Browser:
-    """One tab. What is asked for may still come: `until` waits for it."""
+    """One tab, whose page draws itself when answers come: `shows`, `found`, `click`, `type`, `tab_to` and `comes_true`
+    wait. All else is of this very moment.
+    """
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
@@ -65,6 +93,9 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        # The browser answers before the page has heard of it.
+        heard = "return [innerWidth, matchMedia('(prefers-color-scheme: dark)').matches]"
+        self.comes_true(lambda: self.run(heard) == [width, dark], what=f"a screen of {width}, dark: {dark}")
 
     def open(self, url: str) -> None:
         """From anew, also where only what is behind # differs."""
@@ -76,29 +107,73 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def all(self, selector: str) -> list[WebElement]:
-        """The elements that are there now."""
+        """The elements that are there now, to be counted: each may be drawn anew before it is used."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
+    def texts(self, selector: str) -> list[str]:
+        """What is seen of each of them now."""
+        return self.run(_SEEN, selector)
+
     def text(self, selector: str = "body") -> str:
-        """What is seen of all of them."""
-        try:
-            return "\n".join(element.text for element in self.all(selector))
-        except StaleElementReferenceException:  # it was drawn anew meanwhile
-            return ""
+        """What is seen of all of them now."""
+        return "\n".join(self.texts(selector))
 
     def shows(self, text: str, selector: str = "body") -> None:
         """Waits until it is seen."""
-        try:
-            until(lambda: text in self.text(selector), LONG_SECONDS, 0.05)
-        except TimeoutError:
-            raise AssertionError(f"{text!r} is not seen in {selector}: {self.text(selector)}") from None
+        self.comes_true(lambda: text in self.text(selector), what=f"{text!r} in {selector}")
 
-    def comes_true(self, condition: Callable[[], object]) -> None:
-        """Waits for it."""
+    def found(self, pattern: str, selector: str) -> re.Match[str]:
+        """Waits until something like it is seen."""
+        matches: list[re.Match[str]] = []
+
+        def seen() -> bool:
+            matches.extend(re.finditer(pattern, self.text(selector)))
+            return bool(matches)
+
+        self.comes_true(seen, what=f"{pattern} in {selector}")
+        return matches[0]
+
+    def comes_true(self, condition: Callable[[], object], seconds: float = LONG_SECONDS, what: str = "it") -> None:
+        """Waits for it. Where it asks for what is not there yet, as by an error in JavaScript, it is not true yet."""
+        last: list[BaseException | None] = [None]
+
+        def true() -> object:
+            try:
+                met = condition()
+            except _NOT_YET as error:
+                last[0] = error
+                return False
+            last[0] = None
+            return met
+
         try:
-            until(condition, LONG_SECONDS, 0.05)
+            until(true, seconds, 0.05)
         except TimeoutError:
-            raise AssertionError(f"it never came true; the page: {self.text()}") from None
+            why = f" ({type(last[0]).__name__}: {str(last[0]).partition(chr(10))[0]})" if last[0] else ""
+            raise AssertionError(f"{what} never came true{why}; the page: {self.text()}") from last[0]
+
+    def click(self, selector: str, text: str = "", at: int = 0) -> None:
+        """Clicks one of the elements, once it is there and can be clicked.
+
+        Args:
+            text: Only those that show just this.
+            at: Which one of them.
+        """
+        self._with(selector, text, at, lambda element: element.click())
+
+    def type(self, selector: str, *keys: str, at: int = 0) -> None:
+        """Types into one of the elements, likewise."""
+        self._with(selector, "", at, lambda element: element.send_keys(*keys))
+
+    def _with(self, selector: str, text: str, at: int, act: Callable[[WebElement], None]) -> None:
+        def done() -> bool:
+            element = [of for of in self.all(selector) if not text or of.text.strip() == text][at]
+            if not (element.is_displayed() and element.is_enabled()):
+                return False
+            act(element)
+            return True
+
+        self.comes_true(done, what=f"number {at} of {selector} {text}".rstrip())
 
     def press(self, *keys: str) -> None:
         """Keys, one after the other, wherever the focus is."""
@@ -109,7 +184,8 @@ class Browser:
         ActionChains(self.driver).key_down(Keys.CONTROL).send_keys(key).key_up(Keys.CONTROL).perform()
 
     def tab_to(self, wanted: str, most: int = 60) -> None:
-        """Presses Tab until the focus is on an element that the selector names."""
+        """Presses Tab until the focus is on an element that the selector names; waits until there is one."""
+        self.comes_true(lambda: self.all(wanted), what=wanted)
         for _ in range(most):
             if self.run("return document.activeElement.matches(arguments[0])", wanted):
                 return
@@ -133,9 +209,10 @@ class Browser:
         """What the browser has written into its console since it was asked last: errors, and what its rules refused."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
-    def asked(self) -> int:
-        """How many requests the page has made."""
-        return int(self.run("return performance.getEntriesByType('resource').length"))
+    def asked_since(self, moment: float) -> int:
+        """How many requests it has begun since then, of those that have ended. `moment`: by `performance.now()`."""
+        begun = "return performance.getEntriesByType('resource').filter(of => of.startTime > arguments[0]).length"
+        return int(self.run(begun, moment))
 
 
 @contextmanager
@@ -156,9 +233,21 @@ def browser() -> Iterator[Browser]:
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver") or "", env={**os.environ, "NO_PROXY": "127.0.0.1"})
-    driver = webdriver.Chrome(options, service)
+    driver = _started(options)
+    driver.set_script_timeout(LONG_SECONDS)
     try:
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+def _started(options: webdriver.ChromeOptions) -> webdriver.Chrome:
+    """Its driver waits a minute for a Chromium to start, which may be too short on a busy machine: then once more."""
+    environ = {**os.environ, "NO_PROXY": "127.0.0.1"}
+    for left in reversed(range(_STARTS)):
+        try:
+            return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver") or "", env=environ))
+        except SessionNotCreatedException:
+            if not left:
+                raise
+    raise AssertionError("the last one returns or raises")

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from keyhole import Client
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.config import JobConfig
+from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import answers, serves, spawn_client_proxy, spawn_state_server
@@ -29,6 +31,8 @@ HOSTILE = '<img src=x onerror="alert(1)">'
 BEGIN = datetime(2026, 11, 27, tzinfo=UTC)
 BIG = 2**63 - 1
 _ORDERS = f"{APPLICATION}-orders"
+# Of processes that start beside each other, and beside others.
+_START_SECONDS = 5 * LONG_SECONDS
 
 _POLICY = f"""
 [[allow]]
@@ -83,10 +87,10 @@ class ConsoleStack:
         for name in names:
             self.children[name] = self._spawn(name)
         for name in names:
-            until(lambda name=name: self._answers(name), LONG_SECONDS, 0.1)  # type: ignore[misc]
+            self.children[name].wait_healthy(lambda name=name: self._answers(name), _START_SECONDS)  # type: ignore[misc]
 
     def start_feeder(self) -> None:
-        """Feeds the state "orders" from then on, without Spark."""
+        """Feeds the state "orders" from then on, without Spark; returns once it is one."""
         words = (
             "feed",
             f"{APPLICATION}/orders",
@@ -99,13 +103,21 @@ class ConsoleStack:
         )
         where = ("--key-groups", "4", "--bootstrap-servers", self.kafka, "--servers", ",".join(self.servers))
         command = [sys.executable, "-m", "keyhole.cli.main", *words, *where]
-        self.children["feeder"] = Child("feeder", command, self.directory / "feeder.log", dict(os.environ))
+        feeder = self.children["feeder"] = Child("feeder", command, self.directory / "feeder.log", dict(os.environ))
+        feeder.wait_healthy(self._is_fed, _START_SECONDS)
 
     def kill(self, name: str) -> None:
         """SIGKILL."""
         child = self.children.pop(name)
         os.killpg(child.pid, signal.SIGKILL)
         until(lambda: child.exit_code is not None, LONG_SECONDS)
+
+    def _is_fed(self) -> bool:
+        try:
+            with Client(f"127.0.0.1:{self.proxy_ports[0]}", timeout=LONG_SECONDS) as client:
+                return any(of.state == "orders" for of in client.list_states())
+        except KeyholeError:
+            return False
 
     def _answers(self, name: str) -> bool:
         if name.startswith("server"):

@@ -17,12 +17,21 @@ SOON_SECONDS = 10.0
 """In which what must not wait for a deadline is over, also on a busy machine."""
 
 
-def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS, pause: float = 0.005) -> None:
-    """Returns once it is true; a TimeoutError if it never is."""
+def until(
+    condition: Callable[[], object],
+    seconds: float = PATIENCE_SECONDS,
+    pause: float = 0.005,
+    seen: Callable[[], object] | None = None,
+) -> None:
+    """Returns once it is true; a TimeoutError if it never is.
+
+    Args:
+        seen: What there is in its place, which the error then says: an output, or what was found last.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("it never came true")
+            raise TimeoutError("it never came true" if seen is None else f"it never came true; there is: {seen()}")
         time.sleep(pause)
 
 
