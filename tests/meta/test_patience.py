@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-FOLDERS = ("contract", "fault", "fuzz", "property", "rpc", "smoke", "spark", "support", "unit")
+FOLDERS = ("contract", "fault", "fuzz", "processes", "property", "rpc", "smoke", "spark", "support", "unit")
 
 # Of confluent_kafka's AdminClient.
 CHANGES_OF_TOPICS = frozenset({"create_topics", "create_partitions", "delete_topics", "incremental_alter_configs"})

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from tests.support.waiting import LONG_SECONDS
+
 ABANDONED = """
 import gc, sys, time
 from keyhole.changelog.kafka import topic_watch
@@ -35,7 +37,7 @@ def test_a_follower_that_is_given_up_while_it_asks_does_not_take_the_process_wit
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=10 * LONG_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -98,7 +98,7 @@ def test_states_of_each_kind_begin_with_a_table_and_go_on_with_a_stream(
         of: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
             of[row["customer"]].append(row)
-        with Client(service.proxy) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             for customer, mine in of.items():
                 amounts = [row["amount"] for row in mine]
                 last, spent, mean, n = (
@@ -138,7 +138,7 @@ def test_what_cannot_be_bootstrapped_is_refused_with_what_to_do(
         "last", key="customer", order_by="payment", query="payments", on_new_checkpoint="reset", config=config
     )
     assert replacing.bootstrap(history.filter("customer = 'c0'"), name="c0 alone")
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         found = client.get_many(application, "last", CUSTOMERS)
     assert [answer.found for answer in found] == [True] + 5 * [False]
     # The checkpoint of before has no batches that are missing, or there already, only if somebody says so.
@@ -157,7 +157,7 @@ def test_a_table_without_rows_is_a_bootstrap_too(
     assert sink.bootstrap(history.filter("amount < 0"))
     assert not sink.bootstrap(history), "whatever the rows are: it is known by its name"
     run_query(stream(SCHEMA, BATCHES), "append", sink)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         found = client.get_many(application, "last", CUSTOMERS)
     assert {answer.value.payment for answer in found} == {
         max(row["payment"] for row in THEN if row["customer"] == customer) for customer in CUSTOMERS
@@ -183,7 +183,7 @@ def test_what_a_history_holds_lives_from_its_watermark_on(
     assert sink.bootstrap(old, watermark=start)
 
     def found() -> list[bool]:
-        with Client(service.proxy) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             return [answer.found for answer in client.get_many(application, "seen", ["a", "b", "c"])]
 
     assert found() == [True, True, False]
@@ -210,7 +210,7 @@ def test_a_driver_killed_in_the_bootstrap_and_again_right_after_it_counts_each_r
         directory.mkdir()
         run_until_killed("tests.support.bootstrapping_job", paths, config, directory, step, 1)
     feed(spark, **paths, config=config)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         found = client.get_many(application, STATE, CUSTOMERS)
     sums = {customer: (a.value.amount, a.value.payment) for customer, a in zip(CUSTOMERS, found, strict=True)}
     assert sums == totals(PAST + THEN)
@@ -236,7 +236,7 @@ def test_a_bootstrap_of_300_mb_goes_through_a_server_that_stages_8_in_memory(
         noise = F.concat(*(F.sha2(F.concat("id", F.lit(f"/{n}")), 512) for n in range(BLOB_BYTES // 128)))
         with PeakMemory(server.pid) as memory:
             assert sink.bootstrap(spark.range(BLOBS).select("id", noise.alias("blob")))
-        with Client(f"127.0.0.1:{port}") as client:
+        with Client(f"127.0.0.1:{port}", timeout=LONG_SECONDS) as client:
             assert len(client.get(application, "blobs", BLOBS - 1).value.blob) == BLOB_BYTES // 128 * 128
             (status,) = client.status()
         assert [holding.entries for holding in status.holdings] == [BLOBS]

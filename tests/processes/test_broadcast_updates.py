@@ -18,6 +18,7 @@ from keyhole.spark import queryable
 from tests.support.broadcasting_job import RULE_SCHEMA, RULES, feed
 from tests.support.killable_job import run_until_killed
 from tests.support.streams import RunQuery, Service
+from tests.support.waiting import LONG_SECONDS
 
 KILLED_AT = Step.DRIVER_BEFORE_COMMIT
 CUSTOMERS = [f"c{number}" for number in range(8)]
@@ -81,7 +82,7 @@ def test_a_killed_driver_s_batch_keeps_its_rules_and_an_update_reaches_every_key
     expected.batch(0, 300, 1)
     expected.batch(1, 300, 10)  # as the killed driver had read them
     expected.batch(2, 500, 100)
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         spent, bonus = (client.get_many(application, state, CUSTOMERS) for state in ("spent", "bonus"))
         assert {c: a.value.spent for c, a in zip(CUSTOMERS, spent, strict=True)} == expected.spent
         assert {c: a.value.amount for c, a in zip(CUSTOMERS, bonus, strict=True)} == expected.bonus

@@ -16,11 +16,11 @@ import pytest
 
 from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.demo.command import SHOWN
-from keyhole.local.ports import is_free
 from keyhole.temporary import remove_abandoned
-from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, processes_of
+from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, ran, still_there
 from tests.support.waiting import LONG_SECONDS, until
 
+START_SECONDS = 900.0
 # What a person is promised, and what a busy machine may add to it.
 END_SECONDS, GRACE_SECONDS = 10, 50
 
@@ -65,7 +65,7 @@ def test_sigterm_breaks_off_the_start_in_time_and_leaves_nothing(tmp_path: Path,
 
 
 def broken_off_in_time(started: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    wait_for(f"starting {started}", process, log, 600)
+    wait_for(f"starting {started}", process, log, START_SECONDS)
     assert end(process, signal.SIGTERM) == 130
     assert "broken off" in log.read_text()
 
@@ -88,19 +88,21 @@ def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_s
 
 def test_all_die_with_a_demo_that_is_killed_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
     with demo(tmp_path) as (process, log):
-        wait_for("starting job", process, log, 600)
+        wait_for("starting job", process, log, START_SECONDS)
         # What it says it begins with it begins a moment later.
         until(lambda: list(tmp_path.glob("keyhole-*/job.log")), LONG_SECONDS)
         remove_abandoned(tmp_path)
         assert list(tmp_path.glob("keyhole-*/job.log")), "that of a demo that runs is let be"
         process.kill()
         process.wait()
-        ports = ports_in(log.read_text())
-        latest = time.monotonic() + END_SECONDS + GRACE_SECONDS
+        said = log.read_text()
         # A process that dies gives up its command line first, and its sockets a moment later.
-        while left := processes_of(tmp_path) + [f"port {port}" for port in ports if not is_free(port)]:
-            assert time.monotonic() < latest, left
-            time.sleep(0.05)
+        until(
+            lambda: not still_there(tmp_path, said),
+            END_SECONDS + GRACE_SECONDS,
+            0.05,
+            lambda: still_there(tmp_path, said),
+        )
         remove_abandoned(tmp_path)
         assert_nothing_is_left(tmp_path, log.read_text())
 
@@ -111,7 +113,7 @@ def test_in_real_time_each_reading_counts_once_though_server_and_driver_are_kill
         tmp_path, KEYHOLE_READINGS_MALFORMED="0.02", KEYHOLE_TEMPERATURE_MONITOR_REALTIME_BATCH_SECONDS="5"
     )
     command = [*KEYHOLE, "demo", "--realtime", *options]
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=1400, check=False)
+    done = ran(command, settings, 1400)
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^ *(\S+) .* (?:\d+\.\d s|-) +\S+ *$", done.stderr, re.MULTILINE)
     assert rows == list(SHOWN), done.stderr

@@ -45,7 +45,7 @@ class Stack:
         self.total = 0
         self._directory = directory
         self._ending = ending
-        self._feeders = 0
+        self._started_ones: list[Child] = []
         self._port, proxy_port = free_ports(2)
         make_topics(kafka, {self.topic: 2}, LONG_SECONDS)
         self._producer = Producer({"bootstrap.servers": kafka})
@@ -56,7 +56,8 @@ class Stack:
         )
         ending.callback(proxy.kill)
         self.proxy = f"127.0.0.1:{proxy_port}"
-        self.client = ending.enter_context(Client(self.proxy, timeout=LONG_SECONDS))
+        # Of one look, of which there are several.
+        self.client = ending.enter_context(Client(self.proxy, timeout=LONG_SECONDS / 2))
 
     @property
     def server_address(self) -> str:
@@ -79,12 +80,20 @@ class Stack:
         return self._started(*self.words("--reduce", "order=count", *more))
 
     def _started(self, *words: str) -> Child:
-        self._feeders += 1
-        name = f"feeder-{self._feeders}"
+        name = f"feeder-{len(self._started_ones) + 1}"
         command = [sys.executable, "-m", "keyhole.cli.main", *words]
         child = Child(name, command, self._directory / f"{name}.log", dict(os.environ))
+        self._started_ones.append(child)
         self._ending.callback(child.kill)
         return child
+
+    def comes_true(self, condition: Callable[[], object]) -> None:
+        """Waits for it: processes have to start, to find out who was lost, and to take over."""
+        until(condition, 5 * LONG_SECONDS, LOOK_SECONDS, self._said)
+
+    def _said(self) -> list[str]:
+        """The end of what each process has said."""
+        return [f"{child.name}: {child.output()[-2000:]}" for child in (self.server, *self._started_ones)]
 
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -152,10 +161,10 @@ class Stack:
     def grows(self) -> None:
         """Returns once a row is readable that was not there when this was called."""
         before = self.total
-        until(lambda: self.readable() > before, LONG_SECONDS, LOOK_SECONDS)
+        self.comes_true(lambda: self.readable() > before)
 
     def all_agree(self) -> None:
-        until(lambda: self.readable() == self.total, LONG_SECONDS, LOOK_SECONDS)
+        self.comes_true(lambda: self.readable() == self.total)
         assert self.found() == (self.sent, self.rows)
 
 
@@ -191,7 +200,7 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    until(lambda: stack.total > 20, LONG_SECONDS, LOOK_SECONDS)
+    stack.comes_true(lambda: stack.total > 20)
     assert main(stack.words("--value", "amount")) == 2
     assert "give one of the two" in capfd.readouterr().err
     assert main(stack.words("--reduce", "ordr=count")) == 1
@@ -215,7 +224,7 @@ def test_each_row_counts_once_whoever_is_killed_or_told_to_end(
     stack.grows()
     # Told to take over it does: the first one ends, and says who that is.
     second = stack.start_feeder("--take-over")
-    until(lambda: feeder.exit_code == 1, LONG_SECONDS, LOOK_SECONDS)
+    stack.comes_true(lambda: feeder.exit_code == 1)
     assert "was taken over" in feeder.output()
     assert f"process {second.pid}" in feeder.output()
     stack.grows()
@@ -248,11 +257,11 @@ def test_a_topic_of_avro_is_fed_through_an_outage_of_what_stands_in_for_its_regi
         feeder = stack.start_feeder_of("avro", topic, registry.url)
         rows = [framed(7, ORDER, {"customer": "c1", "amount": amount}) for amount in range(10)]
         stack.send_records(topic, *rows, b"{}")
-        until(lambda: "refuses, with HTTP status 503" in feeder.output(), LONG_SECONDS, LOOK_SECONDS)
+        stack.comes_true(lambda: "refuses, with HTTP status 503" in feeder.output())
         registry.add(8, WIDER)
         registry.status = None
         stack.send_records(topic, framed(8, WIDER, {"note": "new", "customer": "c1", "amount": 100}))
-        until(lambda: stack.total_of("avro", "c1") == sum(range(10)) + 100, LONG_SECONDS, LOOK_SECONDS)
+        stack.comes_true(lambda: stack.total_of("avro", "c1") == sum(range(10)) + 100)
         assert feeder.terminate(LONG_SECONDS) == 0
         assert f"1 refused to {topic}.dead-letter" in feeder.output()
 
@@ -281,6 +290,6 @@ def test_a_topic_of_protobuf_is_fed_by_schemas_that_refer_to_others(stack: Stack
         registry.subjects["currency", "1"] = {**reference, "id": 8, "schema": CURRENCY, "schemaType": "PROTOBUF"}
         feeder = stack.start_feeder_of("protobuf", topic, registry.url)
         stack.send_records(topic, *map(paid, range(10)), paid(1)[:-1], of_protobuf(9, b""), paid(100))
-        until(lambda: stack.total_of("protobuf", "c1") == sum(range(10)) + 100, LONG_SECONDS, LOOK_SECONDS)
+        stack.comes_true(lambda: stack.total_of("protobuf", "c1") == sum(range(10)) + 100)
         assert feeder.terminate(LONG_SECONDS) == 0
         assert f"2 refused to {topic}.dead-letter" in feeder.output()

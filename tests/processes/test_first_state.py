@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.embedded import processes_of
-from tests.support.waiting import LONG_SECONDS, until
+from tests.support.embedded import assert_none_lives, ran
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # Kafka, three services and Spark, on a busy machine.
 START_SECONDS = 900.0
+_TIMES = 5
 
 
 def commands(page: str, heading: str) -> list[list[str]]:
@@ -51,17 +52,14 @@ class Person:
         self.directory = Path(command.removeprefix("cd ").replace("~", str(self.home)))
 
     def typed(self, command: str) -> str:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=self.directory,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        """What it prints. A person whose machine has been too busy for an answer in time types it again."""
+        for _ in range(_TIMES):
+            done = ran(["/bin/sh", "-c", command], self.environ, START_SECONDS, self.directory)
+            if done.returncode == 0:
+                return done.stdout
+            if "deadline" not in done.stderr:
+                break
+        raise AssertionError(f"{command}\n{done.stdout}{done.stderr}")
 
     def begins(self, command: str) -> subprocess.Popen[bytes]:
         with self.log.open("wb") as log:
@@ -81,7 +79,7 @@ def person(tmp_path: Path) -> Iterator[Person]:
     if (tmp_path / "shop").is_dir():
         person.directory = tmp_path / "shop"
         person.typed("uv run keyhole down --delete")
-    assert processes_of(tmp_path) == []
+    assert_none_lives(tmp_path)
 
 
 def test_a_state_of_ones_own_is_made_read_changed_and_ended(person: Person) -> None:
@@ -99,10 +97,10 @@ def test_a_state_of_ones_own_is_made_read_changed_and_ended(person: Person) -> N
                 assert process.poll() is None, person.log.read_text()
                 return what in person.log.read_text()
 
-            until(said, START_SECONDS, 0.1)
+            until(said, START_SECONDS, 0.1, person.log.read_text)
 
         says("shop/totals can be read, ")
-        assert ": 4 entries at epoch 1" in person.log.read_text()
+        says(": 4 entries at epoch 1")
         assert '{"orders": 3, "spent": 37.25, "largest": 30.0}' in person.typed(get)
         assert person.typed(read).splitlines() == [
             "c1 has spent 37.25 in 3 orders, 30.00 at most",
@@ -118,7 +116,7 @@ def test_a_state_of_ones_own_is_made_read_changed_and_ended(person: Person) -> N
         ((write, move, again),) = commands("docs/first-state.md", "More rows")
         person.typed(write)
         person.typed(move)
-        until(lambda: '"orders": 4, "spent": 58.75' in person.typed(again), LONG_SECONDS, 0.2)
+        until(lambda: '"orders": 4, "spent": 58.75' in person.typed(again), START_SECONDS, 0.2, person.log.read_text)
         job.write_text(good.replace('F.max("amount")', 'F.max("amuont")'))
         says("job.py has changed: starting it again")
         says("job.py, line 18, has failed: AnalysisException: [UNRESOLVED_COLUMN")
@@ -131,7 +129,7 @@ def test_a_state_of_ones_own_is_made_read_changed_and_ended(person: Person) -> N
         process.kill()
         process.wait()
     assert "ended; the data stay in .keyhole" in person.log.read_text()
-    assert processes_of(person.home) == []
+    assert_none_lives(person.home)
     # But for locks of uv's.
     assert {path.name for path in person.home.iterdir() if path.suffix != ".lock"} == {"dev.log", "shop"}
     assert not (person.directory / ".keyhole" / "job-tmp").exists()

@@ -6,7 +6,6 @@ The others, with what tests share in place of processes of their own: tests/spar
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from keyhole.demo.described_jobs import described, job_names
 from tests.spark import test_whole_jobs
-from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ
+from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ran
 from tests.support.object_store import ObjectStore
 
 STATES = {
@@ -61,7 +60,7 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
         "KEYHOLE_VITAL_SIGNS_FILES": object_store.at("of-a-job"),
     }
     settings = environ(tmp_path, **few, **object_store.environ)
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=1400, check=False)
+    done = ran(command, settings, 1400)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["keys"] == result["agreed"] > 0
@@ -85,7 +84,7 @@ def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_
     command = [*KEYHOLE, "job", "fraud_detection", "--seconds", "20", "--verify", "--chaos", "--json"]
     more = {"KEYHOLE_PAYMENTS_MALFORMED": "0.02", "KEYHOLE_FRAUD_DETECTION_HISTORY": str(history)}
     settings = environ(tmp_path, **FEW_PAYMENTS, **more)
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=1400, check=False)
+    done = ran(command, settings, 1400)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["keys"] == result["agreed"] > 0

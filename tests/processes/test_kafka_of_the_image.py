@@ -40,7 +40,8 @@ def lost(jars: list[Path], java: Java, tmp_path: Path, monkeypatch: pytest.Monke
     with (tmp_path / "log").open("wb") as log:
         broker = subprocess.Popen(node.command, stdout=log, stderr=subprocess.STDOUT)
     try:
-        until(lambda: broker.poll() is not None or kafka_container.answers(outside), 180)
+        until(lambda: broker.poll() is not None or kafka_container.answers(outside), 5 * LONG_SECONDS)
+        assert broker.poll() is None, (tmp_path / "log").read_text()[-3000:]
         yield reached
     finally:
         broker.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -56,7 +57,8 @@ def last_epoch_and_row(changelog: Changelog) -> tuple[int, bytes | None]:
     ends = reader.ends({"a": [0]}, DEADLINE)
     pieces = list(reader.read({PART: START}, ends, DEADLINE))
     reader.close()
-    return pieces[-1].position.epoch, pieces[-1].changes[-1][1]
+    # Nothing is there before readers see the first commit, which is a moment after it.
+    return (pieces[-1].position.epoch, pieces[-1].changes[-1][1]) if pieces else (0, None)
 
 
 CALLS: dict[str, Callable[[Changelog, float], object]] = {
@@ -167,4 +169,8 @@ def test_a_commit_that_is_not_answered_is_an_unknown_outcome_and_the_marker_deci
 
 def threads_of(pid: int) -> set[str]:
     """The states that its threads are in, as proc(5) has them; T: stopped."""
-    return {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    return states

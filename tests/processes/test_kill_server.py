@@ -142,7 +142,7 @@ def test_a_server_whose_store_is_lost_rebuilds_it_from_the_changelog(pipeline: P
     pipeline.lose_store()
     pipeline.start_server()
     assert_recount(pipeline)
-    with Client(pipeline.address) as client:
+    with Client(pipeline.address, timeout=LONG_SECONDS) as client:
         (status,) = client.status()
     (holding,) = status.holdings
     assert holding.descriptor.state == STATE
@@ -153,7 +153,7 @@ def test_a_server_whose_store_is_lost_rebuilds_it_from_the_changelog(pipeline: P
 def change_a_row(pipeline: Pipeline, in_store: str) -> tuple[int, bytes]:
     """Behind the back of the server, which is not running; its key group, and its storage key."""
     changelog = KafkaChangelog(pipeline.bootstrap_servers, pipeline.application)
-    descriptor = describe(pipeline.application, STATE, changelog, 30)
+    descriptor = describe(pipeline.application, STATE, changelog, LONG_SECONDS)
     engine = make_engine(in_store, StoreLimits(pipeline.directory / "server-0"), {})
     store = engine.open(pipeline.application, STATE, descriptor.topic_id)
     snapshot = store.snapshot()
@@ -177,7 +177,7 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
         return code, json.loads(capsys.readouterr().out)
 
     def ready() -> bool:
-        with Client(pipeline.address, timeout=5) as client:
+        with Client(pipeline.address, timeout=LONG_SECONDS) as client:
             holdings = [holding for server in client.status() for holding in server.holdings]
             return bool(holdings) and all(holding.ready for holding in holdings)
 

@@ -39,6 +39,10 @@ from tests.support.waiting import LONG_SECONDS, until
 
 Result = TypeVar("Result")
 
+# Several processes start at a time, and speak to one Kafka: of each of them, and of one call of theirs.
+ENDED_SECONDS = 5 * LONG_SECONDS
+PATIENT = ["--timeout", str(LONG_SECONDS)]
+
 
 @dataclass(frozen=True)
 class Original:
@@ -67,7 +71,8 @@ class Original:
     def arguments(self, to: Path) -> list[str]:
         """What `keyhole savepoint` is given to take one."""
         kafka = ["--bootstrap-servers", self.bootstrap_servers]
-        return ["create", self.application, *kafka, "--checkpoint", f"{MAIN}={self.checkpoint}", "--to", str(to)]
+        checkpoint = ["--checkpoint", f"{MAIN}={self.checkpoint}"]
+        return ["create", self.application, *kafka, *checkpoint, "--to", str(to), *PATIENT]
 
     def take(self, target: Folder) -> None:
         """The same in this process."""
@@ -104,6 +109,7 @@ class Restored:
             *("restore", str(self.original.savepoint), "--bootstrap-servers", self.original.bootstrap_servers),
             *("--application", self.application),
             *(word for option, of in pairs.items() for name, to in of.items() for word in (option, f"{name}={to}")),
+            *PATIENT,
             *more,
         ]
 
@@ -111,7 +117,7 @@ class Restored:
         """The same in this process: whether it has taken up one that was broken off."""
         source = Folder(str(self.original.savepoint))
         _, plan = plan_of(source, self.options)
-        return restore(source, plan, self.changelog, SystemClock())
+        return restore(source, plan, self.changelog, SystemClock(), LONG_SECONDS)
 
     def assert_whole(self) -> None:
         """All of the savepoint is there, and nothing else."""
@@ -147,7 +153,7 @@ def original(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Original:
 
 
 def ended(process: Child) -> int:
-    code = process.wait(LONG_SECONDS)
+    code = process.wait(ENDED_SECONDS)
     assert code is not None, process.output()
     return code
 
@@ -168,7 +174,7 @@ def standing_still(directory: Path, arguments: Sequence[str], at: int) -> Iterat
         assert process.exit_code is None, process.output()
         return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
-    until(stands, LONG_SECONDS)
+    until(stands, ENDED_SECONDS, 0.05, process.output)
     try:
         yield process
     finally:
@@ -315,8 +321,8 @@ def test_a_restore_goes_on_once_its_broker_is_back_and_says_what_to_do_where_tha
             return restored, standing_still(restored.directory, restored.arguments(*more), rows)
 
         # Both have time enough for a busy broker. One of them has it for a broker that comes back late, too.
-        goes_on, until_it_is_back = standing("goes-on", "--timeout", str(LONG_SECONDS))
-        gives_up, while_it_is_away = standing("gives-up")
+        goes_on, until_it_is_back = standing("goes-on")
+        gives_up, while_it_is_away = standing("gives-up", "--timeout", "30")
         with until_it_is_back as patient, while_it_is_away as impatient:
             for restored in (goes_on, gives_up):
                 assert "its rows" in steps_in(restored.directory)[-1]

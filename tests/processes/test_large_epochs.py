@@ -107,7 +107,7 @@ def test_an_epoch_of_120_mb_goes_through_a_server_that_holds_16_in_memory(
         # large: a third one would have what the second one has left, and take no more however much it holds.
         for _ in range(2):
             assert feed.epoch().rounds == 1
-        with Client(address) as client:
+        with Client(address, timeout=LONG_SECONDS) as client:
             for key, n in ((0, 1), (AGAIN - 1, 1), (AGAIN, 0), (KEYS - 1, 0)):
                 value = client.get(application, of.state, key).value
                 assert (value.n, value.blob[:2], len(value.blob)) == (20 + n, bytes([n, 2]), ROW_BYTES)

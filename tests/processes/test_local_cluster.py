@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from keyhole import Client
 from keyhole.cli.main import main
@@ -25,6 +24,7 @@ from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.model.read import Role
 from tests.support.cluster_job import LATEST, SUMS
+from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
 
 pytestmark = pytest.mark.timeout(1500)
@@ -52,8 +52,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.topic = f"events-{self.application}"
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(LONG_SECONDS)
+        make_topic(self.bootstrap_servers, self.topic, 2)
         self.first_port = _free_range(EXECUTORS)
         self.template = f"127.0.0.1:{self.first_port // 10}{{executor}}"
         self._draw = random.Random(11)

@@ -15,6 +15,7 @@ from keyhole.local.java import Java
 from keyhole.local.kafka import LocalKafka
 from tests.spark.test_savepoints import QUERY, STATE, STATELESS, done
 from tests.support.streams import Service, Stream, served
+from tests.support.waiting import LONG_SECONDS
 
 SCHEMA = "k string, v bigint"
 
@@ -33,7 +34,7 @@ def test_once_kafka_is_lost_with_all_that_it_held_the_job_goes_on_from_a_savepoi
         wanted = Counter[str]()
         for row in (row for batch in batches[:until] for row in batch):
             wanted[row["k"]] += row["v"]
-        with Client(service.proxy, timeout=10) as client:
+        with Client(service.proxy, timeout=LONG_SECONDS) as client:
             answers = client.get_many(application, STATE, list(wanted))
         assert {key: answer.value.v for key, answer in zip(wanted, answers, strict=True) if answer.found} == wanted
 
@@ -50,7 +51,7 @@ def test_once_kafka_is_lost_with_all_that_it_held_the_job_goes_on_from_a_savepoi
 
     with LocalKafka(tmp_path / "empty", jars, java) as empty:
         kafka = ["--bootstrap-servers", empty.bootstrap_servers]
-        assert not AdminClient({"bootstrap.servers": empty.bootstrap_servers}).list_topics(timeout=30).topics
+        assert not AdminClient({"bootstrap.servers": empty.bootstrap_servers}).list_topics(timeout=LONG_SECONDS).topics
         (restored,) = done("restore", savepoint, "--checkpoint", f"{QUERY}={tmp_path / 'new'}", *kafka)
         assert restored["next_epoch"] == saved["epoch"] + 1 == 4
         # Where the stores are that the server of the lost one has filled.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.embedded import processes_of
+from tests.support.embedded import assert_none_lives
 from tests.support.needs import need
 from tests.support.waiting import LONG_SECONDS
 
@@ -26,12 +26,14 @@ def test_the_notebook_runs_and_plots_what_the_state_holds(tmp_path: Path, monkey
     notebook = nbformat.read(NOTEBOOK, 4)
     for cell in notebook.cells:
         cell.source = cell.source.replace("SECONDS = 20", "SECONDS = 3")
-    NotebookClient(notebook, timeout=10 * LONG_SECONDS, kernel_name="python3").execute()
+    NotebookClient(
+        notebook, timeout=10 * LONG_SECONDS, startup_timeout=5 * LONG_SECONDS, kernel_name="python3"
+    ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     data = [output["data"] for output in outputs if "data" in output]
     # An answer as a table, and the plot as it was last.
     assert any("sensor" in one.get("text/html", "") or "celsius" in one.get("text/html", "") for one in data)
     (picture,) = [one["image/png"] for one in data if "image/png" in one]
     assert base64.b64decode(picture).startswith(b"\x89PNG")
-    assert processes_of(tmp_path) == []
+    assert_none_lives(tmp_path)
     assert not list(tmp_path.glob("keyhole-notebook*"))

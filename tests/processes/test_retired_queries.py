@@ -42,9 +42,10 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
+from tests.support.refusals import longer_and_longer
 from tests.support.state_servers import LEASE_SECONDS, AheadClock, Speaker, state_server
 from tests.support.states import descriptor as counts
-from tests.support.waiting import LONG_SECONDS, eventually
+from tests.support.waiting import LONG_SECONDS, eventually, until
 
 QUERIES, AT_A_TIME = 200, 8
 KEY_GROUPS = 4
@@ -202,7 +203,12 @@ async def refusal(client: AsyncClient, seconds: float = LONG_SECONDS) -> type[Ke
 
 async def test_proxies_forget_a_state_once_its_last_holder_has_let_go_of_it_and_not_when_one_was_restarted() -> None:
     kafka = MemoryKafka()
-    async with state_server("a", kafka) as a, state_server("b", kafka) as b, proxy_of(a.address, b.address) as proxy:
+    (port,) = free_ports(1)  # nobody else's while the first one is restarted
+    async with (
+        state_server("a", kafka, port=port) as a,
+        state_server("b", kafka) as b,
+        proxy_of(a.address, b.address) as proxy,
+    ):
         directory, name = proxy._directory, (APPLICATION, STATE)
 
         def held_by(*servers: str) -> bool:
@@ -225,7 +231,6 @@ async def test_proxies_forget_a_state_once_its_last_holder_has_let_go_of_it_and_
             await eventually(lambda: held_by("a"))
             assert await refusal(client) is None
             # It is restarted: nobody has said that the query is over.
-            port = int(a.address.rpartition(":")[2])
             await a.server.stop()
             async with state_server("a", kafka, port=port):
                 await eventually(lambda: any(link.view and not link.view.lost for link in directory.links[:1]))
@@ -328,15 +333,21 @@ async def test_a_query_that_was_dropped_leaves_no_topic_and_begins_anew_under_it
         assert len(topics()) == 2
         assert await asyncio.to_thread(main, [*command, *kafka]) == 1
         assert json.loads(capsys.readouterr().out)["dropped"] is False
-        assert await asyncio.to_thread(main, [*command, *kafka, "--yes", "--timeout", "1"]) == 1
-        assert "is running" in capsys.readouterr().err
+        # It waits for so long whether the run ends. On a busy machine that is too short to hear of the run.
+        for seconds in longer_and_longer(1):
+            assert await asyncio.to_thread(main, [*command, *kafka, "--yes", "--timeout", str(seconds)]) == 1
+            refused = capsys.readouterr().err
+            if "is running" in refused:
+                break
+        assert "is running" in refused
         await reads(3)
     finally:
         await asyncio.to_thread(run.close)
     assert await asyncio.to_thread(main, [*command, *kafka, "--yes"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["dropped"], set(told["states"]), len(told["topics"])) == (True, {of.state}, 2)
-    assert topics() == set()
+    # Until the broker has heard of it, it still knows them.
+    await asyncio.to_thread(until, lambda: topics() == set(), LONG_SECONDS, 0.1, topics)
     await reads("UNKNOWN_APPLICATION")
     run = await asyncio.to_thread(fed, 40)
     try:

@@ -114,7 +114,7 @@ def test_a_state_five_times_its_memory_limit_is_served_by_a_server_of_bounded_me
     child, address = server
     of = descriptor(application)
     config = JobConfig(application, (address,), kafka, epoch_deadline_seconds=10 * LONG_SECONDS)
-    with Feed(config, of, lambda epoch: rows(of, epoch)) as feed, Client(address, timeout=60) as client:
+    with Feed(config, of, lambda epoch: rows(of, epoch)) as feed, Client(address, timeout=LONG_SECONDS) as client:
         feed.epoch()
         with PeakMemory(child.pid) as fed:
             for _ in range(EPOCHS - 1):

@@ -20,9 +20,10 @@ from keyhole.local.services import start_state_server
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.streams import RunQuery, Service, Stream
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
+_FOLLOWS_SECONDS = 5 * LONG_SECONDS
 SCHEMA = "k string, celsius double, count int, note string"
-PATIENCE_SECONDS = 180
 FIRST = [{"k": "a", "celsius": 1.5, "count": 1, "note": "x"}, {"k": "b", "celsius": 2.5, "count": 2}]
 SECOND = [{"k": "b", "celsius": 3.5, "count": 3}, {"k": "c", "celsius": 4.5, "count": 4}]
 
@@ -70,7 +71,7 @@ def rows(client: Client, application: str) -> dict[str, dict[str, Any]]:
 
 def await_rows(client: Client, application: str, wanted: dict[str, dict[str, Any]]) -> None:
     """A replica follows; it may not know the state yet."""
-    until, last = time.monotonic() + PATIENCE_SECONDS, ""
+    until, last = time.monotonic() + _FOLLOWS_SECONDS, ""
     while True:
         try:
             found = rows(client, application)
@@ -88,7 +89,10 @@ def test_old_rows_are_read_by_the_new_fields_by_all_who_knew_the_old_ones(
 ) -> None:
     config = service.config(application)
     run_query(old(stream(SCHEMA, [FIRST])), "append", queryable.value("readings", key="k", config=config))
-    with Client(service.proxy) as client, Client(replica) as of_replica:
+    with (
+        Client(service.proxy, timeout=LONG_SECONDS) as client,
+        Client(replica, timeout=PATIENCE_SECONDS) as of_replica,
+    ):
         assert rows(client, application) == OLD_ROWS
         await_rows(of_replica, application, OLD_ROWS)
         sink = queryable.value("readings", key="k", defaults={"unit": "C"}, config=config)
@@ -131,6 +135,6 @@ def test_a_field_of_another_type_and_a_default_that_does_not_fit_are_refused_by_
     assert isinstance(error, ValueMismatch)
     assert "the default of field 'unit' is a int that does not fit string" in error.message
     run_query(old(both), "append", queryable.value("readings", key="k", config=config))
-    with Client(service.proxy) as client:
+    with Client(service.proxy, timeout=LONG_SECONDS) as client:
         assert {key: row["count"] for key, row in rows(client, application).items()} == {"a": 1, "b": 3, "c": 4}
         assert client.describe_state(application, "readings").value.version == 1

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import ssl
-import subprocess
 import sys
 import time
 import urllib.request
@@ -34,10 +33,10 @@ from keyhole.local.processes import Child
 from keyhole.local.services import spawn_client_proxy, spawn_metrics_exporter, spawn_state_server
 from keyhole.security.certificates import TlsFiles
 from tests.support.certificates import Authority, tls_environ
-from tests.support.embedded import KEYHOLE
+from tests.support.embedded import KEYHOLE, ran
 from tests.support.secured_kafka import secured_kafka
 from tests.support.tokens import make_tokens
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
 
 _PATIENCE = 600.0
 _POLICY = """
@@ -75,9 +74,7 @@ class Platform:
 
     def cli(self, *arguments: str) -> str:
         """What `keyhole` prints, wherever."""
-        done = subprocess.run(
-            [*KEYHOLE, *arguments], env=dict(self.environ), capture_output=True, text=True, timeout=120, check=False
-        )
+        done = ran([*KEYHOLE, *arguments, "--timeout", str(LONG_SECONDS)], self.environ, _PATIENCE)
         return done.stdout + done.stderr
 
 
@@ -172,9 +169,9 @@ def platform(
 
 def _await_epochs(platform: Platform) -> None:
     """Until the job has committed some, so that all that starts has started."""
-    until = time.monotonic() + _PATIENCE
+    latest = time.monotonic() + _PATIENCE
     application, (state, key) = GOLDEN_SIGNALS.application, GOLDEN_SIGNALS.probe
-    with Client(platform.proxy, credentials=platform.credentials) as client:
+    with Client(platform.proxy, timeout=PATIENCE_SECONDS, credentials=platform.credentials) as client:
         while True:
             try:
                 if client.get(application, state, key).source.epoch > 2:
@@ -185,7 +182,7 @@ def _await_epochs(platform: Platform) -> None:
                 why = "no third epoch"
             ended = [child.output()[-2000:] for child in platform.children.values() if child.exit_code is not None]
             assert not ended, ended
-            assert time.monotonic() < until, why
+            assert time.monotonic() < latest, why
             time.sleep(0.5)
 
 
@@ -193,12 +190,15 @@ def test_who_is_refused_finds_no_token_in_the_log(platform: Platform) -> None:
     unknown = Credentials(
         tls_ca=platform.credentials.tls_ca, token_file=platform.credentials.token_file.replace("operator", "unknown")
     )
-    with Client(platform.proxy, credentials=unknown) as client, pytest.raises(Unauthenticated) as caught:
+    with (
+        Client(platform.proxy, timeout=LONG_SECONDS, credentials=unknown) as client,
+        pytest.raises(Unauthenticated) as caught,
+    ):
         client.get("golden-signals", "golden_signals", GOLDEN_SIGNALS.probe[1])
     assert platform.seen_in(str(caught.value) + repr(caught.value)) == []
-    log = platform.children["proxy"].output()
-    assert "refused" in log
-    assert platform.seen_in(log) == []
+    proxy = platform.children["proxy"]
+    until(lambda: "refused" in proxy.output(), LONG_SECONDS, 0.1, proxy.output)
+    assert platform.seen_in(proxy.output()) == []
 
 
 def test_no_log_has_a_secret(platform: Platform) -> None:
@@ -245,10 +245,19 @@ def test_what_a_person_is_shown_has_no_secret(platform: Platform, command: tuple
 
 def test_what_spark_writes_beside_the_job_has_no_secret(platform: Platform) -> None:
     """The checkpoint above all, which is kept elsewhere, and read by others."""
-    files = [path for path in (platform.directory / "checkpoint").rglob("*") if path.is_file()]
-    assert files
-    for path in files:
-        assert platform.seen_in(path.read_bytes().decode("utf-8", "replace")) == [], path
+    found: dict[Path, str] = {}
+
+    def read_all() -> bool:
+        """Not where Spark has renamed one of them meanwhile, as it does with what it has written."""
+        files = [path for path in (platform.directory / "checkpoint").rglob("*") if path.is_file()]
+        with contextlib.suppress(FileNotFoundError):
+            found.update({path: path.read_bytes().decode("utf-8", "replace") for path in files})
+            return bool(files)
+        return False
+
+    until(read_all, LONG_SECONDS, 0.1)
+    for path, content in found.items():
+        assert platform.seen_in(content) == [], path
 
 
 @pytest.mark.parametrize("kind", [JobConfig, GoldenSignalsConfig])

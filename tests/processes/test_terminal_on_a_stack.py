@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -15,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.config import PROXY_VARIABLE
 from keyhole.local.processes import Child
 from tests.processes.test_up_and_down import START_SECONDS, STATE, Here, written
-from tests.support.embedded import KEYHOLE, environ, processes_of
+from tests.support.embedded import KEYHOLE, assert_none_lives, environ
+from tests.support.topics import alter_topic
 from tests.support.waiting import LONG_SECONDS, until
 
 TOPIC = "keyhole.shop.totals"
@@ -32,7 +32,7 @@ def here(tmp_path: Path) -> Iterator[Here]:
     here = Here(tmp_path)
     yield here
     here.typed("down", "--delete")
-    assert processes_of(tmp_path) == []
+    assert_none_lives(tmp_path)
 
 
 def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> None:
@@ -41,7 +41,7 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
     kafka, proxy = exported["KEYHOLE_JOB_BOOTSTRAP_SERVERS"], {PROXY_VARIABLE: exported[PROXY_VARIABLE]}
 
     def told(*words: str, code: int = 0) -> Any:
-        done = here.typed(*words, "--json", **proxy)
+        done = here.typed(*words, "--json", "--timeout", str(LONG_SECONDS), **proxy)
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -50,9 +50,14 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
         "feed", [*KEYHOLE, *words, "--key-groups", "4"], here.path / "feed.log", environ(here.path, **exported)
     )
     try:
-        until(lambda: written(kafka), START_SECONDS, 0.2)
+        until(lambda: written(kafka, feeder), START_SECONDS, 0.2, feeder.output)
         # No state, then no key of it: for a moment there is neither.
-        until(lambda: '"found": true' in here.typed("get", STATE, "c1", "--json", **proxy).stdout, LONG_SECONDS, 0.2)
+        until(
+            lambda: '"found": true' in here.typed("get", STATE, "c1", "--json", **proxy).stdout,
+            START_SECONDS,
+            0.2,
+            feeder.output,
+        )
 
         (explained,) = told("explain", STATE, "c1")
         assert (explained["value"], explained["role"], explained["error"]) == ({"amount": 12}, "owner", None)
@@ -67,14 +72,15 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
         for topic in (TOPIC, f"{TOPIC}.updates", "keyhole.shop.control"):
             assert about[f"topic {topic}"] == "ok"
         assert about[f"state {STATE}"] == about[f"Kafka {kafka}"] == about["versions"] == about["clocks"] == "ok"
-        alter(kafka, "cleanup.policy", "delete")
-        until(lambda: policy_fault(told("doctor", code=1)), LONG_SECONDS)
-        alter(kafka, "cleanup.policy", "compact")
+        alter_topic(kafka, TOPIC, {"cleanup.policy": "delete"})
+        assert policy_fault(told("doctor", code=1))
+        alter_topic(kafka, TOPIC, {"cleanup.policy": "compact"})
 
         drained_and_back(here, told)
         moved_and_back(told)
 
-        top = told("top", "--count", "2", "--interval", "0.5")
+        # A look waits for figures no longer than until the next one.
+        top = told("top", "--count", "2", "--interval", "5")
         assert [server["is"] for server in top["servers"]] == ["ok", "ok"]
         assert top["states"][0]["rows_per_second"] is not None
         for command in (["top"], ["status", "--watch"]):
@@ -84,7 +90,7 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
             assert "shop/totals" in shown[shown.rindex("\x1b[?1049l") :]
     finally:
         feeder.kill()
-    until(lambda: "unconfirmed" in str(told("explain", STATE, "c1")[0]["why"]), LONG_SECONDS, 0.2)
+    until(lambda: "unconfirmed" in str(told("explain", STATE, "c1")[0]["why"]), START_SECONDS, 0.2)
     assert "its job is not heard of on" in str(told("doctor")["findings"])
 
 
@@ -97,13 +103,13 @@ def drained_and_back(here: Here, told: Any) -> None:
             for server in told("status")
         }
 
-    until(lambda: sorted(owned().values()) == [2, 2], LONG_SECONDS, 0.2)
+    until(lambda: sorted(owned().values()) == [2, 2], START_SECONDS, 0.2, owned)
     first, second = sorted(owned())
-    assert told("drain", first, "--wait", str(LONG_SECONDS)) == {"server": first, "draining": True, "owns": False}
-    assert owned() == {first: 0, second: 4}
+    assert told("drain", first, "--wait", str(START_SECONDS)) == {"server": first, "draining": True, "owns": False}
+    until(lambda: owned() == {first: 0, second: 4}, START_SECONDS, 0.2, owned)
     assert told("get", STATE, "c1")[0]["found"]
     told("drain", first, "--undo")
-    until(lambda: sorted(owned().values()) == [2, 2], LONG_SECONDS, 0.2)
+    until(lambda: sorted(owned().values()) == [2, 2], START_SECONDS, 0.2, owned)
     refused = here.typed("drain", "server-9", **{PROXY_VARIABLE: here.exported()[PROXY_VARIABLE]})
     assert refused.returncode == 1
     assert f"there is no state server server-9; there are {first}, {second}" in refused.stderr
@@ -120,28 +126,23 @@ def moved_and_back(told: Any) -> None:
 
     first, second = sorted(owned())
     every = [str(group) for group in range(4)]
-    assert told("move", STATE, *every, "--to", first, "--wait", str(LONG_SECONDS))["owned"] == [0, 1, 2, 3]
-    assert owned() == {first: 4, second: 0}
+    assert told("move", STATE, *every, "--to", first, "--wait", str(START_SECONDS))["owned"] == [0, 1, 2, 3]
+    until(lambda: owned() == {first: 4, second: 0}, START_SECONDS, 0.2, owned)
     assert told("get", STATE, "c1")[0]["found"]
-    assert told("move", STATE, "3", "--to", second, "--wait", str(LONG_SECONDS))["owned"] == [3]
-    until(lambda: owned() == {first: 3, second: 1}, LONG_SECONDS, 0.2)
+    assert told("move", STATE, "3", "--to", second, "--wait", str(START_SECONDS))["owned"] == [3]
+    until(lambda: owned() == {first: 3, second: 1}, START_SECONDS, 0.2, owned)
     assert told("move", STATE, *every, "--undo")["owned"] is None
-    until(lambda: sorted(owned().values()) == [2, 2], LONG_SECONDS, 0.2)
+    until(lambda: sorted(owned().values()) == [2, 2], START_SECONDS, 0.2, owned)
     assert told("get", STATE, "c1")[0]["found"]
-
-
-def alter(kafka: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
-    admin = Admin(kafka)
-    answer(admin.client.incremental_alter_configs([resource])[resource], LONG_SECONDS)
-    admin.close()
 
 
 def policy_fault(told: dict[str, Any]) -> bool:
-    (found,) = [one for one in told["findings"] if one["about"] == f"topic {TOPIC}"]
-    assert "kafka-configs --alter" in found["todo"]
-    return "cleanup.policy is 'delete', it must be 'compact'" in found["says"]
+    """Whether it is told, and how it is mended."""
+    found = [one for one in told["findings"] if one["about"] == f"topic {TOPIC}"]
+    return [
+        "cleanup.policy is 'delete', it must be 'compact'" in one["says"] and "kafka-configs --alter" in one["todo"]
+        for one in found
+    ] == [True]
 
 
 def broken_off(command: list[str], here: Here, settings: dict[str, str]) -> tuple[str, int]:
@@ -152,19 +153,26 @@ def broken_off(command: list[str], here: Here, settings: dict[str, str]) -> tupl
         command, cwd=here.path, env=given, stdout=of_command, stderr=of_command, stdin=of_command
     )
     os.close(of_command)
-    shown, deadline = b"", time.monotonic() + LONG_SECONDS
+    shown, deadline = b"", time.monotonic() + START_SECONDS
+
+    def more() -> bytes:
+        """What has come since; nothing: the other side is closed."""
+        while not select.select([terminal], [], [], 1.0)[0]:
+            assert time.monotonic() < deadline, shown
+        try:
+            return os.read(terminal, 65_536)
+        except OSError:
+            return b""
+
     try:
         # Three rounds and more, each of which writes all of it.
         while shown.count(b"shop/totals") < 3:
-            assert time.monotonic() < deadline, shown
-            shown += os.read(terminal, 65_536)
+            read = more()
+            assert read, shown
+            shown += read
         process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                more = os.read(terminal, 65_536)
-            except OSError:  # the other side is closed
-                break
-            shown += more
+        while read := more():
+            shown += read
         return shown.decode(errors="replace"), process.wait(LONG_SECONDS)
     finally:
         process.kill()

@@ -16,9 +16,10 @@ import pytest
 from keyhole import feed
 from keyhole.config import PROXY_VARIABLE
 from keyhole.errors import KeyholeError
+from keyhole.local.ports import Reservations
 from keyhole.local.processes import Child
 from keyhole.up.home import Home, Recorded
-from tests.support.embedded import KEYHOLE, environ, processes_of
+from tests.support.embedded import KEYHOLE, assert_none_lives, environ, processes_of, ran
 from tests.support.waiting import LONG_SECONDS, until
 
 # Kafka and three services, on a busy machine.
@@ -34,15 +35,7 @@ class Here:
         self.home = Home(path / ".keyhole")
 
     def typed(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*KEYHOLE, *words],
-            cwd=self.path,
-            env=environ(self.path, **settings),
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-            check=False,
-        )
+        return ran([*KEYHOLE, *words], environ(self.path, **settings), START_SECONDS, self.path)
 
     def did(self, *words: str, **settings: str) -> str:
         done = self.typed(*words, **settings)
@@ -66,7 +59,7 @@ def here(tmp_path: Path) -> Iterator[Here]:
     here = Here(tmp_path)
     yield here
     here.typed("down", "--delete")
-    assert processes_of(tmp_path) == []
+    assert_none_lives(tmp_path)
 
 
 def test_what_was_started_is_found_written_to_killed_and_started_again_with_its_data(here: Here) -> None:
@@ -88,36 +81,49 @@ def test_what_was_started_is_found_written_to_killed_and_started_again_with_its_
         log = here.path / "feed.log"
         feeder = Child("feed", [*KEYHOLE, *words, "--key-groups", "2"], log, environ(here.path, **exported))
         ending.callback(feeder.kill)
-        until(lambda: written(exported["KEYHOLE_JOB_BOOTSTRAP_SERVERS"]), START_SECONDS, 0.2)
-        until(lambda: read(here, exported) == 12, LONG_SECONDS, 0.2)
+        until(lambda: written(exported["KEYHOLE_JOB_BOOTSTRAP_SERVERS"], feeder), START_SECONDS, 0.2, feeder.output)
+        until(lambda: read(here, exported) == 12, START_SECONDS, 0.2, feeder.output)
 
         # As the kernel does it where memory is short.
         os.kill(first.supervisor.pid, signal.SIGKILL)
         until(lambda: not any(child.alive for child in first.children.values()), LONG_SECONDS)
         feeder.kill()
-    until(lambda: processes_of(here.path) == [], LONG_SECONDS)
-    lost = here.typed("get", STATE, "c1", "--timeout", "1", **exported)
+    until(lambda: processes_of(here.path) == [], LONG_SECONDS, 0.05, lambda: processes_of(here.path))
+    with Reservations() as held:  # ports that any other stack may want, while nobody listens
+        for port in ports_of(first):
+            held.choose(port)
+        lost = here.typed("get", STATE, "c1", "--timeout", "1", **exported)
     assert lost.returncode == 1
     assert "does not run now: `keyhole up` starts it again" in lost.stderr
 
     here.did("up")
     second = here.recorded()
     assert second.supervisor != first.supervisor
-    assert second.ports == first.ports
+    assert len(ports_of(second)) == len(ports_of(first))
+    with Reservations() as held:
+        for before, after in zip(ports_of(first), ports_of(second), strict=True):
+            assert before == after or held.choose(before) != before, "it is its own again, unless others have it by now"
+    exported = here.exported()
     with ExitStack() as ending:
         feeder = Child("feed", [*KEYHOLE, *words, "--key-groups", "2"], log, environ(here.path, **exported))
         ending.callback(feeder.kill)
-        until(lambda: read(here, exported) == 12, START_SECONDS, 0.2)
+        until(lambda: read(here, exported) == 12, START_SECONDS, 0.2, feeder.output)
 
     assert here.did("down").startswith("ended; the data stay in .keyhole")
-    assert processes_of(here.path) == []
+    assert_none_lives(here.path)
     assert here.did("down").startswith("nothing runs here; the data stay in .keyhole")
     assert "deleting .keyhole" in here.did("down", "--delete")
     assert not here.home.path.exists()
 
 
-def written(kafka: str) -> bool:
-    """Whether somebody feeds the state by now; then it has a row of ours, which is sent once."""
+def ports_of(recorded: Recorded) -> list[int]:
+    ports = recorded.ports
+    return [ports.kafka, *ports.servers, ports.proxy, ports.http, ports.exporter]
+
+
+def written(kafka: str, feeder: Child) -> bool:
+    """Whether the feeder, which runs, feeds the state by now; then it has a row of ours, which is sent once."""
+    assert feeder.exit_code is None, feeder.output()
     try:
         with feed.Producer(kafka, STATE) as producer:
             producer.add("c1", {"amount": 12})
@@ -142,7 +148,8 @@ def test_an_ephemeral_one_that_is_broken_off_or_ended_leaves_nothing(here: Here)
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=here.path, env=environ(here.path), stdout=output, stderr=output)
     try:
-        until(lambda: "Next:" in log.read_text() or process.poll() is not None, START_SECONDS, 0.1)
+        until(lambda: "Next:" in log.read_text() or process.poll() is not None, START_SECONDS, 0.1, log.read_text)
+        assert process.poll() is None, log.read_text()
         recorded = here.recorded()
         assert recorded.ephemeral
         assert len(recorded.ports.servers) == 2
@@ -150,14 +157,14 @@ def test_an_ephemeral_one_that_is_broken_off_or_ended_leaves_nothing(here: Here)
         # Whoever ends by itself is started again.
         old = recorded.children["server-1"]
         os.kill(old.pid, signal.SIGKILL)
-        until(lambda: here.recorded().children.get("server-1", old) != old, LONG_SECONDS)
+        until(lambda: here.recorded().children.get("server-1", old) != old, START_SECONDS, 0.05, log.read_text)
         assert psutil.Process(here.recorded().children["server-1"].pid).is_running()
         process.send_signal(signal.SIGINT)
         assert process.wait(START_SECONDS) == 0
     finally:
         process.kill()
         process.wait()
-    assert processes_of(here.path) == []
+    assert_none_lives(here.path)
     assert not Path(recorded.data).exists()
     assert "no data are left" in here.did("down")
     assert [path.name for path in here.path.iterdir()] == ["up.log"]

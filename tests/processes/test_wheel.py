@@ -85,7 +85,7 @@ class Environment:
         """Far from the checkout, whose packages must not be found."""
         command = [str(self.directory / "bin" / program), *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, cwd=self.directory, check=False, timeout=LONG_SECONDS
+            command, capture_output=True, text=True, cwd=self.directory, check=False, timeout=5 * LONG_SECONDS
         )
 
 

@@ -51,7 +51,8 @@ def run_until_killed(
     }
     driver = Child("driver", [sys.executable, "-m", module], directory / "driver.log", environ)
     try:
-        driver.wait(PATIENCE_SECONDS)
-        assert marker.read_text() == f"{step} {epoch}", driver.output()[-3000:]
+        assert driver.wait(PATIENCE_SECONDS) is not None, driver.output()[-3000:]
+        assert marker.exists(), driver.output()[-3000:]
+        assert marker.read_text() == f"{step} {epoch}"
     finally:
         driver.kill()

@@ -37,7 +37,7 @@ _BOUNDS = {
     "KeyholeStateStale": ("> 300", "> 10"),
     "KeyholeStandbyLag": ("> 60", "> 10"),
     # Three starts of a driver take their time, however short the alert's is.
-    "KeyholeQueryRestarts": ("[30m]", "[40m]"),
+    "KeyholeQueryRestarts": ("[30m]", "[100m]"),
 }
 _UNITS = {"s": 1, "m": 60}
 # Nothing is told to happen in time; it must happen at all, on a machine that does other things as well.
@@ -47,6 +47,7 @@ _EPOCHS = 3
 # without pause the run takes a processor to itself.
 _PACE_SECONDS = 1.5
 _READ_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
 
 
 def hurried(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +97,8 @@ class Readers:
         self._thread.join()
 
     def _run(self) -> None:
-        with Client(self._proxy, timeout=1.0) as client:
+        # Long enough for a busy machine whose servers answer: what fails on a healthy run is an alert.
+        with Client(self._proxy, timeout=_ANSWER_SECONDS) as client:
             while not self._closed.wait(_READ_SECONDS):
                 for key in names()[:2]:
                     with contextlib.suppress(KeyholeError):
@@ -147,7 +149,7 @@ class Observed:
         self._mount_disks()
         self._ending.callback(cluster.close)
         cluster.start()
-        eventually(lambda: cluster.steps.exists() and b"complete" in cluster.steps.read_bytes(), "no epoch")
+        eventually(lambda: cluster.steps.exists() and b"complete" in cluster.steps.read_bytes(), "no epoch", self._said)
         readers = Readers(cluster.proxy, cluster.application)
         self._ending.callback(readers.close)
         self._start_exporter()
@@ -252,7 +254,9 @@ class Observed:
         assert alert in self._awaited, f"say before({alert!r}) first: it may fire for what was broken earlier"
         wanted = labels | {"alertname": alert}
         eventually(
-            lambda: any(wanted.items() <= of.items() for of in self._fired()), f"{alert} does not fire: {labels}"
+            lambda: any(wanted.items() <= of.items() for of in self._fired()),
+            f"{alert} does not fire: {labels}",
+            self._fired,
         )
 
     def _fired(self) -> list[Mapping[str, str]]:
@@ -269,7 +273,12 @@ class Observed:
             self._revive_driver()
             return self._epochs() >= wanted
 
-        eventually(completed, "no more epochs are completed")
+        eventually(completed, "no more epochs are completed", self._said)
+
+    def _said(self) -> dict[str, str]:
+        """The end of what each process has said, by the name of its log."""
+        logs = sorted(self._directory.glob("*.log"))
+        return {log.name: "\n".join(log.read_text(errors="replace").splitlines()[-5:]) for log in logs}
 
     def _revive_driver(self) -> None:
         """One whose epoch was given up is started again, as Spark or whoever looks after it would."""

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
+# What is done on the loop takes a moment, and on a busy machine that runs a whole cluster some more.
+_DONE_SECONDS = 120
 _Result = TypeVar("_Result")
 
 
@@ -165,4 +167,4 @@ class Network:
         self._run(run())
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_DONE_SECONDS)
