@@ -7,6 +7,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -252,6 +253,52 @@ async def test_connections_wait_while_no_more_can_be_open(monkeypatch: pytest.Mo
         await eventually(lambda: len(taken) == 1, LONG_SECONDS)
     taken[0].close()
     listening.close()
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EMFILE])
+async def test_a_port_whose_waiting_connections_can_t_be_taken_is_closed_all_the_same(
+    error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """accept(2) may fail otherwise than for want of connections: the port was open until the process ended."""
+
+    class Refusing(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            raise OSError(error, "not now")
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    known = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (name, 0)) for name in ("127.0.0.1", "127.0.0.2")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: known[: 1 + sys.platform.startswith("linux")])
+    listening = Accepting("it", "somewhere", 0, lambda _: pytest.fail("none can be taken"))
+    sockets = list(listening._sockets)
+    listening.close()
+    assert [of.fileno() for of in sockets] == [-1] * len(sockets)
+    assert "not now" in [of.__dict__.get("reason") for of in caplog.records]
+    assert all(timer.cancelled() for timer in listening._later.values())
+    listening.close()
+
+
+@pytest.mark.parametrize("before", [ConnectionAbortedError(), OSError(errno.EMFILE, "too many open files")])
+async def test_what_waits_behind_a_connection_that_can_t_be_taken_is_taken_as_the_port_is_closed(
+    before: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has gone meanwhile, or one for which there was no room: there is, by now."""
+    failing, taken = [before], list[socket.socket]()
+
+    class First(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            if failing:
+                raise failing.pop()
+            return super().accept()
+
+    monkeypatch.setattr(socket, "socket", First)
+    listening = Accepting("it", "127.0.0.1", 0, taken.append)
+    with socket.create_connection(("127.0.0.1", listening.port)):
+        if not isinstance(before, ConnectionAbortedError):
+            listening._accept(listening._sockets[0])
+            assert not taken
+        listening.close()
+        assert len(taken) == 1
+    taken[0].close()
 
 
 async def test_a_name_with_an_address_that_this_machine_has_not_is_listened_on_by_the_others(

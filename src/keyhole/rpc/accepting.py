@@ -50,7 +50,9 @@ class Accepting:
             if absent is not None and not self._sockets:
                 raise absent
         except OSError as error:
-            self.close()
+            # Nothing is taken of them: whoever has connected to one was not to reach it.
+            for listening in self._sockets:
+                listening.close()
             raise port_taken(what, joined(host, port)) from error
         for listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
@@ -71,27 +73,36 @@ class Accepting:
         self.port = listening.getsockname()[1]
 
     def close(self) -> None:
-        """Takes no more connections but those that wait here already: the kernel would reset them. Idempotent."""
+        """Takes no more connections but those that wait here already: the kernel would reset them. Those that can't be
+        taken, it does. Idempotent.
+        """
         sockets, self._sockets = self._sockets, []
         for listening in sockets:
-            if self._loop.remove_reader(listening):
+            self._loop.remove_reader(listening)
+            try:
+                # Also where there was no room for more: there may be by now.
                 self._accept(listening)
+            except OSError as error:
+                _log.error("connections that waited can't be taken", extra={"reason": error.strerror or str(error)})
+            finally:
+                listening.close()
         for timer in self._later.values():
             timer.cancel()
-        for listening in sockets:
-            self._loop.remove_reader(listening)
-            listening.close()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_BACKLOG + 1):  # as many as the kernel keeps
             try:
                 connection, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except ConnectionAbortedError:  # whoever has connected has gone; others stand behind
+                continue
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 _log.error("no connection can be taken for now", extra={"reason": error.strerror})
+                if listening not in self._sockets:  # it is being closed
+                    return
                 self._loop.remove_reader(listening)
                 self._later[listening] = self._loop.call_later(
                     _FULL_SECONDS, self._loop.add_reader, listening, self._accept, listening

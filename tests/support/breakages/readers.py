@@ -50,8 +50,8 @@ READERS = (
         "connections that wait at the drain are reset",
         "readers",
         "src/keyhole/rpc/accepting.py",
-        "if self._loop.remove_reader(listening):",
-        "if False:",
+        "                self._accept(listening)\n            except OSError",
+        "                pass\n            except OSError",
         (_AT_THE_DRAIN,),
     ),
     Breakage(

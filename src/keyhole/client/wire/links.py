@@ -25,6 +25,8 @@ from keyhole.v1 import query_pb2_grpc
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.05, 1.0
+# From the end of a look at the addresses of a target to the next one.
+_LOOK_SECONDS = 1.0
 
 
 class Link:
@@ -44,45 +46,66 @@ class Link:
         self._channel = channels.prepared_aio_channel(target, shown, alone=alone)
         # The generated stubs are typed for both APIs at once.
         self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
-        self.stream = LookupStream(self._channel, target, heard=self.heard, broken=self.lost)
+        self.stream = LookupStream(self._channel, target, heard=self.heard, broken=self.lost, refused=self._is_there)
         self.cause: KeyholeError | None = None
         self.until = 0.0
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         self._loop = asyncio.get_running_loop()
-        # What one of its addresses turned out to be, as long as no proxy has ever answered; see each_address.
+        # What one of its addresses turned out to be at the last look, as long as no proxy has ever answered; see
+        # each_address.
         self._misplaced: KeyholeError | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._has_answered = False
+        self._look_from = 0.0
+        self._has_answered = self._closed = False
 
     def heard(self) -> None:
         """The proxy behind it has answered: the next failure begins with the shortest pause."""
-        self._has_answered, self._misplaced = True, None
+        self._is_there()
         if self.cause is not None:
             self.cause = None
             self._backoff.reset()
+
+    def _is_there(self) -> None:
+        """A proxy has said something, if only that it goes or refuses: whatever else its name stands for."""
+        if self._misplaced is not None and self.cause is self._misplaced:
+            self.cause = None
+        self._has_answered, self._misplaced = True, None
 
     def lost(self, error: KeyholeError) -> None:
         """It is left alone for a while, if that is why it has not answered. Many may notice at the same time."""
         now = self._loop.time()
         if is_cut_off(error) and (self.cause is None or now >= self.until):
-            self.cause, self.until = self._misplaced or error, now + self._backoff.next()
-            if not self._has_answered and self._looking is None and status.is_last_of_several(error):
-                self._looking = self._loop.create_task(self._look())
+            last = status.is_last_of_several(error)
+            self.cause, self.until = (self._misplaced if last else None) or error, now + self._backoff.next()
+            may_look = not (self._has_answered or self._closed) and self._looking is None and now >= self._look_from
+            if may_look and last:
+                self._looking = self._loop.create_task(self._look(error))
 
-    async def _look(self) -> None:
+    async def _look(self, error: KeyholeError) -> None:
+        """Finds out what is behind each address now. `error`: What gRPC has said of the last one."""
         try:
             found = await misplaced(self.target, self._shown)
+            if self._has_answered:
+                return
+            if found is not None:
+                # Nobody has answered since: it is lost, or about to be.
+                self.cause = found
+            elif self._misplaced is not None and self.cause is self._misplaced:
+                self.cause = error
+            self._misplaced = found
         except Exception:  # noqa: BLE001 - the top of a task: what gRPC has said stays
             _log.exception("the addresses of a target could not be looked at", extra={"target": self.target})
-            return
-        if found is not None and not self._has_answered:
-            # Nobody has answered since: it is lost, or about to be.
-            self._misplaced = self.cause = found
+        finally:
+            # What stands there may change: a proxy that begins beside it, or a port that is another's by now.
+            self._looking, self._look_from = None, self._loop.time() + _LOOK_SECONDS
 
     def failed(self, error: grpc.RpcError) -> KeyholeError:
         """What ended one of its calls. What it says of others, of a server behind a proxy, does not make it lost."""
         why = status.from_rpc_error(error, self.target)
-        if isinstance(why, Draining) or not status.was_sent(error):
+        sent = status.was_sent(error)
+        if sent:
+            self._is_there()
+        if isinstance(why, Draining) or not sent:
             self.lost(why)
         return why
 
@@ -98,6 +121,7 @@ class Link:
 
     async def close(self, error: KeyholeError) -> None:
         """Closes the link: lookups that are under way fail with the error, and calls are cancelled."""
+        self._closed = True
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)

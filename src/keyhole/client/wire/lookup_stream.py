@@ -36,6 +36,7 @@ class LookupStream:
         target: Its address, for messages.
         heard: Called at every response, before it is handed out: the other side lives.
         broken: Called where a stream ends that was to go on, with why, before the lookups under way fail.
+        refused: Called before that where the other side has ended it with an error of its own: it lives.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class LookupStream:
         coalescer: Coalescer | None = None,
         heard: Callable[[], None] = lambda: None,
         broken: Callable[[KeyholeError], None] = lambda _: None,
+        refused: Callable[[], None] = lambda: None,
     ) -> None:
         # Not the generated stub: requests are bytes already.
         self._lookup: Any = channel.stream_stream(
@@ -53,6 +55,7 @@ class LookupStream:
         self._target = target
         self._heard = heard
         self._broken = broken
+        self._refused = refused
         self._coalescer = coalescer or Coalescer(target)
         self._messages = FrameMessages(self._coalescer)
         self._loop = asyncio.get_running_loop()
@@ -117,7 +120,7 @@ class LookupStream:
                 await self._runner
         self._coalescer.lost(error, waiting_too=True)
         # They know whose stream this is: in a circle it would keep gRPC's thread until it is collected.
-        self._heard, self._broken = lambda: None, lambda _: None
+        self._heard, self._broken, self._refused = lambda: None, lambda _: None, lambda: None
 
     async def _leave(self, runner: asyncio.Task[None]) -> None:
         """Nobody waits for an answer: the other side ends the stream.
@@ -184,6 +187,8 @@ class LookupStream:
                 self._ready.set()
         except grpc.RpcError as error:
             lost = status.from_rpc_error(error, self._target)
+            if status.was_sent(error):
+                self._refused()
         except Exception:  # noqa: BLE001 - the top of a loop: whoever waits must hear of it
             lost = not_handed_out(self._target)
         else:
