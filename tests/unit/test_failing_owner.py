@@ -28,7 +28,7 @@ from services.state_server.write.group_feed import GroupFeed
 from services.state_server.write.query_states import PublishedView
 from tests.support.fed_hosts import NAMES, STATE, TOPIC, Fed, begun, closed
 from tests.support.states import key, names_in
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 LETTERS = f"{TOPIC}.dead-letter"
 
@@ -97,10 +97,11 @@ async def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(mo
 
     monkeypatch.setattr(MemoryUpdatesTopics, "extents", missing)
     other = Fed(fed.kafka)
+    object.__setattr__(other.host.feeding._settings, "restore_deadline_seconds", LONG_SECONDS)
     await other.open(2, "grant-2")
-    waits = asyncio.ensure_future(other.assign())
+    waits = asyncio.ensure_future(other.assign(wait=LONG_SECONDS))
     while not waits.done():
-        other.clock.advance(0.2)
+        other.clock.advance(0.01)  # no faster than the machine's clock: its threads need time, too
         await asyncio.sleep(0.01)
     assert await waits
     assert (len(asked), other.sums(NAMES[:1])) == (2, [1])

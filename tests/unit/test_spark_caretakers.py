@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -35,11 +36,13 @@ class FakeCaretaker:
     query: str
     states: Mapping[str, int]
     spark_query_id: str
+    begun: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     again: bool = False
 
     def run(self, alive: Callable[[], bool]) -> bool:
+        self.begun.set()
         while alive() and not self.again and not self.left.wait(0.01):
             pass
         self.ended.set()
@@ -73,8 +76,9 @@ class FakeSink:
         self, config: JobConfig, query: str, standbys: Mapping[str, int], spark_query_id: str, addresses: Addresses
     ) -> FakeCaretaker:
         again, self.again = self.again, False
-        self.made.append(FakeCaretaker(query, standbys, spark_query_id, again=again))
-        return self.made[-1]
+        caretaker = FakeCaretaker(query, standbys, spark_query_id, again=again)
+        self.made.append(caretaker)
+        return caretaker
 
 
 @dataclass
@@ -159,6 +163,7 @@ def test_a_query_without_a_first_batch_has_a_caretaker_until_that_comes(
     until(lambda: made)
     (caretaker,) = made
     assert (caretaker.query, caretaker.states, caretaker.spark_query_id) == ("main", {"s": 1}, "spark-1")
+    assert caretaker.begun.wait(LONG_SECONDS)
     assert not caretaker.ended.wait(0.2)
     caretakers.first_batch(CaredName.of(CONFIG, "main"), "run-1")
     assert caretaker.left.is_set()
@@ -166,13 +171,20 @@ def test_a_query_without_a_first_batch_has_a_caretaker_until_that_comes(
     over(caretakers)
 
 
-def test_a_query_whose_first_batch_comes_soon_has_none(caretakers: Caretakers, made: list[FakeCaretaker]) -> None:
+def test_a_query_whose_first_batch_comes_soon_has_none(
+    caretakers: Caretakers, records: FakeRecords, made: list[FakeCaretaker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_here = threading.Event()
+    # The time for it ends once it is here, however slow the machine is.
+    clock = SimpleNamespace(sleep=lambda seconds: is_here.wait(LONG_SECONDS))
+    monkeypatch.setattr("keyhole.spark.write_path.caretakers.time", clock)
     sink = FakeSink(made, {"s": 1}, "main")
     caretakers.watch(sink)
     caretakers.started(start())
     caretakers.first_batch(CaredName.of(CONFIG, "main"), "run-1")
+    is_here.set()
     over(caretakers)
-    assert made == []
+    assert (made, records.asked) == ([], [])
 
 
 def test_its_end_ends_it_and_the_next_start_has_another(caretakers: Caretakers, made: list[FakeCaretaker]) -> None:
