@@ -203,8 +203,8 @@ class QueryHost:
     async def release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
         await self._ownership.release(run, state, groups, version)
 
-    async def renew(self, state: str) -> None:
-        await self._ownership.renew(state)
+    async def renew(self, state: str, *, owned: bool, followed: bool) -> None:
+        await self._ownership.renew(state, owned=owned, followed=followed)
 
     def confirm(self, run: Run, version: int, *, alone: bool = False) -> None:
         """The coordinator is alive, and this server still counts. `alone`: nobody else could own what it owns."""

@@ -195,12 +195,12 @@ class Registry:
             applications=",".join(applications),
         )
 
-    async def renew(self, table: Table) -> None:
+    async def renew(self, table: Table, *, owned: bool, followed: bool) -> None:
         """What is shown of a table that lives is shown by its store's last commit; see Ownership.renew."""
         of = table.descriptor
         host = self._hosts.get((of.application, of.query))
         if host is not None and self.tables.get((of.application, of.state)) is table:
-            await host.renew(of.state)
+            await host.renew(of.state, owned=owned, followed=followed)
 
     def ended_watch(self, table: Table) -> KeyholeError | None:
         """Why nobody can watch the state of this table here any more; None: one can."""

@@ -19,6 +19,7 @@ import uvloop
 
 from keyhole.clock import SystemClock
 from keyhole.config import StateServerConfig, load
+from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import DeadlineExceeded, InvalidConfiguration, NotReady, Overloaded, PermissionDenied, StoreFull
 from keyhole.metrics.counters import ReadCounts
 from keyhole.rpc.port_calls import Peer
@@ -34,6 +35,7 @@ from services.state_server import app
 from services.state_server.read.standing import Standing
 from services.state_server.readers import reader_link
 from services.state_server.readers.counted import ReaderCounts, add_report
+from services.state_server.readers.group import ReaderGroup
 from services.state_server.readers.passed_on import PassedOnFrames
 from services.state_server.readers.read_tables import LostWordError, ReadableStore, ReadTables
 from services.state_server.readers.reader_child import _Coming
@@ -44,6 +46,7 @@ from services.state_server.readers.reader_settings import environ_of, reader_cou
 from services.state_server.readers.reader_words import (
     Answered,
     BeginReader,
+    CopiesBehind,
     CopyShown,
     Drain,
     PassedOn,
@@ -59,7 +62,7 @@ from services.state_server.registry import Registry
 from services.state_server.servicers.query import QueryServicer
 from tests.support.lookup_ports import LookedAt
 from tests.support.states import descriptor
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes need Linux")
 
@@ -254,14 +257,15 @@ def test_whatever_keeps_a_reader_from_a_store_is_told_once_with_its_cause_and_th
 ) -> None:
     """It ended, and so did the next one: each was told of the same table."""
     caplog.set_level("INFO")
-    fails: list[Exception] = [RuntimeError("a bug"), RuntimeError("a bug"), StoreFull("no room"), NotReady("gone")]
+    gone = [NotReady("gone"), NotReady("gone")]
+    fails: list[Exception] = [RuntimeError("a bug"), RuntimeError("a bug"), StoreFull("no room"), *gone]
 
     def open_files(_: StoreFiles) -> ReadableStore:
         raise fails.pop(0)
 
     count = SharedCount.make()
     tables = ReadTables("server", count, ManualClock(), open_files)
-    for _ in range(4):
+    for _ in range(5):
         tables.take(Shown(-1, 1, (shown_of(1),), ()))
     assert fails == []
     told = [(of.levelname, of.__dict__["why"], of.exc_info is not None) for of in caplog.records]
@@ -270,6 +274,109 @@ def test_whatever_keeps_a_reader_from_a_store_is_told_once_with_its_cause_and_th
     assert "a bug" in caplog.text
     assert tables.behind == ()
     count.close()
+
+
+class _Commits:
+    """A store that another process writes."""
+
+    max_key_bytes, last = 511, 5
+
+    def snapshot(self) -> Any:
+        return SimpleNamespace(commit=self.last, close=lambda: None)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_reader_says_of_each_copy_whether_it_is_behind_and_is_current_by_what_is_owned() -> None:
+    """It said so of the table: what it had of the owned copy it had to give back for a later view of that."""
+    count, store = SharedCount.make(), _Commits()
+    tables = ReadTables("server", count, ManualClock(), lambda _: store)
+
+    def copy(commit: int, group: int) -> CopyShown:
+        return CopyShown(commit, prefix_of(group), Standing(), {})
+
+    for number, (last, owned, standby, behind) in enumerate(
+        [
+            (5, 5, 5, ()),
+            (7, 5, 6, (CopiesBehind(1, owned=False, standby=True),)),
+            (8, 5, 8, ()),
+            (9, 6, 8, (CopiesBehind(1, owned=True, standby=False),)),
+            (9, 6, 7, (CopiesBehind(1, owned=True, standby=True),)),
+        ]
+    ):
+        store.last = last
+        shown = msgspec.structs.replace(shown_of(1), owned=copy(owned, 0), standby=copy(standby, 1))
+        tables.take(Shown(number - 1, number, (shown,), ()))
+        assert tables.behind == behind
+        assert tables._known[1].current == (owned == 5)
+    tables.close()
+    count.close()
+
+
+def behind_report(*behind: CopiesBehind) -> ReaderReport:
+    admission = ReadAdmission(ReadLimits(), LookedAt(), "this server")
+    return ReaderCounts({}).taken(admission, 0, behind)
+
+
+class _Named:
+    """Of a table, what is told."""
+
+    name = "app/counts"
+
+
+async def a_group(renew: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> ReaderGroup:
+    """Of no process, which knows one table by the number 1."""
+
+    async def keep(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(ReaderGroup, "_keep", keep)
+    registry = Registry("server", "incarnation", lambda: "", 0, 511)
+    monkeypatch.setattr(registry, "renew", renew)
+    group = ReaderGroup(config(READER_PROCESSES="2"), 2, "incarnation", registry, SystemClock())
+    table = _Named()
+    monkeypatch.setattr(group.tables, "numbered", lambda numbers: dict.fromkeys(numbers, table))
+    group.start(lambda request, _: request, ReadAdmission(ReadLimits(), LookedAt(), "this server"), lambda: 0)
+    return group
+
+
+async def test_a_group_that_stops_waits_for_no_later_view_and_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand behind a restore on the host's thread, which only the end of the stores stops."""
+    asked: list[tuple[bool, bool]] = []
+
+    async def renew(_: object, *, owned: bool, followed: bool) -> None:
+        asked.append((owned, followed))
+        await asyncio.Event().wait()
+
+    group = await a_group(renew, monkeypatch)
+    group._reported(behind_report(CopiesBehind(1, owned=False, standby=True)))
+    await asyncio.sleep(0)
+    (renewing,) = group._renewing.values()
+    async with asyncio.timeout(LONG_SECONDS):
+        await group.stop()
+    assert renewing.cancelled()
+    group._reported(behind_report(CopiesBehind(1, owned=True, standby=True)))
+    await asyncio.sleep(0)
+    assert asked == [(False, True)]
+    assert not group._renewing
+
+
+@pytest.mark.parametrize(("error", "level"), [(StoreFull("no room"), "INFO"), (RuntimeError("a bug"), "ERROR")])
+async def test_why_a_state_can_t_be_shown_to_a_reader_is_told_with_a_traceback_where_it_is_a_bug(
+    error: Exception, level: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def renew(*_: object, **__: object) -> None:
+        raise error
+
+    group = await a_group(renew, monkeypatch)
+    group._reported(behind_report(CopiesBehind(1, owned=True, standby=False)))
+    await asyncio.gather(*group._renewing.values())
+    (record,) = [of for of in caplog.records if "can't be shown" in of.getMessage()]
+    assert (record.levelname, record.exc_info is not None) == (level, level == "ERROR")
+    await group.stop()
 
 
 class _LateClock(LookedAt):

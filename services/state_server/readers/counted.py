@@ -9,7 +9,7 @@ from keyhole.metrics.counters import Histogram, ReadCounts
 from keyhole.metrics.families import resident_bytes
 from keyhole.rpc.read_admission import ReadAdmission
 from services.state_server.counts import ServerCounts
-from services.state_server.readers.reader_words import CountedHistogram, CountedState, ReaderReport
+from services.state_server.readers.reader_words import CopiesBehind, CountedHistogram, CountedState, ReaderReport
 from services.state_server.registry import Registry
 
 _ELSEWHERE = ("", "")
@@ -36,7 +36,7 @@ class ReaderCounts:
         """Where reads of a state are counted."""
         return self._reads.get((application, state), self.counts.elsewhere)
 
-    def taken(self, admission: ReadAdmission, ended: int, behind: tuple[int, ...] = ()) -> ReaderReport:
+    def taken(self, admission: ReadAdmission, ended: int, behind: tuple[CopiesBehind, ...] = ()) -> ReaderReport:
         """What was counted since this was asked last; all is 0 from now on.
 
         Args:

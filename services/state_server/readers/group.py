@@ -21,7 +21,7 @@ from services.state_server.read.table import Table
 from services.state_server.readers.counted import add_report
 from services.state_server.readers.reader_process import AnswerPassedOn, ReaderProcess
 from services.state_server.readers.reader_settings import environ_of
-from services.state_server.readers.reader_words import BeginReader, Drain, End, ReaderReport, Shown
+from services.state_server.readers.reader_words import BeginReader, CopiesBehind, Drain, End, ReaderReport, Shown
 from services.state_server.readers.shared_count import SharedCount
 from services.state_server.readers.shown_tables import ShownTables
 from services.state_server.registry import Registry
@@ -102,7 +102,10 @@ class ReaderGroup:
                     reader.kill()
             await ended
             self._keepers = []
-            await asyncio.gather(*self._renewing.values())
+            # They may stand behind a restore, which only the stores' end stops.
+            for renewing in self._renewing.values():
+                renewing.cancel()
+            await asyncio.gather(*self._renewing.values(), return_exceptions=True)
             self.tables.end()
             self._memory.close()
 
@@ -156,17 +159,23 @@ class ReaderGroup:
     def _reported(self, report: ReaderReport) -> None:
         add_report(report, self._registry, self._admission)
         self._count()
-        for table in self.tables.numbered(report.behind):
+        if self._ending.is_set():
+            return
+        behind = {of.number: of for of in report.behind}
+        for number, table in self.tables.numbered(behind).items():
             if table not in self._renewing:
-                self._renewing[table] = asyncio.get_running_loop().create_task(self._renew(table))
+                self._renewing[table] = asyncio.get_running_loop().create_task(self._renew(table, behind[number]))
 
-    async def _renew(self, table: Table) -> None:
+    async def _renew(self, table: Table, behind: CopiesBehind) -> None:
         """For a reader that has begun too late: an idle query has no next epoch to show it something by."""
         try:
-            await self._registry.renew(table)
+            # Of a copy that is not asked for, another reader may have a view: it would have to begin a later one.
+            await self._registry.renew(table, owned=behind.owned, followed=behind.standby)
         except NotReady:
             pass  # its query is being forgotten
-        except Exception:  # noqa: BLE001 - the top of a task; the reader asks again
+        except KeyholeError as error:  # the reader asks again
+            _log.info("a state can't be shown to a reader process", extra={"state": table.name, "why": error.message})
+        except Exception:  # noqa: BLE001 - the top of a task
             _log.exception("a state can't be shown to a reader process", extra={"state": table.name})
         finally:
             del self._renewing[table]

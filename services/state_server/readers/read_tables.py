@@ -17,7 +17,7 @@ from keyhole.v1 import query_pb2
 from services.state_server.read.copies import Copy
 from services.state_server.read.standing import Lease
 from services.state_server.read.table import Table
-from services.state_server.readers.reader_words import CopyShown, Shown, TableShown
+from services.state_server.readers.reader_words import CopiesBehind, CopyShown, Shown, TableShown
 from services.state_server.readers.shared_count import SharedCount
 from services.state_server.servicers.lookup_responses import whole_response
 
@@ -44,14 +44,15 @@ class _Known:
 
     Attributes:
         current: It answers as the server's own does.
-        behind: The store has gone on behind what the server shows: not all of that can be shown here.
+        behind: Which copies can't be shown here, as the store has gone on behind them.
     """
 
-    def __init__(self, table: Table, store: ReadableStore, lease: Lease) -> None:
+    def __init__(self, number: int, table: Table, store: ReadableStore, lease: Lease) -> None:
         self.table = table
         self.store = store
         self.lease = lease
-        self.current = self.behind = False
+        self.current = False
+        self.behind = CopiesBehind(number, owned=False, standby=False)
 
     def close(self) -> None:
         self.table.close()
@@ -100,11 +101,9 @@ class ReadTables:
             return None
 
     @property
-    def behind(self) -> tuple[int, ...]:
-        """The tables, by number, of which a later view of the store is wanted: these frames are the server's until
-        then.
-        """
-        return tuple(number for number, known in self._known.items() if known.behind)
+    def behind(self) -> tuple[CopiesBehind, ...]:
+        """Of what later views of the stores are wanted: these frames are the server's until then."""
+        return tuple(known.behind for known in self._known.values() if known.behind.owned or known.behind.standby)
 
     def take(self, shown: Shown) -> None:
         """The server's tables are so by now.
@@ -130,10 +129,12 @@ class ReadTables:
     def _say_unreadable(self, of: TableShown, error: Exception) -> None:
         why = error.message if isinstance(error, KeyholeError) else f"{type(error).__name__}: {error}"
         facts = {"application": of.descriptor.application, "state": of.descriptor.state, "why": why}
+        if self._unreadable.get(of.number) == why:
+            return
+        self._unreadable[of.number] = why
         if isinstance(error, NotReady):
             _log.info("a store is not there any more to be read, and the server answers", extra=facts)
-        elif self._unreadable.get(of.number) != why:
-            self._unreadable[of.number] = why
+        else:
             _log.error("a store can't be read, so the server answers alone", extra=facts, exc_info=error)
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class ReadTables:
         owned = _show(table.owned, shown.owned, known.store)
         # Where the standby's is not here, its key groups are refused, and so passed on.
         standby = _show(table.standby, shown.standby, known.store)
-        known.current, known.behind = owned, not (owned and standby)
+        known.current, known.behind = owned, CopiesBehind(shown.number, not owned, not standby)
 
     def _opened(self, shown: TableShown) -> _Known:
         descriptor = shown.descriptor
@@ -175,7 +176,7 @@ class ReadTables:
         table.owned.kept.keep_at_most(1)
         # Also what was counted of it before it was made anew.
         table.reads = self.reads.setdefault(name, ReadCounts())
-        known = self._known[shown.number] = _Known(table, store, lease)
+        known = self._known[shown.number] = _Known(shown.number, table, store, lease)
         self._by_name[name] = known
         return known
 

@@ -130,6 +130,14 @@ class CountedHistogram(msgspec.Struct, frozen=True, array_like=True):
     sum: float
 
 
+class CopiesBehind(msgspec.Struct, frozen=True, array_like=True):
+    """Of a table, by number: which of its copies a reader can't show, as the store has gone on behind them."""
+
+    number: int
+    owned: bool
+    standby: bool
+
+
 class ReaderReport(msgspec.Struct, frozen=True, tag=True):
     """What a reader has counted since it reported last; and how it is now.
 
@@ -140,8 +148,7 @@ class ReaderReport(msgspec.Struct, frozen=True, tag=True):
         refusals: By reason; see Refusals.
         calls: Connections whose caller is known, now.
         ended: Of the connections that it was ever given.
-        behind: Tables, by number, whose stores have gone on behind what is shown: it can't show that, and asks for a
-            later view.
+        behind: Of what its stores have gone on behind: it can't show that, and asks for later views.
         cpu_seconds: Since it reported last.
         resident_bytes: Now.
     """
@@ -155,7 +162,7 @@ class ReaderReport(msgspec.Struct, frozen=True, tag=True):
     refusals: dict[str, int]
     calls: int
     ended: int
-    behind: tuple[int, ...]
+    behind: tuple[CopiesBehind, ...]
     cpu_seconds: float
     resident_bytes: int
 

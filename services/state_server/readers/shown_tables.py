@@ -65,9 +65,9 @@ class ShownTables:
             -1, self._count.value, tuple(_shown(self._known[of], of) for of in self._known if _is_read(of)), ()
         )
 
-    def numbered(self, numbers: Collection[int]) -> list[Table]:
+    def numbered(self, numbers: Collection[int]) -> dict[int, Table]:
         """Those of the tables that are known still."""
-        return [table for table, number in self._known.items() if number in numbers] if numbers else []
+        return {number: table for table, number in self._known.items() if number in numbers} if numbers else {}
 
     def _tell_changed(self) -> None:
         changed, self._changed, self._telling = self._changed, {}, None

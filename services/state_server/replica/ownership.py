@@ -7,26 +7,59 @@ server that was replaced while it could not be reached steps down. Coroutines ru
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog, Partition
 from keyhole.changelog.readable import await_readable
 from keyhole.errors import KafkaUnreachable
-from keyhole.model.epoch import EpochStamp, Run
+from keyhole.model.epoch import EpochStamp, Position, Run
 from keyhole.protocol.control import QueryControl
 from keyhole.protocol.membership import groups_of
+from keyhole.stores.base import Snapshot
 from services.state_server.fence import Fence
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.standing import Lease
 from services.state_server.replica.hosted import StateReplica
-from services.state_server.replica.standby import StandbyCopies
+from services.state_server.replica.standby import StandbyCopies, StandbyView, standby_view
 from services.state_server.replica.take_over import StateShare, TakeOvers
 from services.state_server.write.host_thread import HostThread
 from services.state_server.write.owner_loop import OwnerLoop
 from services.state_server.write.query_states import QueryStates
 
 _log = logging.getLogger(__name__)
+
+
+class _Renewed(NamedTuple):
+    """Views of a state as the host thread left it; None: of what was not asked for.
+
+    Attributes:
+        positions: Of what is owned.
+    """
+
+    owned: Snapshot | None
+    positions: Mapping[int, Position]
+    followed: StandbyView | None
+
+    def close(self) -> None:
+        """Lets go of them, as nobody is to be shown them."""
+        for snapshot in (self.owned, self.followed and self.followed.snapshot):
+            if snapshot is not None:
+                snapshot.close()
+
+
+def _renewed(state: StateReplica, *, owned: bool, followed: bool) -> _Renewed:
+    """In one call of the host's thread: nothing is written between the two."""
+    view = standby_view(state) if followed else None
+    if not owned:
+        return _Renewed(None, {}, view)
+    try:
+        return _Renewed(state.store.snapshot(), {group: state.position(group) for group in state.groups.owned}, view)
+    except BaseException:
+        _Renewed(None, {}, view).close()
+        raise
 
 
 class Ownership:
@@ -112,12 +145,30 @@ class Ownership:
             await self.standbys.follow({name: groups for name, groups in followed.items() if name in hosted})
             self._settings.changed()
 
-    async def renew(self, state: str) -> None:
+    async def renew(self, name: str, *, owned: bool, followed: bool) -> None:
         """What is shown of a state is shown by its store's last commit: what is owned, where that shows the same, and
-        what is followed as it is by now. Raises NotReady: the query is being forgotten.
+        what is followed as it is by now.
+
+        Args:
+            owned, followed: Which of the two; both by the same commit, in one step.
+
+        Raises:
+            NotReady: The query is being forgotten.
         """
-        await self._states.renew(state)
-        await self.standbys.renew(state)
+        state = self._states.hosted.get(name)
+        if state is None:
+            return
+        owned = owned and state.applied is None and bool(state.table.groups)
+        followed = followed and bool(state.table.standby.groups)
+        if not (owned or followed):
+            return
+        views = await self._thread.call_or_drop(
+            functools.partial(_renewed, state, owned=owned, followed=followed), _Renewed.close
+        )
+        if views.owned is not None:
+            self._states.show_same(state, views.owned, views.positions)
+        if views.followed is not None:
+            self.standbys.show_as_it_is(views.followed)
 
     async def release(self, run: Run, state: str, groups: frozenset[int], version: int) -> None:
         """Gives key groups up, and keeps them as standby copies, until the next assignment says what becomes of them.

@@ -139,14 +139,12 @@ class StandbyCopies:
         for name, state in self._hosted.items():
             wanted = subscription.groups.get(name, frozenset())
             others = state.groups.follow(wanted, state.table.given.assigned, at_once.get(name, frozenset()))
-            taken.append(TakenSubscription(state, state.groups.shown, _view(state) if others else None))
+            taken.append(TakenSubscription(state, state.groups.shown, standby_view(state) if others else None))
         return taken
 
-    async def renew(self, name: str) -> None:
-        """What is shown of a state is shown by the store's last commit. Raises NotReady: it is being forgotten."""
-        state = self._hosted.get(name)
-        if state is not None and state.table.standby.groups:
-            self._show([await self._thread.call(_view, state)])
+    def show_as_it_is(self, view: StandbyView) -> None:
+        """What is followed of a state is shown as a view of now has it."""
+        self._show([view])
 
     def told_within(self, seconds: float) -> bool:
         """Whether the query's driver has written to the control topic within that time, as far as is known."""
@@ -209,7 +207,7 @@ class StandbyCopies:
                 state.groups.fell_behind(group)
         for name, of in pieces.items():
             self._hosted[name].apply_pieces(of)
-        return [_view(state) for state in touched.values()]
+        return [standby_view(state) for state in touched.values()]
 
     async def _hear(self, control: QueryControl) -> None:
         self._control = control
@@ -271,7 +269,8 @@ class StandbyCopies:
         await self._loop.run_in_executor(None, self.ends.join)
 
 
-def _view(state: StateReplica) -> StandbyView:
+def standby_view(state: StateReplica) -> StandbyView:
+    """What may be shown of the state now. Host thread."""
     groups = state.groups
     if not groups.settled:
         return StandbyView(state, groups.warm, None, {})

@@ -44,6 +44,21 @@ class HostThread:
         """As `call`, also while the query is being forgotten: for what closes it."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
 
+    async def call_or_drop(self, call: Callable[[], _Result], drop: Callable[[_Result], None]) -> _Result:
+        """As `call`, for what has to be closed: where the caller is cancelled, nothing of the result is left.
+
+        Args:
+            drop: Is called with the result that nobody waits for any more, before the thread's next call, or here.
+        """
+        if self._refusing:
+            raise NotReady(f"server {self._server} is forgetting query {self._query!r}")
+        given = self._executor.submit(call)
+        try:
+            return await asyncio.wrap_future(given)
+        except asyncio.CancelledError:  # what has not begun never does
+            given.add_done_callback(lambda of: _drop(of, drop))
+            raise
+
     def submit(self, call: Callable[..., _Result], *args: object) -> Future[_Result]:
         """Hands a call over without waiting for it. Any thread.
 
@@ -55,3 +70,8 @@ class HostThread:
     def end(self) -> None:
         """Ends the thread once all that was handed over has run. Blocks until then."""
         self._executor.shutdown()
+
+
+def _drop(given: Future[_Result], drop: Callable[[_Result], None]) -> None:
+    if not given.cancelled() and given.exception() is None:
+        drop(given.result())

@@ -287,20 +287,14 @@ class QueryStates:
             else:
                 view.snapshot.close()
 
-    async def renew(self, name: str) -> None:
-        """What is owned of a state is shown by the store's last commit, where that shows the same. Event loop.
+    def show_same(self, state: StateReplica, snapshot: Snapshot, positions: Mapping[int, Position]) -> None:
+        """What is owned of a state is shown by this view, where that shows the same. Takes it over. Event loop.
 
         An index that was built, or what is followed, is written between two epochs. Other processes can't begin a view
         of the commit before that.
-
-        Raises:
-            NotReady: The query is being forgotten.
         """
-        state = self.hosted.get(name)
-        if state is None or state.applied is not None or not state.table.groups:
-            return
-        snapshot, positions = await self._thread.call(_as_it_is, state)
-        if self.hosted.get(name) is not state or not state.table.owned.renew(snapshot, positions):
+        hosted = self.hosted.get(state.descriptor.state) is state
+        if not (hosted and state.table.owned.renew(snapshot, positions)):
             snapshot.close()
 
     def withdraw(self) -> None:
@@ -317,7 +311,3 @@ class QueryStates:
             state.store.close()
         for name in self.hosted if destroy else ():
             self._settings.engine.destroy(self._application, name)
-
-
-def _as_it_is(state: StateReplica) -> tuple[Snapshot, Mapping[int, Position]]:
-    return state.store.snapshot(), {group: state.position(group) for group in state.groups.owned}

@@ -82,8 +82,8 @@ READERS = (
         "a reader that begins behind the store is shown nothing until the next epoch",
         "readers",
         "services/state_server/readers/read_tables.py",
-        "known.current, known.behind = owned, not (owned and standby)",
-        "known.current, known.behind = owned, False",
+        "CopiesBehind(shown.number, not owned, not standby)",
+        "CopiesBehind(shown.number, owned=False, standby=False)",
         (_BEHIND_AN_INDEX,),
     ),
     Breakage(
