@@ -38,15 +38,10 @@ def killed(kafka: str, spark_jars: list[Path], tmp_path_factory: pytest.TempPath
 
 
 def test_batches_that_a_killed_driver_runs_again_are_added_once(killed: Pipeline) -> None:
-    def published() -> dict[int, int]:
-        return {int(path.name): int(path.read_text()) for path in (killed.directory / "published").iterdir()}
-
-    killed.await_recount()
-    # And what it wrote elsewhere as its epochs were complete, which is a moment after readers see them.
-    events = sum(events for events, _, _ in killed.expected.values())
-    killed.await_(lambda: sum(published().values()) >= events, "what the last epoch writes elsewhere")
-    assert sorted(published()) == list(range(1, len(published()) + 1))
-    assert sum(published().values()) == events
+    killed.await_idle()
+    published = killed.published()
+    assert sorted(published) == list(range(1, len(published) + 1))
+    assert sum(published.values()) == sum(events for events, _, _ in killed.expected.values())
 
 
 def test_what_tasks_have_merged_counts_once_though_the_driver_and_then_the_server_are_killed_within_epochs(

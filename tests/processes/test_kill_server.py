@@ -106,7 +106,8 @@ def test_while_kafka_is_away_owners_answer_unconfirmed_and_the_job_goes_on_when_
     broker.start()
     assert_recount(pipeline)
 
-    # Once the query is idle. After its commit an epoch goes on for a moment, and keeps the leases meanwhile.
+    # After its servers' commits an epoch goes on until it is recorded, and keeps the leases meanwhile.
+    pipeline.await_idle()
     pipeline.await_(lambda: confirmed(pipeline), "a confirmed owner")
     broker.kill()
     pipeline.await_(lambda: not confirmed(pipeline), "end of the lease")

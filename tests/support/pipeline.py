@@ -186,6 +186,16 @@ class Pipeline:
             answers = client.get_many(self.application, STATE, sorted(self.expected))
         self._recounted_epoch = max(answer.epoch for answer in answers)
 
+    def published(self) -> dict[int, int]:
+        """By epoch, of how many events the job has written elsewhere as it was complete."""
+        return {int(path.name): int(path.read_text()) for path in (self.directory / "published").iterdir()}
+
+    def await_idle(self) -> None:
+        """Waits for the recount, and until the last epoch is complete: readers have it a moment before that."""
+        self.await_recount()
+        events = sum(events for events, _, _ in self.expected.values())
+        self.await_(lambda: sum(self.published().values()) >= events, "the end of the last epoch")
+
     def await_(self, done: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
         last: Any = None
