@@ -157,7 +157,13 @@ class Service:
 
     def config(self, application: str) -> JobConfig:
         """For `queryable.value(..., config=...)`."""
-        return JobConfig(application, (self.server,), self.bootstrap_servers, epoch_deadline_seconds=5 * LONG_SECONDS)
+        return JobConfig(
+            application,
+            (self.server,),
+            self.bootstrap_servers,
+            epoch_deadline_seconds=5 * LONG_SECONDS,
+            kafka_deadline_seconds=LONG_SECONDS,
+        )
 
     def retire(self, application: str) -> None:
         """Has the server forget an application, and those whose names begin with its name, whose queries have ended.
