@@ -183,5 +183,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"{left[tier]:6} of the tier {tier:10} uv run pytest -m {tier}")
     terminalreporter.write_line('       all of them:              uv run pytest -m ""')
     if not examples.are_all():
-        line = "two thirds of each property test's examples: uv run pytest --all-examples"
-        terminalreporter.write_line(f"       {line}")
+        terminalreporter.write_line("       two thirds of each property test's examples: uv run pytest --all-examples")

@@ -36,9 +36,12 @@ class HostThread:
         Raises:
             NotReady: The query is being forgotten here.
         """
+        self._check_takes_calls()
+        return await self.call_always(call, *args)
+
+    def _check_takes_calls(self) -> None:
         if self._refusing:
             raise NotReady(f"server {self._server} is forgetting query {self._query!r}")
-        return await self.call_always(call, *args)
 
     async def call_always(self, call: Callable[..., _Result], *args: object) -> _Result:
         """As `call`, also while the query is being forgotten: for what closes it."""
@@ -50,8 +53,7 @@ class HostThread:
         Args:
             drop: Is called with the result that nobody waits for any more, before the thread's next call, or here.
         """
-        if self._refusing:
-            raise NotReady(f"server {self._server} is forgetting query {self._query!r}")
+        self._check_takes_calls()
         given = self._executor.submit(call)
         try:
             return await asyncio.wrap_future(given)
