@@ -13,9 +13,10 @@ import pytest
 
 from keyhole import AsyncClient
 from keyhole.client.wire import each_address
-from keyhole.client.wire import links as client_links
-from keyhole.client.wire.each_address import _addresses, misplaced
-from keyhole.client.wire.links import Link, Links
+from keyhole.client.wire import link as client_link
+from keyhole.client.wire.each_address import addresses_of, misplaced
+from keyhole.client.wire.link import Link
+from keyhole.client.wire.links import Links
 from keyhole.errors import Draining, KeyholeError, PermissionDenied, ServerLost, Unsupported
 from keyhole.rpc import channels, status
 from tests.support.proxies import fake_servers
@@ -138,7 +139,7 @@ async def test_what_is_behind_its_addresses_is_looked_at_again_as_that_changes(
     nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One look was made: what it found was told for ever, and where it found nothing, nothing was told."""
-    monkeypatch.setattr(client_links, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(client_link, "_LOOK_SECONDS", 0.0)
     http = ServerLost("it speaks HTTP")
     http.facts = {"details": "http1.x server"}
     found: list[KeyholeError | None] = [None, http, None, None]
@@ -146,14 +147,14 @@ async def test_what_is_behind_its_addresses_is_looked_at_again_as_that_changes(
     async def finds(*_: object) -> KeyholeError | None:
         return found.pop(0)
 
-    monkeypatch.setattr(client_links, "misplaced", finds)
+    monkeypatch.setattr(client_link, "misplaced", finds)
     links = Links((f"ipv4:127.0.0.1:1,{nobody}",), (None,))
     (link,) = links._links
     for said in (REFUSED, http, REFUSED):
         await looked(link)
         assert links.cause is said
         assert (links.given_up(REFUSED) is None) == (said is REFUSED)
-    monkeypatch.setattr(client_links, "_LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(client_link, "_LOOK_SECONDS", 1e6)
     await looked(link)
     link.until = 0.0
     link.lost(REFUSED)
@@ -175,11 +176,11 @@ async def test_the_addresses_of_a_name_are_those_that_grpc_tries(monkeypatch: py
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolved)
     two = ["ipv4:192.0.2.1:7400", "ipv6:[2001:db8::1]:7400"]
-    assert await _addresses("proxies:7400") == ("proxies:7400", two)
+    assert await addresses_of("proxies:7400") == ("proxies:7400", two)
     for target in ("dns:///proxies:7400", "dns:proxies:7400"):
-        assert await _addresses(target) == ("proxies:7400", two)
+        assert await addresses_of(target) == ("proxies:7400", two)
     # A token without TLS may go there alone, whatever the name is resolved to.
-    assert await _addresses("localhost:7400") == ("localhost:7400", ["ipv4:127.0.0.1:7400", "ipv6:[::1]:7400"])
+    assert await addresses_of("localhost:7400") == ("localhost:7400", ["ipv4:127.0.0.1:7400", "ipv6:[::1]:7400"])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ async def test_the_addresses_of_a_name_are_those_that_grpc_tries(monkeypatch: py
 )
 async def test_what_is_no_name_of_a_host_is_not_looked_up_as_one(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", lambda *_, **__: pytest.fail("it was looked up"))
-    assert (await _addresses(target))[1] == []
+    assert (await addresses_of(target))[1] == []
 
 
 async def test_a_name_that_is_resolved_for_too_long_has_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +199,7 @@ async def test_a_name_that_is_resolved_for_too_long_has_no_addresses(monkeypatch
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", never)
     monkeypatch.setattr(each_address, "_SECONDS", 0.01)
     async with asyncio.timeout(LONG_SECONDS):
-        assert await _addresses("proxies:7400") == ("proxies:7400", [])
+        assert await addresses_of("proxies:7400") == ("proxies:7400", [])
 
 
 async def test_a_name_of_many_addresses_is_not_judged_by_the_first_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,8 @@ class AsyncClient(EventLoopCatalogue):
     thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).
 
     Args:
-        target: host:port of a client proxy; without the port 7400. Or what gRPC resolves, like dns:///proxies:7400. Or
-            several proxies, separated by commas or as a list: reads are spread over those that answer.
+        target: host:port of a client proxy; without the port 7400. Or dns:///proxies:7400: reads are spread over all
+            addresses of the name. Or several proxies, separated by commas or as a list, likewise.
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
         routing: "direct": keys are asked of their state servers, where this process reaches them, and of the target

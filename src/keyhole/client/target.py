@@ -11,7 +11,7 @@ from keyhole.addresses import joined, port_of
 from keyhole.config import DEFAULT_HTTP_PORT, DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration
 
-# What gRPC resolves itself: dns:///proxies:7400 for several addresses of one name.
+# What gRPC takes as it is: dns:///proxies:7400 for several addresses of one name.
 _OF_GRPC = ("dns:", "unix:", "unix-abstract:", "vsock:", "ipv4:", "ipv6:", "xds:")
 # Of these a comma is part of one target.
 _OF_SEVERAL_ADDRESSES = ("ipv4:", "ipv6:")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from keyhole.client.wire.key_group_calls import KeyGroupCalls
-from keyhole.client.wire.links import Link
+from keyhole.client.wire.link import Link
 from keyhole.encoding.aggregation import BoundAggregate, Partial
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of, prefix_of

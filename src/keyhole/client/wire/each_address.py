@@ -32,7 +32,7 @@ async def misplaced(target: str, shown: Renewing | None) -> KeyholeError | None:
 
     None also where there is only one address, or more than are looked at. Within some seconds.
     """
-    name, addresses = await _addresses(target)
+    name, addresses = await addresses_of(target)
     if not 2 <= len(addresses) <= _MOST:
         return None
     async with asyncio.TaskGroup() as group:
@@ -43,8 +43,11 @@ async def misplaced(target: str, shown: Renewing | None) -> KeyholeError | None:
     return next((error for error in said if error is not None and not status.may_pass(error)), None)
 
 
-async def _addresses(target: str) -> tuple[str, list[str]]:
-    """As what all of them are known, and each as gRPC takes it; none where only gRPC can resolve the target."""
+async def addresses_of(target: str) -> tuple[str, list[str]]:
+    """The addresses of a target: by which name all of them are asked, and each as gRPC takes it.
+
+    None where only gRPC can resolve the target, or nobody can now. Within some seconds.
+    """
     scheme, mark, rest = target.partition(":")
     if mark and scheme in ("ipv4", "ipv6"):
         each = list(dict.fromkeys(rest.split(",")))

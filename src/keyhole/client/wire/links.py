@@ -7,126 +7,15 @@ one that may be asked first again. How long a target is left alone grows with ea
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from typing import Any
 
-import grpc
-
-from keyhole.backoff import JITTER, Backoff
-from keyhole.client.wire.cut_off import is_cut_off, told
-from keyhole.client.wire.each_address import misplaced
-from keyhole.client.wire.lookup_stream import LookupStream
-from keyhole.errors import Draining, KeyholeError
-from keyhole.rpc import channels, status
+from keyhole.backoff import JITTER
+from keyhole.client.wire.cut_off import told
+from keyhole.client.wire.link import FIRST_PAUSE_SECONDS, Link
+from keyhole.client.wire.target_links import DEFAULT_EVERY_SECONDS, Resolve, TargetLinks, addresses_of
+from keyhole.errors import KeyholeError
+from keyhole.rpc import status
 from keyhole.rpc.rotation import Renewing
-from keyhole.v1 import query_pb2_grpc
-
-_log = logging.getLogger(__name__)
-
-_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.05, 1.0
-# From the end of a look at the addresses of a target to the next one.
-_LOOK_SECONDS = 1.0
-
-
-class Link:
-    """A connection to one target. Used from the event loop's thread only.
-
-    Attributes:
-        target: Its address.
-        stub: Of the service Query.
-        stream: Of its lookups.
-        cause: Why it was lost; None: it has been heard since, or was never asked.
-        until: While it is lost: it is left alone until then, on the event loop's clock.
-    """
-
-    def __init__(self, target: str, shown: Renewing | None, *, alone: bool) -> None:
-        self.target = target
-        self._shown = shown
-        self._channel = channels.prepared_aio_channel(target, shown, alone=alone)
-        # The generated stubs are typed for both APIs at once.
-        self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
-        self.stream = LookupStream(self._channel, target, heard=self.heard, broken=self.lost, refused=self._is_there)
-        self.cause: KeyholeError | None = None
-        self.until = 0.0
-        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
-        self._loop = asyncio.get_running_loop()
-        # What one of its addresses turned out to be at the last look, as long as no proxy has ever answered; see
-        # each_address.
-        self._misplaced: KeyholeError | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._look_from = 0.0
-        self._has_answered = self._closed = False
-
-    def heard(self) -> None:
-        """The proxy behind it has answered: the next failure begins with the shortest pause."""
-        self._is_there()
-        if self.cause is not None:
-            self.cause = None
-            self._backoff.reset()
-
-    def _is_there(self) -> None:
-        """A proxy has said something, if only that it goes or refuses: whatever else its name stands for."""
-        if self._misplaced is not None and self.cause is self._misplaced:
-            self.cause = None
-        self._has_answered, self._misplaced = True, None
-
-    def lost(self, error: KeyholeError) -> None:
-        """It is left alone for a while, if that is why it has not answered. Many may notice at the same time."""
-        now = self._loop.time()
-        if is_cut_off(error) and (self.cause is None or now >= self.until):
-            last = status.is_last_of_several(error)
-            self.cause, self.until = (self._misplaced if last else None) or error, now + self._backoff.next()
-            may_look = not (self._has_answered or self._closed) and self._looking is None and now >= self._look_from
-            if may_look and last:
-                self._looking = self._loop.create_task(self._look(error))
-
-    async def _look(self, error: KeyholeError) -> None:
-        """Finds out what is behind each address now. `error`: What gRPC has said of the last one."""
-        try:
-            found = await misplaced(self.target, self._shown)
-            if self._has_answered:
-                return
-            if found is not None:
-                # Nobody has answered since: it is lost, or about to be.
-                self.cause = found
-            elif self._misplaced is not None and self.cause is self._misplaced:
-                self.cause = error
-            self._misplaced = found
-        except Exception:  # noqa: BLE001 - the top of a task: what gRPC has said stays
-            _log.exception("the addresses of a target could not be looked at", extra={"target": self.target})
-        finally:
-            # What stands there may change: a proxy that begins beside it, or a port that is another's by now.
-            self._looking, self._look_from = None, self._loop.time() + _LOOK_SECONDS
-
-    def failed(self, error: grpc.RpcError) -> KeyholeError:
-        """What ended one of its calls. What it says of others, of a server behind a proxy, does not make it lost."""
-        why = status.from_rpc_error(error, self.target)
-        sent = status.was_sent(error)
-        if sent:
-            self._is_there()
-        if isinstance(why, Draining) or not sent:
-            self.lost(why)
-        return why
-
-    def is_free(self, now: float) -> bool:
-        """Whether it may be asked, though it was lost: nobody waits for it while another one can be asked."""
-        if now < self.until:
-            return False
-        state: grpc.ChannelConnectivity = self._channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
-            return True
-        self.until = now + _FIRST_PAUSE_SECONDS
-        return False
-
-    async def close(self, error: KeyholeError) -> None:
-        """Closes the link: lookups that are under way fail with the error, and calls are cancelled."""
-        self._closed = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        await self.stream.close(error)
-        await self._channel.close()
 
 
 class Links:
@@ -135,13 +24,32 @@ class Links:
     Args:
         targets: At least one.
         shown: For each of them, what it is shown.
+        resolve: Finds the addresses of a target.
+        every_seconds: How often those of a name are looked for.
     """
 
-    def __init__(self, targets: Sequence[str], shown: Sequence[Renewing | None]) -> None:
+    def __init__(
+        self,
+        targets: Sequence[str],
+        shown: Sequence[Renewing | None],
+        resolve: Resolve = addresses_of,
+        every_seconds: float = DEFAULT_EVERY_SECONDS,
+    ) -> None:
         alone = len(targets) == 1
-        self._links = [Link(target, of, alone=alone) for target, of in zip(targets, shown, strict=True)]
+        self._targets = [
+            TargetLinks(target, of, resolve, every_seconds, alone=alone, changed=self._arrange)
+            for target, of in zip(targets, shown, strict=True)
+        ]
+        self._links: list[Link] = []
+        self._arrange()
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[KeyholeError] = self._loop.create_future()
+
+    def _arrange(self) -> None:
+        """Those that a target has no more go, and what it has besides comes last; the others keep their turn."""
+        now = [link for target in self._targets for link in target.links]
+        kept = [link for link in self._links if link in now]
+        self._links = [*kept, *(link for link in now if link not in kept)]
 
     def next(self) -> Link | None:
         """Whom to ask now: of those that answer, the one that owes the fewest keys. None: all are left alone."""
@@ -189,7 +97,7 @@ class Links:
     async def close(self, error: KeyholeError) -> None:
         """What is under way fails with the error, and so does what waits to be sent again. Called once."""
         self._closed.set_result(error)
-        await asyncio.gather(*(link.close(error) for link in self._links))
+        await asyncio.gather(*(target.close(error) for target in self._targets))
 
 
 class CallAttempts:
@@ -234,7 +142,7 @@ class CallAttempts:
 
 def pause_seconds() -> float:
     """Before something is asked again of somebody who lives."""
-    return JITTER.uniform(0.5, 1.0) * _FIRST_PAUSE_SECONDS
+    return JITTER.uniform(0.5, 1.0) * FIRST_PAUSE_SECONDS
 
 
 def _owed(link: Link) -> int:

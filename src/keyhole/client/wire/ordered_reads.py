@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from keyhole.client.wire.key_group_calls import KeyGroupCalls
 from keyhole.client.wire.key_group_reads import EntriesRead
-from keyhole.client.wire.links import Link
+from keyhole.client.wire.link import Link
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.scan_token import OrderedPlace, ordered_place_of
 from keyhole.rpc.ordered_pages import ENOUGH_BYTES, Fetched, FetchedEntry, ordered_pages

@@ -12,7 +12,8 @@ import grpc
 from keyhole.client.options import MapKey
 from keyhole.client.scanned_entries import ScannedEntries
 from keyhole.client.wire.cut_off import is_cut_off
-from keyhole.client.wire.links import CallAttempts, Link, Links
+from keyhole.client.wire.link import Link
+from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads

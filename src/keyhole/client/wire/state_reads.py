@@ -12,7 +12,8 @@ from keyhole.backoff import JITTER
 from keyhole.client.routing.direct_reads import DirectReads
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.cut_off import is_cut_off, told
-from keyhole.client.wire.links import Link, Links, pause_seconds
+from keyhole.client.wire.link import Link
+from keyhole.client.wire.links import Links, pause_seconds
 from keyhole.client.wire.lookups import BatchSink, LookupBatch
 from keyhole.client.wire.segments import Segment
 from keyhole.encoding.codec import StateCodec

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 
 from keyhole.client.wire.key_bounds import ALL_KEYS, KeyBounds
-from keyhole.client.wire.links import CallAttempts, Link, Links
+from keyhole.client.wire.link import Link
+from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.client.wire.newer_schema import await_newer
 from keyhole.client.wire.selected_rows import SelectedRows
 from keyhole.client.wire.state_reads import StateReads
