@@ -10,7 +10,7 @@ CLIENT = (
     Breakage(
         "a name whose other address is a port for HTTP is waited for until the deadline",
         "client",
-        "src/keyhole/client/wire/links.py",
+        "src/keyhole/client/wire/link.py",
         "                self.cause = found\n",
         "                pass\n",
         ("test_addresses_of_a_name.py::test_what_is_behind_an_address_is_looked_for_until_a_proxy_has_answered",),
@@ -18,7 +18,7 @@ CLIENT = (
     Breakage(
         "a proxy that has refused a call is a port for HTTP once it is away",
         "client",
-        "src/keyhole/client/wire/links.py",
+        "src/keyhole/client/wire/link.py",
         "        if sent:\n            self._is_there()\n",
         "",
         ("test_addresses_of_a_name.py::test_a_proxy_that_refuses_or_goes_is_one_and_is_waited_for_as_one",),
