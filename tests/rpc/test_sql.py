@@ -245,7 +245,11 @@ async def test_the_command_prints_rows_or_what_was_asked(
     shown = capsys.readouterr().out
     assert "shop/customers, epoch 1: 5 entries" in shown
     assert "servers test  city > 'Bas'" in shown
+    assert "by the key" not in shown
     assert "Order By" in shown
+    by_key = "select city from 'shop/customers' where customer = 'c1'"
+    assert await asyncio.to_thread(main, ["sql", by_key, *said, "--explain"]) == 0
+    assert "by the key    a range of keys is read" in capsys.readouterr().out
     assert await asyncio.to_thread(main, ["sql", "drop table x", *said]) == 1
     assert "one SELECT" in capsys.readouterr().err
 

@@ -17,6 +17,8 @@ class CountingEngine:
         """Open ones, of all its stores."""
         self.asked_keys = 0
         """By get_many, of all its stores."""
+        self.read_rows = 0
+        """By items, of all its stores."""
 
     def open(self, application: str, state: str, topic_id: str) -> Store:
         return _Store(self, self._inner.open(application, state, topic_id))
@@ -71,7 +73,9 @@ class _Snapshot:
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        return self._inner.items(key_group, start, stop, descending=descending)
+        for item in self._inner.items(key_group, start, stop, descending=descending):
+            self._engine.read_rows += 1
+            yield item
 
     def positions(self) -> Mapping[int, Position]:
         return self._inner.positions()

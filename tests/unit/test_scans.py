@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keyhole import Predicate, field
 from keyhole.encoding.codec import EntryRange
 from keyhole.errors import (
     DeadlineExceeded,
@@ -23,6 +24,7 @@ from keyhole.errors import (
 from keyhole.model.epoch import EpochStamp, Position
 from keyhole.model.read import ReadBounds, Stale
 from keyhole.model.state import KeyType, StateDescriptor, TtlClock
+from keyhole.rpc.convert_predicates import predicate_to_proto
 from keyhole.stores.base import StoreEngine, StoreLimits
 from keyhole.stores.lmdb.engine import LmdbEngine
 from keyhole.stores.memory import MemoryEngine
@@ -281,6 +283,36 @@ async def test_between_two_pages_and_among_entries_that_are_hidden_others_have_t
     others.cancel()
     assert found == 100
     assert turns >= 19
+
+
+async def test_of_a_key_group_the_keys_alone_are_read_that_a_predicate_can_be_true_of(engine: CountingEngine) -> None:
+    table = table_on(engine)
+    rows = hours("sensor-7", range(50)) | hours("sensor-8", range(30))
+    Epochs(table).commit(rows)
+    registry = Registry("server-a", "incarnation", lambda: "", 0, 511)
+    registry.tables[APPLICATION, STATE] = table
+    servicer = QueryServicer(registry, ManualClock(), CHANGELOG)
+
+    async def read_of(where: Predicate) -> tuple[int, int]:
+        """How many entries are given, and how many rows of the store were read for them."""
+        before, given = engine.read_rows, 0
+        for group in range(KEY_GROUPS):
+            request = scan_request()
+            request.ClearField("key")
+            request.key_group.key_group = group
+            request.selection.where.CopyFrom(predicate_to_proto(where))
+            async for page in servicer.Scan(request, None):  # type: ignore[arg-type]  # it needs no context
+                given += len(page.values)
+        return given, engine.read_rows - before
+
+    sensor, hour = field("sensor"), field("m0")
+    assert await read_of(field("count") >= 1) == (80, 80)
+    assert await read_of(sensor == "sensor-8") == (30, 30)
+    assert await read_of((sensor == "sensor-7") & (hour >= 40) & (field("celsius") < 45)) == (5, 10)
+    assert await read_of(sensor == "nobody") == (0, 0)
+    assert await read_of((sensor < "a") & (sensor > "b")) == (0, 0)
+    # Of its first column nothing is known.
+    assert await read_of(hour == 7) == (2, 80)
 
 
 @pytest.mark.parametrize(("turn", "messages"), [(10, 1), (9, 2), (1, 2)])

@@ -142,7 +142,7 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         within, bounds = scan_range(table.codec, request), bounds_from_proto(options)
         select, selected = self._selections.of(table.descriptor, request), request.HasField("selection")
         asked = RequestedAggregates(table.descriptor, request, select) if request.aggregates else None
-        known, sent = len(within.prefix), False
+        within, known, sent = within.narrowed(select.keys), len(within.prefix), False
         with (
             self._scans.open(
                 lambda: table.scan(

@@ -54,6 +54,7 @@ def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
             "columns": list(scan.columns),
             "servers_test": None if scan.where is None else in_words(scan.where),
             "entries": scan.entries,
+            "by_key": scan.by_key,
             "indexes": list(scan.indexes),
         }
         for scan in result.scans
@@ -65,6 +66,8 @@ def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
         print(written_out(f"{one['state']}, epoch {one['epoch'] or 'of each key group'}: {one['entries']:,} entries"))
         print(written_out(f"  columns       {', '.join(one['columns'])}"))
         print(written_out(f"  {'read where  ' if saved else 'servers test'}  {one['servers_test'] or 'nothing'}"))
+        if one["by_key"]:
+            print("  by the key    a range of keys is read, and no others")
         if one["indexes"]:
             print(written_out(f"  by an index   of {' or '.join(one['indexes'])}, where that pays"))
     print(written_out(result.plan, "\n"))

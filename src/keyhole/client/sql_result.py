@@ -26,6 +26,7 @@ class StateScanned:
         filter: What was tested of the rest here; empty: nothing.
         entries: That the servers have sent, so far.
         indexes: The fields by whose index servers can find the rows, where that pays.
+        by_key: Servers read a range of keys alone, by what is asked of the first columns of the key.
     """
 
     state: str
@@ -35,6 +36,7 @@ class StateScanned:
     filter: str
     entries: int = 0
     indexes: tuple[str, ...] = ()
+    by_key: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keyhole.encoding.key_codec import KeyCodec, end_of_prefix, key_encoder, storage_key_encoder
+from keyhole.encoding.key_ranges import KeyRange
 from keyhole.encoding.key_values import KeyValue
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
@@ -33,6 +34,14 @@ class EntryRange(NamedTuple):
     def is_of_map_keys(self) -> bool:
         """Whether some map keys under each key are meant."""
         return any(self.map_keys)
+
+    def narrowed(self, keys: KeyRange) -> EntryRange:
+        """Those of them whose key, with the map key, is in a range."""
+        group = self.prefix[:GROUP_BYTES]
+        start, stop = max(self.start, group + keys.first), self.stop
+        if keys.end is not None:
+            stop = group + keys.end if stop is None else min(stop, group + keys.end)
+        return self._replace(start=start, stop=stop)
 
     def has_map_key(self, map_key: bytes) -> bool:
         """Whether an encoded map key is among those that are meant."""

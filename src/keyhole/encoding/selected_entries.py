@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from keyhole.encoding.entry_filter import EntryFilter, StoredEntry
 from keyhole.encoding.index_ranges import IndexedValues, indexed_values
 from keyhole.encoding.indexed_fields import indexed_fields
+from keyhole.encoding.key_ranges import ALL_KEYS, KeyRange, key_range
 from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.row_projection import RowProjection, projected
@@ -28,6 +29,13 @@ def usable_indexes(descriptor: StateDescriptor, where: Predicate | None) -> Sequ
     return indexed_values(bound(where, descriptor), indexed_fields(descriptor))
 
 
+def usable_keys(descriptor: StateDescriptor, where: Predicate | None) -> KeyRange:
+    """Between which keys whatever a predicate lets through stands. Raises ValueMismatch: as `usable_indexes`."""
+    if where is None:
+        return ALL_KEYS
+    return key_range(bound(where, descriptor), (*descriptor.scan_key, *descriptor.entry_key))
+
+
 class SelectedEntries:
     """Of one state, as it is described now. Thread-safe.
 
@@ -40,12 +48,14 @@ class SelectedEntries:
 
     Attributes:
         tests: Not all entries are selected.
+        keys: None is selected that is not among these, map keys included.
         indexed: By which indexes they can be looked up; none: all must be tested.
         cost: About how many times longer an entry takes than one that is tested by few comparisons.
     """
 
     def __init__(self, descriptor: StateDescriptor, selection: Selection, *, as_json: bool = False) -> None:
         where, fields = selection.where, selection.fields
+        self.keys = usable_keys(descriptor, where)
         self.indexed = usable_indexes(descriptor, where)
         self.tests = where is not None
         self.cost = 1 if where is None else max(1, part_count(where) // _FEW_PARTS)

@@ -111,6 +111,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
             asked.where,
             "" if filter is None else str(filter),
             indexes=self._indexes(asked.where),
+            by_key=self._by_key(asked.where),
         )
         self._reading.scans.append(told)
         return EntryScanner(self, wanted, filter, asked, told)
@@ -118,6 +119,10 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
     def _indexes(self, where: Predicate | None) -> tuple[str, ...]:
         """The fields by whose index rows can be found."""
         return ()
+
+    def _by_key(self, where: Predicate | None) -> bool:
+        """Whether a range of keys alone is read."""
+        return False
 
     def batches(self, columns: list[str], asked: Pushed, told: StateScanned) -> Iterator[pa.RecordBatch]:
         """Entries with these columns. Raises as `pages`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyhole.client import Client
-from keyhole.encoding.selected_entries import usable_indexes
+from keyhole.encoding.key_ranges import ALL_KEYS
+from keyhole.encoding.selected_entries import usable_indexes, usable_keys
 from keyhole.model.predicates import Predicate
 from keyhole.model.read import KeyedEntry
 from keyhole.model.selection import Selection
@@ -55,6 +56,9 @@ class LiveDataset(EntryDataset):
 
     def _indexes(self, where: Predicate | None) -> tuple[str, ...]:
         return tuple(of.field.name for of in usable_indexes(self._descriptor, where))
+
+    def _by_key(self, where: Predicate | None) -> bool:
+        return usable_keys(self._descriptor, where) != ALL_KEYS
 
     def _pages(self, select: Selection) -> Iterator[Sequence[KeyedEntry]]:
         of, number = self._descriptor, scan_number()
