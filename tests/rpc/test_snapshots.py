@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,7 @@ from keyhole.client import AsyncStateSnapshot
 from keyhole.client.one_epoch import of_one_epoch
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.storage_key import group_of
-from keyhole.errors import EpochGone, KeyholeError
+from keyhole.errors import EpochGone, EpochNotReached, KeyholeError, MalformedRequest
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc import channels
 from keyhole.testing.changelog import MemoryKafka
@@ -92,6 +93,42 @@ async def test_keys_of_servers_at_two_epochs_are_read_as_of_the_one_that_both_ha
     await halves.commit(1, 2)
     assert await halves.seen(consistency="snapshot") == {(2, 2.0)}
     assert await halves.seen(as_of=1) == {(1, 1.0)}
+
+
+def _at(seconds: float) -> datetime:
+    """Of epoch N the commit time is N seconds after 1970 began."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+async def test_a_snapshot_is_of_the_last_epoch_that_was_committed_by_a_time(halves: Halves) -> None:
+    for epoch in (2, 3):
+        for half in (0, 1):
+            await halves.commit(half, epoch)
+    await halves.commit(0, 4)
+
+    async def epoch_at(as_of: datetime | int) -> int:
+        snapshot = await halves.client.snapshot(PATH, as_of=as_of)
+        answers = await snapshot.state(PATH).get_many(KEYS)
+        assert {answer.value.celsius for answer in answers} == {float(snapshot.epoch)}
+        return snapshot.epoch
+
+    # Of epoch 4 one half is not committed yet.
+    assert [await epoch_at(of) for of in (_at(2), _at(2.9), _at(3), _at(1e6), 2, 3)] == [2, 2, 3, 3, 2, 3]
+    for gone in (_at(1.5), 1):
+        with pytest.raises(EpochGone):
+            await halves.client.snapshot(PATH, as_of=gone)
+    with pytest.raises(EpochNotReached, match="ask again later"):
+        await halves.client.snapshot(PATH, as_of=datetime.now(UTC) + timedelta(days=1))
+    under_way = asyncio.create_task(epoch_at(4))
+    await halves.commit(1, 4)
+    assert await under_way == 4
+    for wrong in (datetime(2026, 1, 1), 0, -1, "now", True, 1.5):  # noqa: DTZ001 - without a time zone
+        with pytest.raises(MalformedRequest, match="as_of is"):
+            await halves.client.snapshot(PATH, as_of=wrong)  # type: ignore[arg-type]
+    with pytest.raises(MalformedRequest, match=r"make a snapshot"):
+        await halves.client.get(*NAME, KEYS[0], as_of=_at(2))  # type: ignore[arg-type]
+    with Client(halves.proxy.address, timeout=PATIENCE_SECONDS) as client:
+        assert (await asyncio.to_thread(client.snapshot, PATH, as_of=_at(3.5))).epoch == 3
 
 
 async def test_a_snapshot_stays_at_its_epoch_until_that_is_no_longer_kept(halves: Halves) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration, seconds_of
@@ -330,23 +331,29 @@ class AsyncClient(EventLoopCatalogue):
             options,
         )
 
-    async def snapshot(self, *paths: str, timeout: Duration | None = None) -> AsyncStateSnapshot:
+    async def snapshot(
+        self, *paths: str, as_of: datetime | int | None = None, timeout: Duration | None = None
+    ) -> AsyncStateSnapshot:
         """States of one query as of one and the same epoch: the last one that all copies have now.
 
             snapshot = await client.snapshot("shop/orders", "shop/customers")
             orders = await snapshot.state("shop/orders").get_many(ids)
+            before = await client.snapshot("shop/orders", as_of=datetime.now(UTC) - timedelta(minutes=5))
 
         Args:
             paths: application/state, at least one.
+            as_of: An epoch, or a time, for the last epoch that was committed by then; both while servers keep it.
             timeout: Seconds (or a timedelta); default: the client's.
 
         Raises:
             InvalidConfiguration: A path is not application/state, or there is none.
             Unsupported: The states are of two queries, or fed by updates.
-            EpochNotReached: The job has committed no epoch yet.
+            EpochNotReached: The job has committed no epoch yet, or not the one of `as_of`.
+            EpochGone: That one is kept no more.
+            MalformedRequest: `as_of` is neither an epoch nor a time with a time zone.
             KeyholeError: As `get`, for any key group of the states.
         """
-        return await taken(self, self._here(), paths, self._seconds(timeout))
+        return await taken(self, self._here(), paths, self._seconds(timeout), as_of)
 
     @overload
     def state(self, path: str) -> AsyncState[Any]: ...

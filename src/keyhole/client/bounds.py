@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 from numbers import Real
 from typing import Literal, TypeAlias
 
@@ -78,6 +78,11 @@ def bounds_of(
             raise MalformedRequest(f"min_epoch is {epoch!r}; epochs are whole numbers from 1 on, and 0 means any")
         if (whole := whole_of(group)) is None or not 0 <= whole < _KEY_GROUPS:
             raise MalformedRequest(f"min_epoch names key group {group!r}; they go from 0 to {_KEY_GROUPS - 1}")
+    if isinstance(as_of, datetime):
+        raise MalformedRequest(
+            f"as_of is the time {as_of.isoformat()}; of a time make a snapshot, client.snapshot(PATH, as_of=...), and "
+            "read that"
+        )
     if (whole := whole_of(as_of)) is None or not 0 <= whole <= _MOST_EPOCH:
         raise MalformedRequest(f"as_of is {as_of!r}; epochs are whole numbers from 1 on")
     if as_of and (min_epoch or max_staleness is not None):

@@ -4,8 +4,8 @@
     order = await snapshot.state("shop/orders").get("o1")
     customer = await snapshot.state("shop/customers").get(order.value.customer)   # never of another epoch
 
-Its epoch is the last one that all copies had when it was made. Servers keep it while `keep_epochs` say, from then on
-reads raise EpochGone: make a new one. Nothing is held for it, so it needs no closing.
+Its epoch is the last one that all copies had when it was made, or the one that was asked for. Servers keep it while
+`keep_epochs` say, from then on reads raise EpochGone: make a new one. Nothing is held for it, so it needs no closing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration
+from keyhole.client.epoch_choice import EpochChoice, moment_or_epoch
 from keyhole.client.one_epoch import one_query
 from keyhole.client.options import AggregateOptions, GetOptions, Key, ManyOptions, ScanAllOptions, ScanOptions
 from keyhole.client.read_protocols import AsyncStates, States
@@ -25,7 +26,7 @@ from keyhole.client.state_handles import AsyncState, State
 from keyhole.client.state_scans import AsyncStateScan, StateScan
 from keyhole.client.wire.connection import Connection
 from keyhole.encoding.codec import StateCodec
-from keyhole.errors import EpochNotReached, InvalidConfiguration, MalformedRequest, Unsupported
+from keyhole.errors import InvalidConfiguration, MalformedRequest, Unsupported
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
 from keyhole.model.read import Answer, Source
@@ -37,19 +38,17 @@ C = TypeVar("C", AsyncStates, States)
 
 
 async def taken(
-    client: AsyncStates, connection: Connection, paths: Iterable[str], seconds: float
+    client: AsyncStates, connection: Connection, paths: Iterable[str], seconds: float, as_of: datetime | int | None
 ) -> AsyncStateSnapshot:
-    """States as of the last epoch that all copies have. Raises as AsyncClient.snapshot."""
-    names, deadline = _names(paths), connection.loop.time() + seconds
-    described = [await connection.describe(*name, deadline - connection.loop.time()) for name in names]
+    """States as of one epoch. Raises as AsyncClient.snapshot."""
+    names, until, asked = _names(paths), connection.loop.time() + seconds, moment_or_epoch(as_of)
+    described = [await connection.describe(*name, until - connection.loop.time()) for name in names]
     one_query(described)
-    reads = [
-        connection.epochs(name, of.key_groups, deadline - connection.loop.time())
-        for name, of in zip(names, described, strict=True)
-    ]
-    sources = [source for of in await asyncio.gather(*reads) for source in of]
     states = dict(zip(names, described, strict=True))
-    return AsyncStateSnapshot(client, states, _earliest(sources, " and ".join(map("/".join, names))))
+    choice = EpochChoice(connection, states, until)
+    if isinstance(asked, datetime):
+        return AsyncStateSnapshot(client, states, await choice.at(asked))
+    return AsyncStateSnapshot(client, states, await (choice.named(asked) if asked else choice.last()))
 
 
 def _names(paths: Iterable[str]) -> list[tuple[str, str]]:
@@ -58,16 +57,6 @@ def _names(paths: Iterable[str]) -> list[tuple[str, str]]:
     if not names:
         raise InvalidConfiguration('a snapshot is of states: name them, as snapshot("shop/orders", "shop/customers")')
     return names
-
-
-def _earliest(sources: Iterable[Source], states: str) -> Source:
-    """The source of the last epoch that all key groups have. Raises EpochNotReached where one has none."""
-    first = min(sources, key=lambda source: source.epoch)
-    if not first.epoch:
-        raise EpochNotReached(
-            f"server {first.server} has no epoch of {states} yet: the job has committed none; ask again", epoch=0
-        )
-    return first
 
 
 class _OneEpoch(Generic[C]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
 from keyhole.client.bounds import Duration
@@ -185,13 +186,15 @@ class Client(ThreadClient):
         """
         return Mirror(self._run, self._client.mirror(path, *keys, **options))
 
-    def snapshot(self, *paths: str, timeout: Duration | None = None) -> StateSnapshot:
+    def snapshot(
+        self, *paths: str, as_of: datetime | int | None = None, timeout: Duration | None = None
+    ) -> StateSnapshot:
         """States of one query as of one and the same epoch. Blocks. Takes and raises what AsyncClient.snapshot does.
 
         snapshot = client.snapshot("shop/orders", "shop/customers")
         orders = snapshot.state("shop/orders").get_many(ids)
         """
-        of = self._run(lambda: self._client.snapshot(*paths, timeout=timeout))
+        of = self._run(lambda: self._client.snapshot(*paths, as_of=as_of, timeout=timeout))
         return StateSnapshot(self, of.described, of.source)
 
     def aggregate(

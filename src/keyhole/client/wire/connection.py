@@ -213,12 +213,17 @@ class Connection:
         response: query_pb2.DescribeStateResponse = await self.call("DescribeState", request, timeout)
         return convert.descriptor_from_proto(response.descriptor)
 
-    async def epochs(self, name: tuple[str, str], key_groups: int, timeout: float) -> list[Source]:
-        """At which epoch each key group of a state can be read now, and of whom. Raises as AsyncClient.get."""
+    async def epochs(self, name: tuple[str, str], key_groups: int, timeout: float, as_of: int = 0) -> list[Source]:
+        """At which epoch each key group of a state can be read now, and of whom. Raises as AsyncClient.get.
+
+        Args:
+            key_groups: So many, from the first one on.
+            as_of: They are read as of this epoch; 0: as of the last one of each.
+        """
         deadline = self.loop.time() + timeout
         sources: list[Source] = []
         for first in range(0, key_groups, _KEYS_AT_ONCE):
-            batch = KeyGroupBatch(ReadBounds(), deadline)
+            batch = KeyGroupBatch(ReadBounds(as_of=as_of), deadline)
             batch.keys += range(first, min(first + _KEYS_AT_ONCE, key_groups))
             future: asyncio.Future[list[Answer]] = self.loop.create_future()
             batch.waiters += Whole(future, len(batch.keys)).slots()
