@@ -267,6 +267,50 @@ async def test_each_identity_has_its_verbs_at_the_proxy(cluster: Cluster) -> Non
         assert isinstance(await refusal(lambda: client.get("app", "counts", "a")), PermissionDenied)
 
 
+async def test_sql_and_mirrors_need_the_verbs_of_what_they_are_made_of(cluster: Cluster) -> None:
+    """docs/adr/sql-has-no-verb-of-its-own.md."""
+
+    who = {"r": ["read"], "s": ["scan"], "rs": ["read", "scan"], "w": ["watch"]}
+    entries = [
+        f'[[allow]]\nwho = ["jwt:{name}"]\nverbs = {json.dumps(verbs)}\nstates = ["app/counts"]\n'
+        for name, verbs in who.items()
+    ]
+    cluster.policy.write_text(POLICY + "".join(entries))
+
+    async def as_seen(name: str) -> dict[str, Any]:
+        """What each way to read gives, or which error."""
+        credentials = cluster.jwt(name)
+        async with AsyncClient(cluster.proxy.address, credentials=credentials, timeout=LONG_SECONDS) as client:
+            await becomes(None, lambda: client.describe_state("app", "counts"))
+
+            async def snapshot() -> int:
+                return (await client.snapshot("app/counts")).epoch
+
+            async def mirror() -> int:
+                async with client.mirror("app/counts") as mirrored:
+                    return len(mirrored)
+
+            def sql() -> list[Any]:
+                with Client(cluster.proxy.address, credentials=credentials, timeout=LONG_SECONDS) as threaded:
+                    return list(threaded.sql("select k, n from 'app/counts'"))
+
+            ways = {"snapshot": snapshot, "mirror": mirror, "sql": lambda: asyncio.to_thread(sql)}
+            return {name: await _seen(way) for name, way in ways.items()}
+
+    denied = PermissionDenied
+    assert await as_seen("r") == {"snapshot": 1, "mirror": denied, "sql": denied}
+    assert await as_seen("s") == {"snapshot": denied, "mirror": denied, "sql": denied}
+    assert await as_seen("rs") == {"snapshot": 1, "mirror": denied, "sql": [("a", 1.0)]}
+    assert await as_seen("w") == {"snapshot": denied, "mirror": 1, "sql": denied}
+
+
+async def _seen(way: Callable[[], Any]) -> Any:
+    try:
+        return await way()
+    except KeyholeError as error:
+        return type(error)
+
+
 async def test_what_else_there_is_is_not_told_to_who_may_see_only_some_of_it(cluster: Cluster) -> None:
     cluster.policy.write_text(POLICY.replace("app/counts", "app/[cz]*"))
     async with AsyncClient(cluster.proxy.address, credentials=cluster.token("reader"), timeout=LONG_SECONDS) as client:
