@@ -187,6 +187,48 @@ def test_all_of_it_is_used_with_the_keyboard_alone(stack: ConsoleStack, page: Br
     assert page.complaints() == []
 
 
+def test_how_far_the_copies_of_a_key_group_are_is_told_and_shown_as_a_colour_with_the_keyboard_alone(
+    stack: ConsoleStack, page: Browser
+) -> None:
+    page.tab_to('nav a[href="#/key-groups"]')
+    page.press(Keys.ENTER)
+    page.shows("owned", ".legend")
+    page.tab_to(".choice button:nth-child(3)")
+    page.press(Keys.SPACE)
+    page.shows("a copy is far behind", ".legend")
+    page.comes_true(lambda: len(page.all(".cells .cell.by-lag")) == 32)  # also of what has no standby
+    page.tab_to(f'.cells[aria-label$=" {APPLICATION}/sensors"] button')
+    page.press(Keys.END, Keys.ARROW_LEFT)
+    told = f'.card:has(a[href$="/{APPLICATION}/sensors"]) .cell-told'
+    # Of its owner and of the one that follows it: what each has, and what it lacks.
+    page.found(r"Key group 22: owned, owner server-\d, (copies are current|a copy is )", told)
+    for role in ("owner", "standby"):
+        has = r"epoch [\d,]+, .*as of [\d.]+ \w+ ago, [\d.]+ k?B in its store"
+        page.found(rf"server-\d \({role}\): {has}", told)
+    before = whole(page.found(r"\(owner\): epoch ([\d,]+)", told)[1])
+    page.comes_true(lambda: whole(page.found(r"\(owner\): epoch ([\d,]+)", told)[1]) > before)
+    page.tab_to(f'main a[href$="/{APPLICATION}/orders"]')
+    page.press(Keys.ENTER)
+    page.shows("Until readers see an update", "main")
+    assert page.complaints() == []
+
+
+def test_servers_and_events_are_read_with_the_keyboard_alone(stack: ConsoleStack, page: Browser) -> None:
+    page.tab_to('nav a[href="#/servers"]')
+    page.press(Keys.ENTER)
+    page.shows("started ", "main")
+    page.tab_to('main a[href$="/hourly"]')
+    page.press(Keys.ENTER)
+    page.shows("List entries", "main")
+    page.tab_to('nav a[href="#/events"]')
+    page.press(Keys.ENTER)
+    page.shows("server-0 answers", "main")
+    page.tab_to('.timeline a[href$="/sensors"]')
+    page.press(Keys.ENTER)
+    page.shows("celsius", "main")
+    assert page.complaints() == []
+
+
 def whole(text: str) -> int:
     """A number as the pages write it."""
     return int(text.replace(",", ""))

@@ -191,6 +191,9 @@ async def test_what_there_is_is_shown_and_what_is_wrong_with_it(two: list[FakeSe
         _, groups = await console.told("/console/api/key-groups")
         assert all(of["runs"] for of in groups["states"])
         assert len(groups["states"]) == 2
+        (readings,) = [of for of in groups["states"] if of["state"] == STATE]
+        assert (readings["runs"], readings["copies"]) == (detail["runs"], detail["copies"])
+        assert {run["lag"] for run in readings["runs"]} == {"current"}
 
         # Its owner is gone: half of it is answered by a standby, and half by nobody.
         await first.stop()
@@ -258,6 +261,30 @@ async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], mon
         assert found[HOSTILE][0] is None
         latencies = {of["standing"]["state"]: of["latency"] for of in told["states"]}
         assert latencies == {STATE: {"bounds": [0.002, 0.01], "counts": [12, 2, 4], "seconds": 1.0}, HOSTILE: None}
+
+
+async def test_key_groups_that_a_server_was_given_and_does_not_answer_for_are_being_restored(
+    two: list[FakeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, half = {"application": APPLICATION, "state": STATE}, descriptor().key_groups // 2
+    first, second = range(half), range(half, descriptor().key_groups)
+
+    async def figures(link: ServerConnection, timeout_seconds: float) -> stats_pb2.ReadStatsResponse:
+        told = stats_pb2.ReadStatsResponse(name="server-2" if link.address == two[1].address else "server-1")
+        if link.address == two[1].address:
+            copy = {"role": state_pb2.ROLE_STANDBY, "key_groups": first, "assigned_key_groups": [*first, *second]}
+            told.copies.add(**name, **copy)
+        return told
+
+    monkeypatch.setattr(ServerConnection, "figures", figures)
+    async with shown(two[0].address, two[1].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        _, groups = await console.told("/console/api/key-groups")
+        (readings,) = [of for of in groups["states"] if of["state"] == STATE]
+        assert [(run["copies"], run["catching_up"], run["lag"]) for run in readings["runs"]] == [
+            (["server-2"], [], "current"),
+            ([], ["server-2"], "far"),
+        ]
 
 
 async def test_the_last_epochs_of_a_query_are_put_together_of_what_its_servers_were_told(

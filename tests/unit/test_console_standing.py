@@ -12,7 +12,9 @@ from keyhole.protocol.server_view import Holding, ServerView
 from keyhole.rpc import convert
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
-from services.client_proxy.console.state_standing import Described, GroupStatus, describe_all
+from services.client_proxy.console.group_lag import CopiesLag
+from services.client_proxy.console.group_runs import Awaited, GroupStatus
+from services.client_proxy.console.state_standing import Described, describe_all
 from services.client_proxy.console.troubles import Severity, troubles_of
 from tests.support.readings import APPLICATION, STATE, descriptor
 
@@ -53,7 +55,7 @@ def held(
     )
 
 
-def described(*holdings: pb.StateHolding, lost: Iterable[str] = ()) -> Described:
+def described(*holdings: pb.StateHolding, lost: Iterable[str] = (), awaited: Iterable[Awaited] = ()) -> Described:
     """Of servers whose addresses are their names; the proxy has heard of all that they hold, those lost before that."""
     servers: dict[str, pb.ServerStatus] = {}
     views = []
@@ -75,7 +77,7 @@ def described(*holdings: pb.StateHolding, lost: Iterable[str] = ()) -> Described
             for of in mine
         )
         views.append(ServerView(name, name, holdings=told, lost="gone" if away else ""))
-    return describe_all(build(views, {NAME: STATED}), servers)[NAME]
+    return describe_all(build(views, {NAME: STATED}), servers, {NAME: list(awaited)})[NAME]
 
 
 def statuses(of: Described) -> list[GroupStatus]:
@@ -110,14 +112,14 @@ def test_key_groups_that_stand_alike_are_one_run() -> None:
         ([held("b", range(8), STANDBY)], (), GroupStatus.FOLLOWED, Severity.WARNING, "no owner"),
         ([held("a", range(8))], "a", GroupStatus.NOBODY, Severity.BAD, "no server: reads of their keys fail"),
         (
-            [held("a", range(8), ready=False, restored_records=1, records_to_restore=4)],
+            [held("a", (), ready=False, restored_records=1, records_to_restore=4)],
             (),
             GroupStatus.WAITING,
             Severity.BAD,
             "25 % of 4 records are read",
         ),
         (
-            [held("a", range(8), ready=False), held("b", range(8), STANDBY)],
+            [held("a", (), ready=False), held("b", range(8), STANDBY)],
             (),
             GroupStatus.RESTORING,
             Severity.NOTE,
@@ -145,7 +147,9 @@ def test_key_groups_that_stand_alike_are_one_run() -> None:
 def test_what_is_wrong_is_told_with_what_to_do(
     holdings: list[pb.StateHolding], lost: str, status: GroupStatus, severity: Severity, says: str
 ) -> None:
-    of = described(*holdings, lost=lost)
+    # One that was given all of it, and answers for nothing yet.
+    awaited = [Awaited(of.server, of.source.role == OWNER, frozenset(range(8))) for of in holdings if not of.ready]
+    of = described(*holdings, lost=lost, awaited=awaited)
     assert set(statuses(of)) == {status}
     (trouble,) = troubles_of(NOW_MS, [of.standing], ())
     assert (trouble.severity, trouble.about) == (severity, f"{APPLICATION}/{STATE}")
@@ -160,11 +164,47 @@ def test_a_state_that_nobody_holds_since_is_shown_as_such() -> None:
 
 
 def test_one_key_group_may_stand_otherwise_than_the_rest() -> None:
-    of = described(held("a", range(7)), held("b", [7], ready=False), held("a", [7], STANDBY), held("b", [3], STANDBY))
+    of = described(
+        held("a", range(7)),
+        held("b", (), ready=False),
+        held("a", [7], STANDBY),
+        held("b", [3], STANDBY),
+        awaited=[Awaited("b", True, frozenset([7]))],
+    )
     assert statuses(of) == [GroupStatus.OWNED] * 7 + [GroupStatus.RESTORING]
     assert [run.copies for run in of.runs] == [(), ("b",), (), ("a",)]
     assert of.standing.standbys == 0
     assert [copy.key_groups for copy in of.copies if copy.server == "a"] == [((0, 6),), ((7, 7),)]
+
+
+def test_what_a_server_answers_for_is_owned_while_it_restores_more() -> None:
+    """As after the loss of another server, whose key groups it is given."""
+    of = described(
+        held("a", range(4), ready=False),
+        held("b", [6, 7], STANDBY, ready=False),
+        awaited=[Awaited("a", True, frozenset(range(4, 8))), Awaited("b", False, frozenset([0]))],
+    )
+    assert statuses(of) == [*[GroupStatus.OWNED] * 4, *[GroupStatus.WAITING] * 2, *[GroupStatus.RESTORING] * 2]
+    assert {run.owner for run in of.runs} == {"a"}
+    assert [(run.copies, run.catching_up) for run in of.runs] == [((), ("b",)), ((), ()), ((), ()), (("b",), ())]
+    assert [run.lag for run in of.runs] == [CopiesLag.FAR, CopiesLag.CURRENT, CopiesLag.NONE, CopiesLag.FAR]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "lag"),
+    [
+        ({}, CopiesLag.CURRENT),
+        ({"lag_epochs": 1}, CopiesLag.CURRENT),
+        ({"lag_epochs": 2}, CopiesLag.BEHIND),
+        ({"lag_epochs": 5}, CopiesLag.FAR),
+        ({"updates_lag_ms": 999}, CopiesLag.CURRENT),
+        ({"updates_lag_ms": 1_000}, CopiesLag.BEHIND),
+        ({"updates_lag_ms": 10_000}, CopiesLag.FAR),
+    ],
+)
+def test_the_lag_of_a_key_group_is_that_of_its_copy_that_lacks_the_most(lacks: dict[str, int], lag: CopiesLag) -> None:
+    of = described(held("a", range(8)), held("b", range(4), STANDBY), held("c", range(4), STANDBY, **lacks))
+    assert [(run.first, run.last, run.lag) for run in of.runs] == [(0, 3, lag), (4, 7, CopiesLag.CURRENT)]
 
 
 def test_what_a_server_only_follows_is_not_counted_twice() -> None:

@@ -126,7 +126,13 @@ class ConsoleRoutes:
         caller = self._caller_of(request)
         reports, described = await self._look()
         states = [
-            {"application": name[0], "state": name[1], "key_groups": of.standing.key_groups, "runs": of.runs}
+            {
+                "application": name[0],
+                "state": name[1],
+                "key_groups": of.standing.key_groups,
+                "runs": of.runs,
+                "copies": of.copies,
+            }
             for name, of in _seen(caller, described).items()
         ]
         return _shown({**self._head(reports), "states": states})
@@ -140,7 +146,7 @@ class ConsoleRoutes:
         table = self._directory.table(name)
         of = described.get(name)
         if of is None:  # it has come since the servers were asked
-            of = describe_all({name: table}, reports.servers)[name]
+            of = describe_all({name: table}, reports.servers, reports.awaited)[name]
         return _shown(
             {
                 **self._head(reports),
@@ -190,7 +196,7 @@ class ConsoleRoutes:
     async def _look(self) -> tuple[ServerReports, dict[StateName, Described]]:
         reports = await self._status.now()
         if self._described is None or self._described[0] is not reports:
-            self._described = reports, describe_all(self._directory.tables, reports.servers)
+            self._described = reports, describe_all(self._directory.tables, reports.servers, reports.awaited)
         return self._described
 
     def _head(self, reports: ServerReports) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from keyhole.protocol.server_view import StateName
 from keyhole.v1 import query_pb2 as pb
-from keyhole.v1 import stats_pb2
+from keyhole.v1 import state_pb2, stats_pb2
+from services.client_proxy.console.group_runs import Awaited
 from services.client_proxy.console.shared_rounds import SharedRounds
 from services.client_proxy.directory import Directory
 
@@ -48,6 +49,7 @@ class ServerReports(NamedTuple):
         writes: Of each state that a server has counted.
         replays: By application and query: epochs that servers were sent again after they had committed them.
         latencies: Of each state that is fed by updates.
+        awaited: Of each state that servers restore, what they do not answer for yet.
     """
 
     at_ms: int
@@ -55,6 +57,7 @@ class ServerReports(NamedTuple):
     writes: dict[StateName, Writes]
     replays: dict[tuple[str, str], int]
     latencies: dict[StateName, Latency]
+    awaited: dict[StateName, list[Awaited]]
 
 
 class SharedStatus:
@@ -86,7 +89,18 @@ class SharedStatus:
         size = _totals(counted, f"{_SERVER}_committed_bytes_total", "state")
         writes = {name: Writes(count, size.get(name, 0)) for name, count in rows.items()}
         replays = _totals(counted, f"{_SERVER}_replayed_epochs_total", "query")
-        return ServerReports(self._directory.clock.now_ms(), servers, writes, replays, _latencies(counted))
+        at_ms = self._directory.clock.now_ms()
+        return ServerReports(at_ms, servers, writes, replays, _latencies(counted), _awaited(counted))
+
+
+def _awaited(figures: Iterable[stats_pb2.ReadStatsResponse]) -> dict[StateName, list[Awaited]]:
+    found: dict[StateName, list[Awaited]] = {}
+    for server, copy in ((told.name, copy) for told in figures for copy in told.copies):
+        groups = frozenset(copy.assigned_key_groups).difference(copy.key_groups)
+        if groups:
+            awaited = Awaited(server, copy.role == state_pb2.ROLE_OWNER, groups)
+            found.setdefault((copy.application, copy.state), []).append(awaited)
+    return found
 
 
 def _totals(figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within: str) -> dict[tuple[str, str], int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -14,47 +14,16 @@ from keyhole.protocol.routing import RouteTable
 from keyhole.protocol.server_view import StateName
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import state_pb2
-
-
-class GroupStatus(enum.StrEnum):
-    """Who answers for a key group now, from best to worst.
-
-    OWNED: its owner. UNCONFIRMED: its owner, which has not heard of its coordinator for the lease time. RESTORING: its
-    owner reads the changelog, and another copy answers. FOLLOWED: it has no owner that can be reached, and another copy
-    answers. WAITING: its owner reads the changelog, and nobody answers. NOBODY: nobody has it.
-    """
-
-    OWNED = "owned"
-    UNCONFIRMED = "unconfirmed"
-    RESTORING = "restoring"
-    FOLLOWED = "followed"
-    WAITING = "waiting"
-    NOBODY = "nobody"
-
-
-class GroupRun(msgspec.Struct, frozen=True):
-    """Key groups in a row that stand alike.
-
-    Attributes:
-        first, last: Both are of it.
-        owner: The server's name; empty: none that can be reached.
-        copies: The other servers that have it and answer for it.
-        catching_up: Those that have it and don't answer for it yet.
-    """
-
-    first: int
-    last: int
-    status: GroupStatus
-    owner: str
-    copies: tuple[str, ...]
-    catching_up: tuple[str, ...]
+from services.client_proxy.console.group_runs import Awaited, GroupRun, GroupStatus, runs_of
 
 
 class HeldCopy(msgspec.Struct, frozen=True):
-    """What one server holds of a state in one role; as `StateHolding` of the protos, times in milliseconds since 1970.
+    """What one server answers for of a state in one role, as `StateHolding` of the protos. Times are milliseconds since
+    1970.
 
     Attributes:
-        key_groups: First and last of each row of them.
+        ready: It answers for all that it was given in this role.
+        key_groups: First and last of each row of those that it answers for.
         entries, bytes: Of the server's whole store, that of its other role included.
     """
 
@@ -134,70 +103,38 @@ class Described(NamedTuple):
 
 
 def describe_all(
-    tables: Mapping[StateName, RouteTable], servers: Mapping[str, pb.ServerStatus]
+    tables: Mapping[StateName, RouteTable],
+    servers: Mapping[str, pb.ServerStatus],
+    awaited: Mapping[StateName, Sequence[Awaited]] = MappingProxyType({}),
 ) -> dict[StateName, Described]:
     """All states that there are, in their order.
 
     Args:
         servers: By address, as the routes name them.
+        awaited: What they are restoring.
     """
     held: dict[StateName, list[pb.StateHolding]] = {}
     for server in servers.values():
         for holding in server.holdings:
             held.setdefault((holding.descriptor.application, holding.descriptor.state), []).append(holding)
     names = {address: server.server or address for address, server in servers.items()}
-    return {name: _describe(table, held.get(name, ()), names) for name, table in sorted(tables.items())}
+    return {
+        name: _describe(table, held.get(name, ()), awaited.get(name, ()), names)
+        for name, table in sorted(tables.items())
+    }
 
 
-def _describe(table: RouteTable, holdings: Sequence[pb.StateHolding], names: Mapping[str, str]) -> Described:
+def _describe(
+    table: RouteTable, holdings: Sequence[pb.StateHolding], awaited: Sequence[Awaited], names: Mapping[str, str]
+) -> Described:
     descriptor = table.descriptor
     # A server that still holds an earlier state of the same name says nothing of this one.
     ours = [of for of in holdings if of.descriptor.topic_id == descriptor.topic_id]
     owners = [of for of in ours if of.source.role == state_pb2.ROLE_OWNER]
     others = [of for of in ours if of.source.role != state_pb2.ROLE_OWNER]
-    runs = tuple(_runs(table, owners, others, names))
+    runs = tuple(runs_of(table, owners, others, awaited, names))
     copies = tuple(_copy(of) for of in sorted(ours, key=lambda of: (of.source.role, of.server)))
     return Described(descriptor, _standing(descriptor, runs, owners, others), runs, copies, table.missing)
-
-
-def _runs(
-    table: RouteTable,
-    owners: Iterable[pb.StateHolding],
-    others: Iterable[pb.StateHolding],
-    names: Mapping[str, str],
-) -> Iterable[GroupRun]:
-    count = table.descriptor.key_groups
-    copies: list[list[str]] = [[] for _ in range(count)]
-    catching_up: list[list[str]] = [[] for _ in range(count)]
-    owned: list[dict[str, pb.StateHolding]] = [{} for _ in range(count)]
-    for holding in others:
-        into = copies if holding.ready else catching_up
-        for group in holding.key_groups:
-            if group < count:
-                into[group].append(holding.server)
-    for holding in owners:
-        for group in holding.key_groups:
-            if group < count:
-                owned[group][holding.server] = holding
-
-    def looked_at(group: int) -> tuple[GroupStatus, str, tuple[str, ...], tuple[str, ...]]:
-        address = table.owners.addresses[group]
-        owner = names.get(address, address)
-        holding = owned[group].get(owner)
-        beside = tuple(sorted(copies[group]))
-        return _status(holding, bool(beside)), owner, beside, tuple(sorted(catching_up[group]))
-
-    for (status, owner, beside, behind), found in groupby(range(count), looked_at):
-        groups = list(found)
-        yield GroupRun(groups[0], groups[-1], status, owner, beside, behind)
-
-
-def _status(owner: pb.StateHolding | None, followed: bool) -> GroupStatus:
-    if owner is None:
-        return GroupStatus.FOLLOWED if followed else GroupStatus.NOBODY
-    if not owner.ready:
-        return GroupStatus.RESTORING if followed else GroupStatus.WAITING
-    return GroupStatus.UNCONFIRMED if owner.source.unconfirmed else GroupStatus.OWNED
 
 
 def _standing(

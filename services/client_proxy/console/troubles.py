@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from keyhole.v1 import query_pb2 as pb
-from services.client_proxy.console.state_standing import GroupStatus, StateStanding
+from services.client_proxy.console.group_lag import FAR_EPOCHS, FAR_UPDATES_MS
+from services.client_proxy.console.group_runs import GroupStatus
+from services.client_proxy.console.state_standing import StateStanding
 
 _STALE_MS = 30_000
-_LAG_EPOCHS = 5
-_UPDATES_LAG_MS = 10_000
 
 
 class Severity(enum.StrEnum):
@@ -106,13 +106,13 @@ def _of_state(now_ms: int, state: StateStanding) -> Iterator[ShownTrouble]:
             f"Look into the log of {writer} ({query}), and compare the clocks of its machine and of this one.",
             state.as_of_ms,
         )
-    if state.lag_epochs >= _LAG_EPOCHS:
+    if state.lag_epochs >= FAR_EPOCHS:
         yield trouble(
             Severity.WARNING,
             f"A standby or replica is {state.lag_epochs} epochs behind.",
             "See whether it reaches Kafka, and whether its disk keeps up: its log says so.",
         )
-    if state.updates_lag_ms >= _UPDATES_LAG_MS:
+    if state.updates_lag_ms >= FAR_UPDATES_MS:
         yield trouble(
             Severity.WARNING,
             f"{state.lag_updates:,} updates are not applied yet; the oldest has waited for "

@@ -33,6 +33,7 @@ export function KeyGroupsPage() {
                     count={state.key_groups}
                     servers={servers}
                     by={by}
+                    copies={state.copies}
                     label={`the ${state.key_groups} key groups of ${state.application}/${state.state}`}
                   />
                 </section>

@@ -6,7 +6,7 @@ import type { Polled } from "./poll";
 import { useNow } from "./clock";
 import { clock, duration, moment, whole } from "./format";
 import { stateHref } from "./route";
-import type { Severity, Standing, Status, Trouble } from "./types";
+import type { Lag, Severity, Standing, Status, Trouble } from "./types";
 
 export const STATUSES: [Status, string, string][] = [
   ["owned", "owned", "Its owner answers, and has heard of its coordinator."],
@@ -15,6 +15,13 @@ export const STATUSES: [Status, string, string][] = [
   ["followed", "no owner, followed", "It has no owner that can be reached; another copy answers."],
   ["waiting", "restoring, no answers", "Its owner restores, and nobody else answers: reads wait."],
   ["nobody", "nobody", "No server has it: reads fail."],
+];
+
+/** How far the copies of a key group are behind, from the best to the worst; where nobody answers its status says so. */
+export const LAGS: [Exclude<Lag, "none">, string, string][] = [
+  ["current", "copies are current", "Each has all epochs but the last, and no update waits for a second."],
+  ["behind", "a copy is behind", "One lacks two epochs at least, or an update has waited for a second."],
+  ["far", "a copy is far behind", "One lacks five epochs, or ten seconds of updates, or still reads the changelog."],
 ];
 
 const ICONS: Record<Severity | "ok", string> = { bad: "✕", warning: "!", note: "i", ok: "✓" };

@@ -1,6 +1,8 @@
 /** What the proxy says under /console/api (docs/console.md), and under /v1 (docs/reads.md). */
 
 export type Status = "owned" | "unconfirmed" | "restoring" | "followed" | "waiting" | "nobody";
+/** Of the copy of a key group that lacks the most; none: nobody answers. */
+export type Lag = "current" | "behind" | "far" | "none";
 export type Severity = "bad" | "warning" | "note";
 
 export interface Head {
@@ -128,6 +130,7 @@ export interface Run {
   first: number;
   last: number;
   status: Status;
+  lag: Lag;
   owner: string;
   copies: string[];
   catching_up: string[];
@@ -191,7 +194,7 @@ export interface StateDetail extends Head {
 }
 
 export interface KeyGroups extends Head {
-  states: { application: string; state: string; key_groups: number; runs: Run[] }[];
+  states: { application: string; state: string; key_groups: number; runs: Run[]; copies: Copy[] }[];
 }
 
 /** Milliseconds. */
