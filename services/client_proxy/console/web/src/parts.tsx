@@ -132,13 +132,23 @@ export function Troubles({ of, none }: { of: Trouble[]; none?: ComponentChildren
   );
 }
 
-/** What somebody has asked for, or why there is none. */
-export function AskedFor({ busy, error, children }: { busy: boolean; error: string | null; children: ComponentChildren }) {
+/** What somebody has asked for, or why there is none. `reason`: the error's name. */
+export function AskedFor({
+  busy,
+  error,
+  reason = "",
+  children,
+}: {
+  busy: boolean;
+  error: string | null;
+  reason?: string;
+  children: ComponentChildren;
+}) {
   return (
     <div class="result" aria-live="polite" aria-busy={busy}>
       {error === null ? null : (
         <p class="level bad" role="alert">
-          {error}
+          {reason ? <span class="kind">{reason}</span> : null} {error}
         </p>
       )}
       {children}

@@ -82,11 +82,22 @@ export interface EntryRow {
 /** A key of one column is its value, one of several an array. */
 export const partsOf = (key: Json, columns: number): Json[] => (Array.isArray(key) && columns > 1 ? key : [key]);
 
-export function EntriesTable({ rows, fields, keys }: { rows: EntryRow[]; fields: string[]; keys: string[] }) {
+export function EntriesTable({
+  rows,
+  fields,
+  keys,
+  none,
+}: {
+  rows: EntryRow[];
+  fields: string[];
+  keys: string[];
+  /** What is said where there are no rows. */
+  none: string;
+}) {
   if (rows.length === 0) {
     return (
       <p class="absent">
-        <strong>There are no entries.</strong>
+        <strong>{none}</strong>
       </p>
     );
   }
