@@ -334,9 +334,12 @@ def test_how_long_updates_took_until_readers_saw_them_is_a_histogram(stack: Cons
     page.comes_true(lambda: page.all(f"{since}[aria-pressed=true]") and updates() > lately)
     assert len(page.all(".histogram li")) == 13
     assert page.run("return [...document.querySelectorAll('.column')].some(of => of.offsetHeight > 60)")
+    # Its schema says by what else its rows are found.
+    page.found(r"amount\s+bigint\s+sum\s*indexed", "main table")
     page.open(stack.url + SENSORS)
     page.shows("celsius", "main")
     assert page.all(".histogram") == []
+    assert "indexed" not in page.text("main table")
 
 
 def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Browser) -> None:

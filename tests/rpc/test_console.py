@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from keyhole.clock import SystemClock
@@ -208,6 +209,15 @@ async def test_what_there_is_is_shown_and_what_is_wrong_with_it(two: list[FakeSe
         _, told = await console.told(OVERVIEW)
         (away,) = [of for of in told["servers"] if of["unreachable"]]
         assert away["address"] == first.address
+
+
+async def test_a_states_schema_says_what_is_indexed() -> None:
+    async with fake_servers("server-1") as (server,):
+        server.host(msgspec.structs.replace(descriptor(), index=("celsius",)))
+        async with shown(server.address) as console:
+            await eventually(lambda: console.proxy._directory.settled.is_set())
+            _, detail = await console.told(f"{DETAIL}/{APPLICATION}/{STATE}")
+            assert detail["descriptor"]["index"] == ["celsius"]
 
 
 async def test_a_state_that_there_is_not_is_a_problem_as_elsewhere(two: list[FakeServer]) -> None:

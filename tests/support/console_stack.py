@@ -100,6 +100,8 @@ class ConsoleStack:
             "customer",
             "--reduce",
             "amount:bigint=sum",
+            "--index",
+            "amount",
         )
         where = ("--key-groups", "4", "--bootstrap-servers", self.kafka, "--servers", ",".join(self.servers))
         command = [sys.executable, "-m", "keyhole.cli.main", *words, *where]

@@ -148,12 +148,13 @@ function LastMinutes({ name }: { name: string }) {
 function Schema({ detail }: { detail: StateDetail }) {
   const { descriptor } = detail;
   const columns = [
-    ...descriptor.key.map((column) => ({ ...column, part: "key" })),
-    ...descriptor.map_key.map((column) => ({ ...column, part: "map key" })),
+    ...descriptor.key.map((column) => ({ ...column, part: "key", indexed: false })),
+    ...descriptor.map_key.map((column) => ({ ...column, part: "map key", indexed: false })),
     ...descriptor.value.fields.map((field, index) => ({
       name: field.name,
       type: field.type + (field.nullable ? "" : ", never null"),
       part: descriptor.reducers[index] ?? (field.name === descriptor.order_by ? "value, orders" : "value"),
+      indexed: descriptor.index.includes(field.name),
     })),
   ];
   return (
@@ -172,7 +173,14 @@ function Schema({ detail }: { detail: StateDetail }) {
             <tr key={`${column.part} ${column.name}`}>
               <td class="name">{column.name}</td>
               <td>{column.type}</td>
-              <td class="muted">{column.part}</td>
+              <td class="muted">
+                {column.part}
+                {column.indexed ? (
+                  <span class="kind" title="Scans that compare it look its rows up">
+                    indexed
+                  </span>
+                ) : null}
+              </td>
             </tr>
           ))}
         </tbody>

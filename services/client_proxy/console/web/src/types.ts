@@ -177,6 +177,8 @@ export interface Descriptor {
   ttl_clock: string;
   max_length: number;
   class_version: number;
+  /** Names of fields of the value. */
+  index: string[];
 }
 
 export interface StateDetail extends Head {
