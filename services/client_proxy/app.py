@@ -182,7 +182,9 @@ class ClientProxy:
 
     async def _tell(self) -> ProcessFacts:
         figures = (await self._stats.read()).SerializeToString() if self._is_one_of_several else b""
-        return ProcessFacts(figures, self._servicer.counts.by_state(), tuple(self._directory.events))
+        counts = self._servicer.counts
+        turned_away = {**counts.refusals.by_refusal, **self._servicer.admission.refused}
+        return ProcessFacts(figures, counts.by_state(), tuple(self._directory.events), turned_away)
 
     async def _serve_once_reached(self) -> None:
         await self._directory.reached.wait()

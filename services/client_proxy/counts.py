@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from keyhole.client.wire.segments import Answers
@@ -10,7 +11,7 @@ from keyhole.metrics.catalogue import BY_NAME
 from keyhole.metrics.counters import Histogram, ReadCounts, Refusals
 from keyhole.protocol.server_view import StateName
 from keyhole.rpc.frames import AskAgain, Failure, as_error
-from services.client_proxy.siblings import CountedReads
+from services.client_proxy.siblings import CountedReads, RefusedReads
 
 
 class StateCounts(ReadCounts):
@@ -19,13 +20,15 @@ class StateCounts(ReadCounts):
     Attributes:
         missed: Keys that had to be sent to another copy than the first, or again.
         routed: Keys that were sent at all, and have come to an end.
+        refused_ms: When a read was refused last, by reason: milliseconds since 1970.
     """
 
-    __slots__ = ("missed", "routed")
+    __slots__ = ("missed", "refused_ms", "routed")
 
     def __init__(self) -> None:
         super().__init__()
         self.missed = self.routed = 0
+        self.refused_ms: dict[str, int] = {}
 
 
 class ProxyCounts:
@@ -55,10 +58,7 @@ class ProxyCounts:
 
     def by_state(self) -> tuple[CountedReads, ...]:
         """Of each state that was read: for the proxy's other processes, and its console."""
-        return tuple(
-            CountedReads(*name, of.keys, of.scans, of.entries, sum(of.failed.values()))
-            for name, of in self.states.items()
-        )
+        return tuple(_counted(name, of) for name, of in ((("", ""), self.elsewhere), *self.states.items()))
 
     def begun(self, counts: StateCounts, keys: int) -> float:
         """A frame has come. Returns what `ended` wants to know."""
@@ -75,9 +75,20 @@ class ProxyCounts:
         if answers.failures:
             self.failed(counts, answers.failures.values())
 
-    @staticmethod
-    def failed(counts: StateCounts, failures: Iterable[Failure]) -> None:
+    def failed(self, counts: StateCounts, failures: Iterable[Failure]) -> None:
         """One per key. That the others' values fill the response is no failure of a key's lookup."""
-        for failure in failures:
-            if not (isinstance(failure, AskAgain) and failure.full):
-                counts.failed[as_error(failure).reason] += 1
+        reasons = Counter(
+            as_error(failure).reason for failure in failures if not (isinstance(failure, AskAgain) and failure.full)
+        )
+        for reason, keys in reasons.items():
+            self.refused(counts, reason, keys)
+
+    def refused(self, counts: StateCounts, reason: str, keys: int) -> None:
+        """So many keys, or scans, were refused now."""
+        counts.failed[reason] += keys
+        counts.refused_ms[reason] = self._clock.now_ms()
+
+
+def _counted(name: StateName, of: StateCounts) -> CountedReads:
+    refused = tuple(RefusedReads(reason, count, of.refused_ms.get(reason, 0)) for reason, count in of.failed.items())
+    return CountedReads(*name, of.keys, of.scans, of.entries, sum(of.failed.values()), refused)

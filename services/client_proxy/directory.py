@@ -214,7 +214,7 @@ class Directory:
         self.events.note_servers(now_ms, self._views, views)
         # Who is gone gave key groups up under its name, too.
         names = {address: view.server or address for address, view in (self._views | views).items()}
-        self._views = views
+        known, self._views = self._views, views
         remembered = {name: of for name, of in self._remembered.items() if name not in self._let_go}
         before, self._tables = self._tables, build(views.values(), remembered)
         self._remembered = {name: table.descriptor for name, table in self._tables.items()}
@@ -223,6 +223,7 @@ class Directory:
         self._retired |= self._expected & {application for application, _ in change.removed}
         self._retired -= {application for application, _ in self._tables}
         self.events.note_routes(now_ms, change, before, self._tables, names, moves=self.settled.is_set())
+        self.events.note_restores(now_ms, known, views)
         for name in change.removed:
             self._codecs.pop(name, None)
         if change.added or change.removed or change.moved:

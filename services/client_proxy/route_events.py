@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
+from keyhole.model.read import Role
 from keyhole.protocol.routing import RouteChange, RouteTable
 from keyhole.protocol.server_view import ServerView, StateName
 
 _MOST_EVENTS = 200
+_MOST_RESTORES = 200
 _MOST_MOVES = 8
 
 
@@ -29,11 +34,14 @@ class RouteEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         number: Grows by one with each event of this proxy.
         at_ms: Milliseconds since 1970, by the proxy's clock.
         kind: server_found, server_lost, server_silent, server_heard, server_draining, server_gone; state_added,
-            state_removed, key_groups_moved.
-        server: Whose event it is, or its address where its name is not known; empty: a state's.
+            state_removed, key_groups_moved; restore_began, restore_ended.
+        server: Whose event it is, or who restores, or its address where its name is not known; else empty.
         reason: Why a server was lost.
         application, state: Of a state's event.
         moves: The largest ones first; those beyond eight are left out.
+        role: Of the copy that is restored: "owner", or "standby", which catches up.
+        key_groups: How many the restored copy answers for.
+        took_ms: From its beginning to its end, as the proxy has seen them.
     """
 
     number: int
@@ -44,6 +52,18 @@ class RouteEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     application: str = ""
     state: str = ""
     moves: tuple[Move, ...] = ()
+    role: str = ""
+    key_groups: int = 0
+    took_ms: int = 0
+
+
+class _Copy(NamedTuple):
+    """Of a state, on the server at an address."""
+
+    address: str
+    application: str
+    state: str
+    role: Role
 
 
 class RouteEvents:
@@ -51,11 +71,15 @@ class RouteEvents:
 
     def __init__(self) -> None:
         self._events: deque[RouteEvent] = deque(maxlen=_MOST_EVENTS)
+        # Apart: a server with many states that comes back must not push out why it had gone.
+        self._restores: deque[RouteEvent] = deque(maxlen=_MOST_RESTORES)
+        # Copies that are being restored, and since when.
+        self._restoring: dict[_Copy, int] = {}
         self._next = 1
 
     def __iter__(self) -> Iterator[RouteEvent]:
         """From the oldest to the newest."""
-        return iter(self._events)
+        return merge(self._events, self._restores, key=attrgetter("number"))
 
     def note_servers(self, now_ms: int, before: Mapping[str, ServerView], after: Mapping[str, ServerView]) -> None:
         """What changed about the servers themselves; by address."""
@@ -92,6 +116,45 @@ class RouteEvents:
             if found:  # else only other copies changed
                 self._add(now_ms, "key_groups_moved", application=name[0], state=name[1], moves=found)
 
+    def note_restores(self, now_ms: int, before: Mapping[str, ServerView], after: Mapping[str, ServerView]) -> None:
+        """Which copies have begun to read their changelog, or ended; by address. Of a server that is lost meanwhile no
+        end is told.
+        """
+        for address in before.keys() | after.keys():
+            view = after.get(address)
+            if view is before.get(address):
+                continue
+            held = view.holdings if view is not None and not view.lost else ()
+            copies = {_Copy(address, *of.name, of.role): of for of in held}
+            for copy in sorted(self._restoring.keys() - copies.keys()):
+                if copy.address == address:
+                    del self._restoring[copy]
+            for copy, of in sorted(copies.items(), key=lambda pair: pair[0]):
+                began_ms = self._restoring.get(copy)
+                if of.ready == (began_ms is None):
+                    continue
+                if began_ms is None:
+                    self._restoring[copy] = now_ms
+                else:
+                    del self._restoring[copy]
+                self._restores.append(
+                    RouteEvent(
+                        self._number(),
+                        now_ms,
+                        "restore_began" if began_ms is None else "restore_ended",
+                        (view.server if view is not None else "") or address,
+                        application=copy.application,
+                        state=copy.state,
+                        role=str(copy.role),
+                        key_groups=0 if began_ms is None else len(of.key_groups),
+                        took_ms=0 if began_ms is None else now_ms - began_ms,
+                    )
+                )
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next - 1
+
     def _add(
         self,
         now_ms: int,
@@ -103,8 +166,7 @@ class RouteEvents:
         state: str = "",
         moves: tuple[Move, ...] = (),
     ) -> None:
-        self._events.append(RouteEvent(self._next, now_ms, kind, server, reason, application, state, moves))
-        self._next += 1
+        self._events.append(RouteEvent(self._number(), now_ms, kind, server, reason, application, state, moves))
 
 
 def _changes(before: ServerView | None, after: ServerView) -> Iterator[str]:

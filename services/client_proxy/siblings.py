@@ -14,8 +14,22 @@ import msgspec
 from services.client_proxy.route_events import RouteEvent
 
 
+class RefusedReads(msgspec.Struct, frozen=True, array_like=True):
+    """Keys and scans that were refused for one reason. `last_ms`: when, milliseconds since 1970."""
+
+    reason: str
+    count: int
+    last_ms: int
+
+
 class CountedReads(msgspec.Struct, frozen=True, array_like=True):
-    """The reads of one state through one process, since that began. `failed`: keys and scans."""
+    """The reads of one state through one process, since that began.
+
+    Attributes:
+        application, state: Empty: of states that no server holds, all together.
+        failed: Keys and scans.
+        refused: The same by reason.
+    """
 
     application: str
     state: str
@@ -23,6 +37,7 @@ class CountedReads(msgspec.Struct, frozen=True, array_like=True):
     scans: int
     entries: int
     failed: int
+    refused: tuple[RefusedReads, ...] = ()
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -32,11 +47,13 @@ class ProcessFacts(msgspec.Struct, frozen=True, array_like=True):
         figures: Its ReadStatsResponse, as bytes; empty: it has no others.
         reads: What is known of each state that was read.
         events: Its RouteEvents, from the oldest.
+        turned_away: Calls and keys that were refused at the entrance, by labels.REFUSALS and labels.READ_LIMITS.
     """
 
     figures: bytes
     reads: tuple[CountedReads, ...]
     events: tuple[RouteEvent, ...]
+    turned_away: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 TellFacts = Callable[[], Awaitable[ProcessFacts]]

@@ -268,6 +268,10 @@ def test_servers_and_events_are_read_with_the_keyboard_alone(stack: ConsoleStack
     page.tab_to('nav a[href="#/events"]')
     page.press(Keys.ENTER)
     page.shows("server-0 answers", "main")
+    # Those that have made the states were the first to read their changelogs.
+    page.shows("begins to restore it", ".timeline")
+    page.found(r"server-\d has restored it, and owns \d+ key groups?: [\d.]+ \w+", ".timeline")
+    page.found(r"server-\d has caught up, and follows \d+ key groups?: [\d.]+ \w+", ".timeline")
     page.tab_to('.timeline a[href$="/sensors"]')
     page.press(Keys.ENTER)
     page.shows("celsius", "main")
@@ -340,6 +344,24 @@ def test_how_long_updates_took_until_readers_saw_them_is_a_histogram(stack: Cons
     page.shows("celsius", "main")
     assert page.all(".histogram") == []
     assert "indexed" not in page.text("main table")
+
+
+def test_refused_reads_are_told_by_state_and_reason_as_they_come(stack: ConsoleStack, page: Browser) -> None:
+    def refuse() -> None:
+        asked = f"fetch('/v1/{APPLICATION}/sensors/sensor-1?min_epoch=99999999&timeout=1').then(() => arguments[0]())"
+        page.driver.execute_async_script(asked)
+
+    def counted() -> int:
+        return whole(page.found(r"/\s*sensors\s+EPOCH_NOT_REACHED\s+([\d,]+)\s+[\d.]+ \w+ ago", ".refused table")[1])
+
+    page.open(stack.url + "#/events")
+    page.shows("Refused reads", ".refused")
+    refuse()
+    page.comes_true(lambda: page.all(".refused table"))
+    before = counted()
+    refuse()
+    page.comes_true(lambda: counted() > before)
+    assert all("sensor-1" in told for told in page.complaints())
 
 
 def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Browser) -> None:

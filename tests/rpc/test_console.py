@@ -297,6 +297,25 @@ async def test_key_groups_that_a_server_was_given_and_does_not_answer_for_are_be
         ]
 
 
+async def test_refused_reads_are_counted_by_state_and_reason(two: list[FakeServer]) -> None:
+    async with shown(two[0].address, two[1].address) as console:
+        await eventually(lambda: console.proxy._directory.settled.is_set())
+        _, told = await console.told(OVERVIEW)
+        assert (told["refusals"], told["turned_away"]) == ([], {})
+        for _ in range(2):
+            _, refused = await console.told(f"/v1/{APPLICATION}/{STATE}/sensor-1?min_epoch=999")
+            assert refused["reason"] == "EPOCH_NOT_REACHED"
+        _, told = await console.told(OVERVIEW)
+        (of,) = told["refusals"]
+        assert (of["application"], of["state"], of["reason"], of["count"]) == (
+            APPLICATION,
+            STATE,
+            "EPOCH_NOT_REACHED",
+            2,
+        )
+        assert 0 < of["last_ms"] <= told["now_ms"]
+
+
 async def test_the_last_epochs_of_a_query_are_put_together_of_what_its_servers_were_told(
     two: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

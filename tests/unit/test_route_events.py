@@ -20,8 +20,12 @@ from tests.support.readings import APPLICATION, STATE, descriptor
 STATED = msgspec.structs.replace(descriptor(), key_groups=8)
 
 
+def held(groups: range, role: Role = Role.OWNER, *, ready: bool = True) -> Holding:
+    return Holding(STATED, frozenset(groups), role, 1, 1, ready)
+
+
 def view(address: str, groups: range = range(0), **more: Any) -> ServerView:
-    holdings = (Holding(STATED, frozenset(groups), Role.OWNER, 1, 1, True),) if groups else ()
+    holdings = more.pop("holdings", (held(groups),) if groups else ())
     return ServerView(address, f"server-{address}", holdings=holdings, **more)
 
 
@@ -86,6 +90,55 @@ def test_a_server_that_was_never_there_is_told_of_once() -> None:
     assert followed.see(away) == []
 
 
+def test_restores_are_told_as_they_begin_and_end() -> None:
+    events, seen = RouteEvents(), dict[str, ServerView]()
+
+    def see(now_ms: int, *views: ServerView) -> list[tuple[Any, ...]]:
+        before, told = dict(seen), max((event.number for event in events), default=0)
+        seen.clear()
+        seen.update({of.address: of for of in views})
+        events.note_restores(now_ms, before, seen)
+        return [
+            (of.kind, of.server, of.application, of.state, of.role, of.key_groups, of.took_ms)
+            for of in events
+            if of.number > told
+        ]
+
+    def told(kind: str, role: str, key_groups: int = 0, took_ms: int = 0, server: str = "a") -> tuple[Any, ...]:
+        return (kind, f"server-{server}", APPLICATION, STATE, role, key_groups, took_ms)
+
+    begun = held(range(0), ready=False)
+    whole = view("a", range(4))
+    assert see(1_000, whole) == []  # it has all that it was given
+    follows = (held(range(4)), held(range(0), Role.STANDBY, ready=False))
+    assert see(2_000, view("a", holdings=follows)) == [told("restore_began", "standby")]
+    assert see(2_500, view("a", holdings=(follows[0], held(range(4, 6), Role.STANDBY, ready=False)))) == []
+    caught_up = view("a", holdings=(follows[0], held(range(4, 8), Role.STANDBY)))
+    assert see(5_000, caught_up) == [told("restore_ended", "standby", 4, 3_000)]
+    assert see(6_000, caught_up, view("b", holdings=(begun,))) == [told("restore_began", "owner", server="b")]
+    # Of one that is lost meanwhile, or gives it up, no end is told: it begins again.
+    assert see(7_000, caught_up, view("b", holdings=(begun,), lost="gone")) == []
+    assert see(8_000, caught_up, view("b", holdings=(begun,))) == [told("restore_began", "owner", server="b")]
+    assert see(9_000, caught_up, view("b")) == []
+    assert see(9_500, caught_up, view("b", range(2))) == []
+    assert see(9_600, caught_up, view("b", holdings=(begun,))) == [told("restore_began", "owner", server="b")]
+    assert see(9_700, caught_up) == []
+    assert see(9_900, caught_up, view("b", range(2))) == []
+
+
+def test_many_restores_push_out_no_other_events() -> None:
+    followed = Followed()
+    followed.see(view("a"))
+    restoring, whole = view("b", holdings=(held(range(0), ready=False),)), view("b", range(8))
+    for _ in range(300):
+        followed.events.note_restores(1, {"b": whole}, {"b": restoring})
+        followed.events.note_restores(2, {"b": restoring}, {"b": whole})
+    numbers = [event.number for event in followed.events]
+    assert len(numbers) == 201
+    assert numbers == sorted(numbers)
+    assert next(iter(followed.events)).kind == "server_found"
+
+
 def test_only_the_last_events_are_kept() -> None:
     followed = Followed()
     for _ in range(150):
@@ -130,6 +183,18 @@ def test_an_application_that_was_retired_is_unknown_though_it_is_to_be_there_unt
     # One that was restarted has retired nothing.
     see(view("a", incarnation="2"))
     assert directory.table((APPLICATION, STATE))
+
+
+def test_a_directory_tells_of_the_restores_of_its_servers() -> None:
+    directory, see = _directory()
+    see(view("a", holdings=(held(range(0), ready=False),)))
+    see(view("a", range(8)))
+    assert [event.kind for event in directory.events] == [
+        "server_found",
+        "state_added",
+        "restore_began",
+        "restore_ended",
+    ]
 
 
 def test_key_groups_of_a_server_that_is_gone_went_from_its_name() -> None:

@@ -24,6 +24,7 @@ from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.console.built_pages import HEADERS, BuiltPages
 from services.client_proxy.console.query_epochs import QueryEpochs, epoch_json
+from services.client_proxy.console.refusals import refusals_of, turned_away
 from services.client_proxy.console.shared_rounds import FRESH_SECONDS
 from services.client_proxy.console.shared_status import ServerReports, SharedStatus
 from services.client_proxy.console.sql_queries import SqlQueries
@@ -105,7 +106,11 @@ class ConsoleRoutes:
         seen = _seen(caller, described)
         administers = _administers(caller)
         servers = _servers(reports, seen, all_of_them=administers)
-        events = [event for event in told[0].events if _may_know(caller, event.application, event.state)]
+
+        def may_know(application: str, state: str) -> bool:
+            return _may_know(caller, application, state)
+
+        events = [event for event in told[0].events if may_know(event.application, event.state)]
         return _shown(
             {
                 **self._head(reports),
@@ -119,6 +124,8 @@ class ConsoleRoutes:
                     reports.at_ms, [of.standing for of in seen.values()], servers if administers else ()
                 ),
                 "events": events,
+                "refusals": refusals_of(told, may_know),
+                "turned_away": turned_away(told) if administers else {},
             }
         )
 
@@ -235,7 +242,7 @@ def _seen(caller: Caller, described: dict[StateName, Described]) -> dict[StateNa
 
 
 def _may_know(caller: Caller, application: str, state: str) -> bool:
-    """Of an event: a state's like the state; a server's those who administer all."""
+    """Of an event, or of refusals: a state's like the state; a server's those who administer all."""
     return caller.may_see(application, state) if state else _administers(caller)
 
 

@@ -105,7 +105,7 @@ class ClientReads:
             lookup = lookup_of_keys(request)
             answers = await self._answers(lookup, deadline, most_bytes)
         except KeyholeError as error:
-            self._counts.of(name, self._directory.tables).failed[error.reason] += count
+            self._counts.refused(self._counts.of(name, self._directory.tables), error.reason, count)
             raise
         for index, failure in answers.failures.items():
             if isinstance(failure, AskAgain):  # there is no room for it; these are never answered in parts

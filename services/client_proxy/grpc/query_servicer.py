@@ -285,7 +285,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
     def _refused(self, state: pb.StateRef, error: KeyholeError, keys: int) -> None:
         # Who floods a proxy must not make it look as if reads failed: `admission` counts those.
         if not is_of_one_caller(error):
-            self.counts.of(_name(state), self._directory.tables).failed[error.reason] += keys
+            self.counts.refused(self.counts.of(_name(state), self._directory.tables), error.reason, keys)
 
     def _deadline(self, context: _Context) -> float:
         remaining: float | None = context.time_remaining()

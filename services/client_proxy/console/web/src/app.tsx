@@ -82,7 +82,7 @@ function Page({ route, overview }: { route: Route; overview: Polled<Overview> })
     case "servers":
       return <Loaded polled={overview} headTells>{(data) => <ServersPage data={data} />}</Loaded>;
     case "events":
-      return <Loaded polled={overview} headTells>{(data) => <EventsPage events={data.events} administers={data.administers} />}</Loaded>;
+      return <Loaded polled={overview} headTells>{(data) => <EventsPage data={data} />}</Loaded>;
     case "state":
       return <StatePage key={JSON.stringify(route)} application={route.application} state={route.state} />;
     case "unknown":

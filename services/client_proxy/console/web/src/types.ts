@@ -94,6 +94,19 @@ export interface RouteEvent {
   application?: string;
   state?: string;
   moves?: Move[];
+  /** Of a copy that is restored. */
+  role?: "owner" | "standby";
+  key_groups?: number;
+  took_ms?: number;
+}
+
+/** Keys and scans that were refused since the proxy began. Without a state: of states that no server holds. */
+export interface Refusals {
+  application: string;
+  state: string;
+  reason: string;
+  count: number;
+  last_ms: number;
 }
 
 export interface Overview extends Head {
@@ -106,6 +119,10 @@ export interface Overview extends Head {
   servers: ServerNow[];
   troubles: Trouble[];
   events: RouteEvent[];
+  /** The last ones first. */
+  refusals: Refusals[];
+  /** At the entrance, before they were looked at. */
+  turned_away: Record<string, number>;
 }
 
 /** What the servers were asked for of one state. `epoch` 0: the last one of each key group. */
