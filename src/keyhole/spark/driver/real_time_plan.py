@@ -7,13 +7,13 @@ Spark itself says so in the first batch: in the background, after `start()` has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from keyhole.errors import Unsupported
+from keyhole.spark.driver.changing_values import changing
 from keyhole.spark.driver.data_frames import classic
+from keyhole.spark.driver.plan_nodes import each, kind_of, nodes
 
 _KEPT_BY_THE_STATE = "the state keeps what there is of a key: "
 _BATCHES = "use a job by micro-batches (queryable.value and the like)"
@@ -35,10 +35,7 @@ _INSTEAD = {
 _PYTHON = "Python ({}) in the query", f"use SQL's functions (pyspark.sql.functions); else {_BATCHES}"
 _SOURCE = "a source of format {}", f"read from Kafka; else {_BATCHES}"
 _STREAMS = "a join of two streams", f"let each feed a state of its own, and join as they are read; else {_BATCHES}"
-_CHANCE = (
-    "{}(), which makes other rows of the same records when they are read again",
-    f"make keys, values and numbers of the record alone; else {_BATCHES}",
-)
+_CHANGING = "{}, which makes other rows of the same records when they are read again", f"{{}}; else {_BATCHES}"
 _NO_BROADCAST = "a join without broadcast", "join with broadcast(the table), by equality"
 
 _ALLOWED = frozenset(
@@ -77,15 +74,13 @@ def _refused(what: str, instead: str) -> Unsupported:
 
 def _problem(node: JavaObject) -> tuple[str, str] | None:
     """What can't be of this node, and what to use instead; None: it can be."""
-    name = str(node.getClass().getSimpleName())
+    name = kind_of(node)
     # First: a Python function in a filter is no filter's fault.
     for part in each(node.expressions()):
         if (python := next(filter(_is_python, nodes(part)), None)) is not None:
             return _PYTHON[0].format(python.name()), _PYTHON[1]
-        if not part.deterministic():
-            # The innermost of them: what is around it is so because of it.
-            *_, chance = (node for node in nodes(part) if not node.deterministic())
-            return _CHANCE[0].format(chance.prettyName()), _CHANCE[1]
+        if (found := changing(part)) is not None:
+            return _CHANGING[0].format(found.name), _CHANGING[1].format(found.instead)
     if name == "StreamingRelationV2" and node.sourceName() != "kafka":
         return _SOURCE[0].format(node.sourceName()), _SOURCE[1]
     if name == "Join":
@@ -98,7 +93,7 @@ def _problem(node: JavaObject) -> tuple[str, str] | None:
 
 
 def _is_python(expression: JavaObject) -> bool:
-    return str(expression.getClass().getSimpleName()).startswith("Python")
+    return kind_of(expression).startswith("Python")
 
 
 def _join_problem(join: JavaObject) -> tuple[str, str] | None:
@@ -108,27 +103,13 @@ def _join_problem(join: JavaObject) -> tuple[str, str] | None:
         return _STREAMS
     condition = join.condition()
     equal = condition.isDefined() and any(
-        node.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe") for node in nodes(condition.get())
+        kind_of(node) in ("EqualTo", "EqualNullSafe") for node in nodes(condition.get())
     )
     return None if equal and any(map(_is_broadcast, tables)) else _NO_BROADCAST
 
 
 def _is_broadcast(table: JavaObject) -> bool:
     """By a hint: whether Spark does so by itself may change from run to run, with the table's size."""
-    while table.getClass().getSimpleName() in ("SubqueryAlias", "Project", "Filter", "View"):
+    while kind_of(table) in ("SubqueryAlias", "Project", "Filter", "View"):
         table = table.children().apply(0)
-    return table.getClass().getSimpleName() == "ResolvedHint" and "broadcast" in str(table.hints().toString())
-
-
-def nodes(root: JavaObject) -> Iterator[JavaObject]:
-    """All of a plan, or of an expression: each before those below it, and these from left to right."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting.extend(reversed([*each(node.children())]))
-
-
-def each(sequence: JavaObject) -> Iterator[JavaObject]:
-    """The elements of a Scala Seq."""
-    return (sequence.apply(index) for index in range(sequence.size()))
+    return kind_of(table) == "ResolvedHint" and "broadcast" in str(table.hints().toString())

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.driver.data_frames import classic
-from keyhole.spark.driver.real_time_plan import each, nodes
+from keyhole.spark.driver.plan_nodes import each, kind_of, nodes
 
 PARTITION, OFFSET = "partition", "offset"
 """Columns of Spark's Kafka source that say which record a row came of."""
@@ -48,7 +48,7 @@ def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
             record may become several rows, which nothing tells apart. The message says what to select.
     """
     plan = classic(rows)._jdf.queryExecution().analyzed()
-    relations = [node for node in nodes(plan) if node.getClass().getSimpleName() == "StreamingRelationV2"]
+    relations = [node for node in nodes(plan) if kind_of(node) == "StreamingRelationV2"]
     if len(relations) != 1:
         raise InvalidConfiguration(
             f"the rows come from {len(relations)} sources, and each numbers its records by itself: leave the union "
@@ -65,7 +65,7 @@ def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
             )
     if sub is None:
         for node in nodes(plan):
-            if (what := _SEVERAL_ROWS.get(str(node.getClass().getSimpleName()))) is not None:
+            if (what := _SEVERAL_ROWS.get(kind_of(node))) is not None:
                 raise InvalidConfiguration(
                     f"by {what} a record may become several rows, of which only the first would count: say with sub= "
                     "which it is of them, as posexplode's pos; or sub='0', if there is never more than one"
