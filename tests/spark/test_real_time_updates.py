@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,12 +18,12 @@ from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, StateServerConfig
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, InvalidConfiguration
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, InvalidConfiguration, ValueMismatch
 from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import NoObserver
-from keyhole.protocol.updates import BoundaryRecord, Record, UpdateRecord, decode
+from keyhole.protocol.updates import NO_UPDATE, BoundaryRecord, Record, UpdateRecord, decode
 from keyhole.spark import queryable
 from keyhole.spark.queryable import RealTimeQuery
 from keyhole.spark.sink import Sink
@@ -39,11 +39,11 @@ STATE = "sums"
 
 
 def rows_of(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
-    """Each record has several rows: "a:1,b:10"."""
+    """Each record has several rows: "a:1,b:10". Of key "huge" no record of Kafka can carry the update."""
     options = {"kafka.bootstrap.servers": kafka, "subscribe": topic, "startingOffsets": "earliest"}
     rows = spark.readStream.format("kafka").options(**options).load()
     rows = rows.selectExpr("partition", "offset", "posexplode(split(string(value), ',')) AS (pos, row)")
-    named = "split(row, ':')[0] AS k", "bigint(split(row, ':')[1]) AS n"
+    named = "replace(split(row, ':')[0], 'huge', repeat('x', 17000000)) AS k", "bigint(split(row, ':')[1]) AS n"
     return rows.selectExpr("partition", "offset", "pos", *named).filter("n <> 0")
 
 
@@ -63,6 +63,14 @@ def late(log: list[Record]) -> list[UpdateRecord]:
             if record.row not in seen and record.offset < ends.get((record.source, record.partition), 0):
                 found.append(record)
             seen.add(record.row)
+    return found
+
+
+def records(topic: KafkaUpdates, partition: int) -> list[Record]:
+    found = []
+    for value in topic.read(partition, *topic.bounds(partition)):
+        with suppress(ValueMismatch):
+            found.append(decode(value))
     return found
 
 
@@ -113,10 +121,11 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
     def updates() -> list[list[Record]]:
         """All records of the updates topic, by its partition."""
         with closing(KafkaUpdates(kafka, updates_topic_name(application, STATE))) as topic:
-            return [
-                [decode(value) for value in topic.read(partition, *topic.bounds(partition))]
-                for partition in range(topic.partitions)
-            ]
+            return [records(topic, partition) for partition in range(topic.partitions)]
+
+    def dead_letters() -> list[bytes | None]:
+        with closing(KafkaUpdates(kafka, f"{updates_topic_name(application, STATE)}.dead-letter")) as topic:
+            return list(topic.read(0, *topic.bounds(0)))
 
     def boundaries() -> list[BoundaryRecord]:
         """The last one of each partition."""
@@ -128,6 +137,8 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
         async with proxy_of(server.address) as proxy, AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
             query = await start(LONG_BATCH)
             await read(client, 6)
+            # Were it sent as it is, Kafka would refuse it, and each start of the query end there.
+            producer.produce(source, "huge:1", partition=0)
             await asyncio.to_thread(send, 4)
             await read(client, 10)
             assert query.isActive
@@ -141,7 +152,7 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
             await read(client, 15)
             async with asyncio.timeout(LONG_SECONDS):
                 ends: list[dict[int, int]] = []
-                while ends != [{0: 3, 1: 3}] * 2:
+                while ends != [{0: 4, 1: 3}] * 2:
                     await asyncio.sleep(0.2)
                     ends = [of.ends for of in await asyncio.to_thread(boundaries)]
             assert query.isActive
@@ -153,6 +164,8 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
             assert len(sent) == 2 * 5
             assert sum(times > 1 for times in sent.values()) >= 2 * 4
             assert [late(log) for log in logs] == [[], []]
+            letter, *_ = await asyncio.to_thread(dead_letters)
+            assert f'.{STATE}",0,2,0,{NO_UPDATE},1,"the update takes 170000'.encode() in (letter or b"")
 
             with pytest.raises(ChangelogRecreated, match="the names or the order"):
                 await start(LONG_BATCH, "another")

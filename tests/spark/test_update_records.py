@@ -6,16 +6,18 @@ import contextlib
 from collections.abc import Iterator
 
 import msgspec
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.json_values import JsonRows, key_reader
 from keyhole.encoding.storage_key import group_of
+from keyhole.errors import ValueMismatch
 from keyhole.model.state import StateDescriptor, StateKind
-from keyhole.protocol.updates import DELETE, PUT, UpdateRecord, decode, encode
+from keyhole.protocol.updates import DELETE, NO_UPDATE, PUT, UpdateRecord, decode, encode
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
-from keyhole.spark.write_path.update_records import update_columns
+from keyhole.spark.write_path.update_records import update_columns, within
 from tests.spark.test_values_from_spark import KEYS, VALUES, stored
 
 ZONES = ("UTC", "America/New_York", "Asia/Tokyo")
@@ -105,3 +107,19 @@ def test_kinds_deletions_and_rows_of_one_offset_have_the_documented_records(spar
     everywhere = of(Declaration("s", ("k",), 1, ("n",), None, kind=StateKind.BROADCAST))
     assert [partition for partition, _ in everywhere] == [0, 0, 0]
     assert msgspec.structs.astuple(everywhere[2][1])[:4] == ("a1b2", 1, 9, 0)
+
+
+def test_an_update_that_is_too_large_for_a_record_says_so_and_which_row_it_was(spark: SparkSession) -> None:
+    """Kafka would refuse it for good: the query would end, and each start of it meet the row again."""
+    rows = spark.sql(EVENTS)
+    of = describe(Declaration("s", ("k",), 64, ("n", "s"), None), "app", "main", rows.schema)
+    made = rows.selectExpr(*update_columns(of, "a1b2", sub="sub"))
+    whole = [(partition, value.encode()) for partition, value in made.collect()]
+    # Of the second one, by bytes: it has a letter of two.
+    most = len(whole[1][1]) - 1
+    assert [len(value) > most for _, value in whole] == [False, True, False]
+    sent = [(partition, value.encode()) for partition, value in made.selectExpr(*within(most)).collect()]
+    why = f"the update takes {most + 1} bytes, and its topic takes {most}"
+    assert sent == [whole[0], (whole[1][0], f'[1,"a1b2",1,8,3,{NO_UPDATE},1,"{why}"]'.encode()), whole[2]]
+    with pytest.raises(ValueMismatch, match=f"^its producer made no update of the row: {why}$"):
+        decode(sent[1][1])

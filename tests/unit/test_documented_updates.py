@@ -78,6 +78,14 @@ def test_what_is_no_record_is_refused(value: bytes) -> None:
         decode(value)
 
 
+def test_what_a_producer_could_make_no_update_of_is_refused_with_its_reason() -> None:
+    (value,) = re.findall(r"^`(\[1, .*)`", PAGE, re.MULTILINE)
+    with pytest.raises(ValueMismatch, match=r"^its producer made no update of the row: it is too large$"):
+        decode(value.encode())
+    with pytest.raises(ValueMismatch, match="not a record of an updates topic"):
+        decode(value.encode().replace(b"too large", b"too large " * 30))
+
+
 @pytest.mark.parametrize("value", UNFIT, ids=bytes.decode)
 def test_what_does_not_fit_the_state_is_refused(value: bytes) -> None:
     record = decode(value)

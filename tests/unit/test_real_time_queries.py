@@ -29,7 +29,7 @@ from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, 
 from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
-from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, real_time_part, row_actions
+from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
 from keyhole.testing.clock import ManualClock
 from tests.support.waiting import LONG_SECONDS
@@ -124,6 +124,8 @@ def test_a_column_says_what_a_row_does() -> None:
         ("kafka.enable.idempotence", "false", "must be true"),
         ("kafka.delivery.timeout.ms", "120000", "must be 2147483647: else a row may stand ahead of older ones"),
         ("kafka.transactional.id", "t", "can't be chosen"),
+        ("kafka.max.request.size", "1000", "is 1000, and must be bytes, 1048576 or more"),
+        ("kafka.buffer.memory", "much", "is much, and must be bytes"),
         ("topic", "t", "can't be chosen"),
     ],
 )
@@ -137,6 +139,14 @@ def test_the_sink_waits_for_all_copies_and_for_nothing_else() -> None:
     assert made["kafka.bootstrap.servers"] == "a:1"
     assert (made["kafka.acks"], made["kafka.enable.idempotence"], made["kafka.linger.ms"]) == ("all", "true", "5")
     assert made["kafka.delivery.timeout.ms"] == "2147483647"
+
+
+def test_no_update_is_larger_than_its_topic_takes_and_its_producer_and_what_is_around_it_has_room() -> None:
+    topic, around = 16 << 20, 64 << 10
+    assert most_bytes(kafka_options({}, {}), topic) == topic - around
+    assert most_bytes(kafka_options({}, {}), 100 << 20) == (17 << 20) - around
+    assert most_bytes(kafka_options({"Kafka.Max.Request.Size": "2000000"}, {}), topic) == 2_000_000 - around
+    assert most_bytes(kafka_options({"kafka.buffer.memory": "3000000"}, {}), topic) == 3_000_000 - around
 
 
 MARK = CheckpointMark(("id.s",), "updates-1")

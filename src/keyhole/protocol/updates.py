@@ -22,6 +22,9 @@ from keyhole.model.state import StateDescriptor, StateKind, ValueSchema
 PUT, DELETE = 0, 1
 """What an update does to its key. PUT merges by the state's kind: it replaces, appends, adds up."""
 
+NO_UPDATE = 2
+"""In the place of what an update does: its producer could make none of the row, and says why in the key's place."""
+
 MOST_BLOCKS, LEAST_BLOCKS = 1_000_000, 64
 """How many blocks of numbers are remembered of a state above its boundaries, and of each of its key groups at least:
 about 300 MB of them. A block is of 1,024 offsets of one partition of a source, and of one sub."""
@@ -77,6 +80,18 @@ class UpdateRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     @property
     def row(self) -> SourceRow:
         return SourceRow(self.source, self.partition, self.offset, self.sub)
+
+
+class _NoUpdate(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """In an update's place. It is refused as what is no record, with its producer's reason."""
+
+    source: _Source
+    partition: _Partition
+    offset: _Offset
+    sub: int
+    operation: Annotated[int, msgspec.Meta(ge=NO_UPDATE, le=NO_UPDATE)]
+    schema_version: int
+    why: Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class BoundaryRecord(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -201,18 +216,29 @@ class LoggedUpdate(NamedTuple):
 Record: TypeAlias = UpdateRecord | BoundaryRecord | EndRecord | RulesRecord
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_no_update = msgspec.json.Decoder(_NoUpdate)
 
 
 def decode(value: bytes | None) -> Record:
     """What stands in one record of an updates topic. Its key and headers have no meaning.
 
     Raises:
-        ValueMismatch: It is none of ours. The message says which element is wrong, and how.
+        ValueMismatch: It is none of ours. The message says which element is wrong, and how; or why its producer made
+            no update of the row.
     """
     try:
         return _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError is a DecodeError
-        raise ValueMismatch(f"not a record of an updates topic: {error}") from None
+        raise ValueMismatch(_given_reason(value) or f"not a record of an updates topic: {error}") from None
+
+
+def _given_reason(value: bytes | None) -> str | None:
+    """Its producer's, as one line; None: it gives none."""
+    try:
+        why = _no_update.decode(value or b"").why
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return f"its producer made no update of the row: {' '.join(why.split())}"
 
 
 def encode(record: Record) -> bytes:

@@ -20,6 +20,15 @@ _OWNERS = "test_state_feed.py"
 
 REALTIME: tuple[Breakage, ...] = (
     Breakage(
+        "an update that no record can carry is sent as it is, and ends its real-time query",
+        "realtime",
+        "src/keyhole/spark/write_path/update_records.py",
+        "if(octet_length(value) > {most_bytes}, {none}, value) AS value",
+        "value",
+        ("test_update_records.py::test_an_update_that_is_too_large_for_a_record_says_so_and_which_row_it_was",),
+        tier="spark",
+    ),
+    Breakage(
         "a real-time query takes the clock for what every reading of a record comes to",
         "realtime",
         "src/keyhole/spark/driver/changing_values.py",

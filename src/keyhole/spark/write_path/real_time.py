@@ -48,9 +48,9 @@ from keyhole.spark.driver.real_time_source import OFFSET, PARTITION, RealTimeSou
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.batch_boundaries import last_batch, write_boundaries
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
-from keyhole.spark.write_path.real_time_state import kafka_options, real_time_part, row_actions
+from keyhole.spark.write_path.real_time_state import kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import QueryTopic, TopicsWatch, look
-from keyhole.spark.write_path.update_records import update_columns
+from keyhole.spark.write_path.update_records import update_columns, within
 
 DEFAULT_BATCH = "1 minute"
 """How often Spark's offsets are logged: what was read since is read again after a crash. No latency depends on it."""
@@ -160,8 +160,11 @@ def realtime(
         descriptor = run.descriptors[declaration.state]
         marks.settle(CheckpointMark(names, descriptor.updates_topic_id))
         united = functools.reduce(DataFrame.union, [updates_of(branch, descriptor) for branch in branches])
+        topic = updates_topic_name(config.application, descriptor.state)
+        with closing(KafkaUpdates(config.bootstrap_servers, topic)) as updates:
+            united = united.selectExpr(*within(most_bytes(sink_options, updates.most_bytes)))
         writer = united.writeStream.format("kafka").outputMode("update").queryName(query)
-        writer = writer.options(**sink_options, topic=updates_topic_name(config.application, descriptor.state))
+        writer = writer.options(**sink_options, topic=topic)
         writer = writer.option("checkpointLocation", checkpoint)
         started = writer.trigger(realTime=batch).start()  # type: ignore[call-overload]  # PySpark's types lack it
         if stats.served:

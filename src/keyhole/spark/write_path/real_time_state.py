@@ -19,7 +19,11 @@ from keyhole.spark.write_path.sink_states import SinkState
 
 _BATCHES = "or a job by micro-batches (foreachBatch)"
 _KAFKA = "kafka."
-_MOST_BYTES = 17 * 1024 * 1024
+_REQUEST, _MEMORY = "kafka.max.request.size", "kafka.buffer.memory"
+_LARGEST_REQUEST, _MEMORY_BYTES = 17 * 1024 * 1024, 32 * 1024 * 1024
+_LEAST_BYTES = 1024 * 1024
+# Of the record, of its batch, and of a compression that makes its content no smaller.
+_AROUND_BYTES = 64 * 1024
 _ORDER = "else a row may stand ahead of older ones of its key"
 _FIXED = {
     # By the setting in lower case: what it must be, and why.
@@ -123,7 +127,23 @@ def kafka_options(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str
             raise InvalidConfiguration(
                 f"option {name} of a real-time query is {value}, and must be {needed[0]}: {why}", option=name
             )
+        if lower in (_REQUEST, _MEMORY) and not (str(value).isdecimal() and int(value) >= _LEAST_BYTES):
+            raise InvalidConfiguration(
+                f"option {name} of a real-time query is {value}, and must be bytes, {_LEAST_BYTES} or more: "
+                "an update that has no room there goes to the dead letters",
+                option=name,
+            )
     made = {f"{_KAFKA}{name}": value for name, value in java.items()}
-    made |= {"kafka.linger.ms": "0", "kafka.max.request.size": str(_MOST_BYTES)}
+    made |= {"kafka.linger.ms": "0", _REQUEST: str(_LARGEST_REQUEST), _MEMORY: str(_MEMORY_BYTES)}
     made |= {str(name).lower(): str(value) for name, value in given.items()}
     return made | {name: allowed[0] for name, (allowed, _) in _FIXED.items()}
+
+
+def most_bytes(options: Mapping[str, str], topic: int) -> int:
+    """How large an update may be. What is larger Kafka, or its producer, refuses for good, and that ends the query.
+
+    Args:
+        options: As `kafka_options` makes them.
+        topic: The largest batch that the updates topic takes, in bytes.
+    """
+    return min(topic, int(options[_REQUEST]), int(options[_MEMORY])) - _AROUND_BYTES

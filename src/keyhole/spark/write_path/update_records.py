@@ -14,15 +14,15 @@ from pyspark.sql import types as spark
 
 from keyhole.encoding.reducers import parse
 from keyhole.model.state import StateDescriptor, StateKind
-from keyhole.protocol.updates import DELETE, PUT
+from keyhole.protocol.updates import DELETE, NO_UPDATE, PUT
 from keyhole.spark.declaration.spark_types import spark_type
 from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.write_path.state_rows import reduced_column
 
 # Text that has no exponent: Spark writes 0.0000001 as 1E-7, unless it is in ANSI mode.
 _PLAIN_SCALE = 6
-# There is none of this number: an owner keeps such a record among the dead letters.
-_NO_OPERATION = 2
+# What stands ahead of an update's operation says which row it is, and has no other comma.
+_OF_THE_ROW = 5
 _WHOLE = (spark.BooleanType, spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _LOCAL_TIME = "map('timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
 
@@ -63,9 +63,7 @@ def update_columns(
     if descriptor.keep_deleted_ms:
         deletion = _json_array([(of, kind) for of, kind in values if of == quoted(descriptor.order_by)])
     deletes, clears = f"(({delete_when}) OR ({clear_when})) IS TRUE", f"({clear_when}) IS TRUE"
-    operation = (
-        f"CASE WHEN ({refuse_when}) IS TRUE THEN '{_NO_OPERATION}' WHEN {deletes} THEN '{DELETE}' ELSE '{PUT}' END"
-    )
+    operation = f"CASE WHEN ({refuse_when}) IS TRUE THEN '{NO_UPDATE}' WHEN {deletes} THEN '{DELETE}' ELSE '{PUT}' END"
     parts = [
         f"'[1,\"{source}\"'",
         f"string({partition})",
@@ -81,6 +79,21 @@ def update_columns(
     if descriptor.kind is not StateKind.BROADCAST:
         group = f"pmod(hash({', '.join(of for of, _ in key)}), {descriptor.key_groups})"
     return f"int({group}) AS partition", f"concat(concat_ws(',', {', '.join(parts)}), ']') AS value"
+
+
+def within(most_bytes: int) -> tuple[str, str]:
+    """Two expressions over the columns that `update_columns` makes: `partition`, and `value` as Kafka takes it.
+
+    A larger update becomes a record that says so, and which row it was: its owner puts that among the dead letters.
+    Kafka would refuse the update for good, which ends the query, and each start of it would meet the row again.
+
+    Args:
+        most_bytes: That a value may have.
+    """
+    why = f"concat('the update takes ', string(octet_length(value)), ' bytes, and its topic takes {most_bytes}')"
+    row = f"substring_index(value, ',', {_OF_THE_ROW})"
+    none = f"concat({row}, ',{NO_UPDATE},1,\"', {why}, '\"]')"
+    return "partition", f"if(octet_length(value) > {most_bytes}, {none}, value) AS value"
 
 
 def _json_array(of: Sequence[tuple[str, str]]) -> str:
