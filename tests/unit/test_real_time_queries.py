@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, most_bytes, real_time_part, row_actions
-from keyhole.spark.write_path.real_time_topics import LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
+from keyhole.spark.write_path.real_time_topics import LACK_SECONDS, LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
 from keyhole.testing.clock import ManualClock
 from tests.support.waiting import LONG_SECONDS
 
@@ -322,7 +322,14 @@ def test_a_query_that_spark_can_not_stop_is_told_once_its_run_has_ended() -> Non
     assert not query.isActive
 
 
-TOPICS = [QueryTopic("a:1", "orders", "id-1", "a new checkpoint"), QueryTopic("a:1", "updates", "id-2", "a new state")]
+TOPICS = [
+    QueryTopic("a:1", "orders", "id-1", "a new checkpoint", is_read=True),
+    QueryTopic("a:1", "updates", "id-2", "a new state"),
+]
+
+
+def plenty(read: Sequence[tuple[str, int]]) -> None:
+    """Spark has a core for each partition."""
 
 
 def test_a_topic_that_is_made_anew_is_noticed_in_mid_batch() -> None:
@@ -333,7 +340,7 @@ def test_a_topic_that_is_made_anew_is_noticed_in_mid_batch() -> None:
         looks.append(name)
         return found[name]
 
-    watch = TopicsWatch(TOPICS, clock, look)
+    watch = TopicsWatch(TOPICS, clock, plenty, look)
     watch.pass_by()
     assert not looks
     clock.advance(LOOK_SECONDS)
@@ -348,7 +355,7 @@ def test_a_topic_that_is_made_anew_is_noticed_in_mid_batch() -> None:
 
 def test_a_topic_is_gone_once_two_looks_in_turn_say_so() -> None:
     found: dict[str, FoundTopic | None] = {"orders": FoundTopic("id-1", 1), "updates": None}
-    watch = TopicsWatch(TOPICS, ManualClock(), lambda _, name: found[name])
+    watch = TopicsWatch(TOPICS, ManualClock(), plenty, lambda _, name: found[name])
     with pytest.raises(KafkaUnreachable, match="has not heard of topic updates"):
         watch()
     found["updates"] = FoundTopic("id-2", 2)
@@ -358,6 +365,43 @@ def test_a_topic_is_gone_once_two_looks_in_turn_say_so() -> None:
         watch()
     with pytest.raises(ChangelogRecreated, match="updates does not exist any more: a new state"):
         watch()
+
+
+def test_partitions_that_no_core_is_left_for_stop_the_query_once_it_is_no_moment_any_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, slots = ManualClock(), 2
+    found = {"orders": FoundTopic("id-1", 2), "updates": FoundTopic("id-2", 64)}
+    watch = TopicsWatch(TOPICS, clock, lambda read: check_slots(slots, read, 0), lambda _, name: found[name])
+
+    def look_for(seconds: float) -> None:
+        for _ in range(int(seconds / LOOK_SECONDS)):
+            clock.advance(LOOK_SECONDS)
+            watch.pass_by()
+
+    look_for(2 * LACK_SECONDS)
+    # An executor is lost, and replaced.
+    slots = 1
+    look_for(LACK_SECONDS)
+    slots = 2
+    look_for(LACK_SECONDS)
+    assert [record.msg for record in caplog.records] == ["some partitions of a real-time query are not read"]
+    # The source has more partitions for good.
+    found["orders"] = FoundTopic("id-1", 3)
+    look_for(LACK_SECONDS)
+    clock.advance(LOOK_SECONDS)
+    with pytest.raises(InvalidConfiguration, match=r"orders has 3.* 2 cores .* local\[3\], or give the executors 3"):
+        watch.pass_by()
+    assert len(caplog.records) == 2
+
+
+def test_too_few_cores_stop_a_query_with_the_reason() -> None:
+    beside = Beside()
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    beside.error = InvalidConfiguration("too few cores")
+    with pytest.raises(InvalidConfiguration, match="too few cores"):
+        query.awaitTermination(LONG_SECONDS)
+    assert not beside.isActive
 
 
 def test_a_query_needs_a_core_for_each_partition_beside_those_of_other_real_time_queries() -> None:

@@ -20,6 +20,16 @@ _OWNERS = "test_state_feed.py"
 
 REALTIME: tuple[Breakage, ...] = (
     Breakage(
+        "a real-time query goes on though some partitions of its source have no core",
+        "realtime",
+        "src/keyhole/spark/write_path/real_time_topics.py",
+        "            if now - self._lacking_since >= LACK_SECONDS:\n                raise\n",
+        "",
+        (
+            "test_real_time_queries.py::test_partitions_that_no_core_is_left_for_stop_the_query_once_it_is_no_moment_any_more",
+        ),
+    ),
+    Breakage(
         "an update that no record can carry is sent as it is, and ends its real-time query",
         "realtime",
         "src/keyhole/spark/write_path/update_records.py",

@@ -135,7 +135,7 @@ def realtime(
     session = first.sparkSession
     partitions = [(branch.source.topic, branch.partitions) for branch in branches]
     _running[:] = [(other, count) for other, count in _running if other.isActive]
-    check_slots(slots_of(session.sparkContext), partitions, sum(count for _, count in _running))
+    check_slots(slots_of(session.sparkContext), partitions, _tasks_beside(None))
     check_session(session, query, batch)
     declared = _described(declaration, config.application, query, branches)
     updates_of = functools.partial(_updates, declaration=declaration, sub=sub or "0")
@@ -179,6 +179,11 @@ def realtime(
     made = RealTimeQuery(started, run, boundaries, clock)
     _running.append((made, sum(count for _, count in partitions)))
     return made
+
+
+def _tasks_beside(query: StreamingQuery | None) -> int:
+    """Of the other real-time queries of the process, as they were started: where one gets more, that one lacks them."""
+    return sum(count for other, count in [*_running] if other.isActive and other.query is not query)
 
 
 def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
@@ -297,10 +302,14 @@ class _Boundaries:
         self._branches = branches
         self._clock = clock
         topics = [
-            QueryTopic(of.source.bootstrap_servers, of.source.topic, of.topic_id, _NEW_CHECKPOINT) for of in branches
+            QueryTopic(of.source.bootstrap_servers, of.source.topic, of.topic_id, _NEW_CHECKPOINT, is_read=True)
+            for of in branches
         ]
         topics.append(QueryTopic(config.bootstrap_servers, self._topic, self._updates_id, _NEW_STATE))
-        self._watch = TopicsWatch(topics, clock)
+        context = branches[0].rows.sparkSession.sparkContext
+        self._watch = TopicsWatch(
+            topics, clock, lambda read: check_slots(slots_of(context), read, _tasks_beside(query))
+        )
         self._looked = False
         self._written = -1
         self._written_at = 0.0

@@ -75,7 +75,10 @@ class RealTimeQuery:
 
     @property
     def failure(self) -> KeyholeError | None:
-        """Why Keyhole has stopped it: a newer run has the state, or a topic was made anew. None: it has not."""
+        """Why Keyhole has stopped it; None: it has not.
+
+        A newer run has the state, a topic was made anew, or Spark has too few cores for the partitions.
+        """
         return self._failure
 
     def stop(self) -> None:
