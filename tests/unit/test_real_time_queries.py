@@ -123,6 +123,7 @@ def test_a_column_says_what_a_row_does() -> None:
         ("Kafka.Acks", "0", "is 0, and must be all"),
         ("kafka.enable.idempotence", "false", "must be true"),
         ("kafka.delivery.timeout.ms", "120000", "must be 2147483647: else a row may stand ahead of older ones"),
+        ("kafka.max.block.ms", "60000", "must be 2147483647: else the query ends where Kafka is away"),
         ("kafka.transactional.id", "t", "can't be chosen"),
         ("kafka.max.request.size", "1000", "is 1000, and must be bytes, 1048576 or more"),
         ("kafka.buffer.memory", "much", "is much, and must be bytes"),
@@ -138,7 +139,7 @@ def test_the_sink_waits_for_all_copies_and_for_nothing_else() -> None:
     made = kafka_options({"kafka.acks": "-1", "kafka.linger.ms": "5"}, {"bootstrap.servers": "a:1"})
     assert made["kafka.bootstrap.servers"] == "a:1"
     assert (made["kafka.acks"], made["kafka.enable.idempotence"], made["kafka.linger.ms"]) == ("all", "true", "5")
-    assert made["kafka.delivery.timeout.ms"] == "2147483647"
+    assert made["kafka.delivery.timeout.ms"] == made["kafka.max.block.ms"] == "2147483647"
 
 
 def test_no_update_is_larger_than_its_topic_takes_and_its_producer_and_what_is_around_it_has_room() -> None:

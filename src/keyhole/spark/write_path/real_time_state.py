@@ -32,6 +32,9 @@ _FIXED = {
     # Of a row that Kafka is given up on, those behind it may have been taken, and it comes again behind them.
     "kafka.delivery.timeout.ms": ((str(2**31 - 1),), _ORDER),
     "kafka.retries": ((str(2**31 - 1),), _ORDER),
+    # For how long a task waits for room in the producer's memory, and for what it must know of the topic: by default a
+    # minute, and then the query ends.
+    "kafka.max.block.ms": ((str(2**31 - 1),), "else the query ends where Kafka is away for that long"),
 }
 _OURS = ("kafka.bootstrap.servers", "kafka.transactional.id", "kafka.key.serializer", "kafka.value.serializer")
 
