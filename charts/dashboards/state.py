@@ -190,7 +190,7 @@ _UPDATES = Row(
     (
         graph(
             "Lag, time",
-            "How long ago an owner had applied all updates that there were. Right: parts of a second.",
+            "How long ago an owner had applied all updates that there were; it looks each second. Right: 1 s or less.",
             Query(_IN.now("keyhole_state_server_updates_lag_seconds", "server"), "{{server}}"),
             unit="s",
             thresholds={30.0: "red"},
@@ -204,7 +204,7 @@ _UPDATES = Row(
         ),
         graph(
             "Lag, updates",
-            "That the logs of its key groups had, when they were read last, and that are not applied.",
+            "That the logs of its key groups had, when it looked last, and that are not applied.",
             Query(_IN.now("keyhole_state_server_unapplied_updates", "server"), "{{server}}"),
         ),
         graph(

@@ -238,7 +238,7 @@ class ServerStats:
         oldest = min(standings, key=lambda standing: standing.stamp.epoch)
         _stand(message, oldest, standings)
         stamp = oldest.stamp
-        if role == state_pb2.ROLE_OWNER:
+        if role == state_pb2.ROLE_OWNER and table.feed is None:
             message.as_of_ms = table.confirmed_ms
         figures.add(f"{_P}_copy_epoch", labels, stamp.epoch)
         if stamp.commit_time_ms:

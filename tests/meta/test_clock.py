@@ -62,7 +62,7 @@ _MEASURED_ELSEWHERE = {
         "src/keyhole/coordinator/stats.py",
         "src/keyhole/coordinator/task_stream.py",
         "services/state_server/replica/follower.py",
-        "services/state_server/replica/updates_ends.py",
+        "services/state_server/replica/ends_asking.py",
     ),
 }
 

@@ -168,10 +168,6 @@ class Told(RuleBasedStateMachine):
         self._in_step(lambda: (self.now.owned if owned else self.now.standby).withdraw(groups))
 
     @rule()
-    def fall_behind(self) -> None:
-        self._in_step(lambda: self.now.owned.fall_behind(7, self.clock.monotonic()))
-
-    @rule()
     def confirm(self) -> None:
         self._in_step(self.lease.confirm)
 

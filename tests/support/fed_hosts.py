@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.encoding.storage_key import group_of
+from keyhole.errors import TooStale
+from keyhole.model.read import ReadBounds
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.updates import PUT, FeedRules, Record, RulesRecord, UpdateRecord
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
-from keyhole.testing.updates import send
+from keyhole.testing.updates import MemoryUpdatesTopics, send
 from tests.support.hosts import Hosted
 from tests.support.states import KEY_GROUPS, descriptor, key, names_in
 from tests.support.waiting import PATIENCE_SECONDS
@@ -51,6 +53,23 @@ class Fed(Hosted):
             under_way = [of for of in (feeding._beginnings._reading, feeding._due.under_way) if of is not None]
             if until_done and under_way:
                 await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)
+
+    def updates_topics(self) -> MemoryUpdatesTopics:
+        return MemoryChangelog(self.kafka, "app").updates_topics()
+
+    async def ask(self) -> None:
+        """Where the logs end is asked, and readers are told of it."""
+        await asyncio.to_thread(self.host.feeding.ends.ask, self.updates_topics())
+        await asyncio.sleep(0)
+        await self.steps(1)
+
+    def is_within(self, name: str, seconds: float) -> bool:
+        """Whether readers of this key get an answer that is no older."""
+        try:
+            self.table.lookup([key(name)], ReadBounds(max_staleness_ms=max(1, round(seconds * 1000))))
+        except TooStale:
+            return False
+        return True
 
     def sums(self, names: Iterable[str]) -> list[float | None]:
         found = self.read(*map(key, names))

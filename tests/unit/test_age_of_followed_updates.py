@@ -16,8 +16,9 @@ from keyhole.model.epoch import Position
 from keyhole.model.read import ReadBounds
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
+from services.state_server.replica.ends_asking import FollowedUpdates
 from services.state_server.replica.take_over import StateShare
-from services.state_server.replica.updates_ends import FollowedUpdates, UpdatesEnds
+from services.state_server.replica.updates_ends import UpdatesEnds
 from tests.support.fed_hosts import NAMES, TOPIC, Fed, begun
 from tests.support.states import KEY_GROUPS, key
 from tests.support.waiting import eventually
@@ -222,7 +223,7 @@ def test_whatever_happens_it_has_all_that_there_was_when_it_says(steps: list[int
         since = clock.now_ms()
         standing = ends.standing(Partition("s", 0), Position(0, log.end, 1, 0))
         assert since - standing.as_of_ms == 250, "it has all there is, as of when it was asked"
-        assert len(ends._ahead.get(Partition("s", 0), [])) <= 64
+        assert len(ends._ends[Partition("s", 0)]) <= 64
 
     asyncio.run(run())
 

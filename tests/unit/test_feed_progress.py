@@ -14,6 +14,7 @@ from keyhole.rpc.convert import descriptor_to_proto
 from keyhole.testing.clock import ManualClock
 from services.state_server.read.feed_progress import FeedProgress, GroupLag
 from services.state_server.read.holdings import holdings
+from services.state_server.replica.ends_asking import LogEnd
 from services.state_server.write import owner_loop
 from services.state_server.write.fed_group import FedGroup
 from tests.support import figures
@@ -37,8 +38,12 @@ async def test_an_owner_that_has_not_read_all_there_is_says_how_much_it_lacks_an
     fed = await begun()
     fed.add(NAMES[0], 1)
     await fed.steps()
+    await fed.ask()
     fed.clock.advance(5.0)
+    assert lag(fed) == (5.0, 0), "nobody has asked since"
+    await fed.ask()
     assert lag(fed) == (0.0, 0), "it is idle, not behind"
+    fed.clock.advance(5.0)
     for _ in range(5):
         fed.add(NAMES[0], 1)
     tail: Any = fed.host.feeding._tail
@@ -49,6 +54,7 @@ async def test_an_owner_that_has_not_read_all_there_is_says_how_much_it_lacks_an
     assert lag(fed) == (7.0, 4)
     tail.most = 1_000
     await fed.steps()
+    await fed.ask()
     assert lag(fed) == (0.0, 0)
     await closed(fed)
 
@@ -56,13 +62,14 @@ async def test_an_owner_that_has_not_read_all_there_is_says_how_much_it_lacks_an
 def test_a_key_group_that_never_had_all_of_its_log_lacks_it_since_it_began() -> None:
     group = FedGroup(tenure=1, begun_monotonic=5.0, at=3, log_end=7)
     assert group.lag == GroupLag(5.0, 4)
-    group.reached_ms, group.reached_monotonic, group.waits = 1, 6.0, True
-    assert group.lag == GroupLag(6.0, 4, stopped=False, waits=True)
-
-
-def test_readers_of_one_that_never_had_all_of_its_log_are_told_since_when() -> None:
-    group = FedGroup(tenure=1, begun_monotonic=500_000.0)
-    assert (group.behind.as_of_ms, group.behind.heard_monotonic) == (1, 500_000.0)
+    group.ended(LogEnd(9, 1_000, 5.5))
+    assert group.lag == GroupLag(5.0, 6), "an end that was only asked for counts"
+    assert group.standing.as_of_ms == 0, "readers are told that it is not known"
+    group.ended(LogEnd(9, 2_000, 6.0))
+    group.waits = True
+    group.apply_to(9)
+    assert group.lag == GroupLag(6.0, 6, stopped=False, waits=True)
+    assert (group.standing.as_of_ms, group.standing.heard_monotonic) == (2_000, 6.0)
 
 
 async def test_commits_that_fail_are_counted_by_their_reason() -> None:

@@ -145,7 +145,7 @@ async def test_a_release_commits_what_was_applied_and_nothing_more_is_applied_af
     assert after[Partition(STATE, 0)] == ends[Partition(STATE, 0)]
     assert fed.sums([NAMES[1]]) == [7]
     fed.clock.advance(1.0)
-    fed.host.confirm(fed.run, fed.version)
+    await fed.ask()
     fed.table.lookup([key(name) for name in NAMES[1:]], ReadBounds(max_staleness_ms=500))
     await closed(fed)
 
@@ -293,20 +293,20 @@ async def test_rules_ahead_of_the_descriptor_wait_and_the_key_group_goes_on_with
 async def test_an_owner_that_has_not_read_to_the_end_says_since_when() -> None:
     fed = await begun()
     await fed.steps()
+    await fed.ask()
     fed.clock.advance(1.0)
-    fed.host.confirm(fed.run, fed.version)
-    fed.table.lookup([key(NAMES[0])], ReadBounds(max_staleness_ms=500))
-    for _ in range(3):
+    for _ in range(4):
         fed.add(NAMES[0], 1)
     tail = fed.host.feeding._tail
     tail.most = 1  # type: ignore[union-attr]
     await fed.steps(2)
-    assert fed.sums(NAMES[:1]) == [1]
-    with pytest.raises(TooStale):
-        fed.table.lookup([key(NAMES[0])], ReadBounds(max_staleness_ms=500))
-    fed.table.lookup([key(NAMES[1])], ReadBounds(max_staleness_ms=500))
+    await fed.ask()
+    assert fed.sums(NAMES[:1]) == [2]
+    assert not fed.is_within(NAMES[0], 0.9)
+    assert fed.is_within(NAMES[0], 1.0), "when it was asked before them"
+    assert fed.is_within(NAMES[1], 0.0)
     await fed.steps(4)
-    fed.table.lookup([key(NAMES[0])], ReadBounds(max_staleness_ms=500))
+    assert fed.is_within(NAMES[0], 0.0)
     await closed(fed)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from keyhole.encoding.storage_key import group_of
-from keyhole.encoding.watch_token import WatchMark
+from keyhole.encoding.watch_token import WatchMark, watch_place
 from keyhole.errors import KafkaUnreachable
+from keyhole.rpc.watch_requests import WatchAsked
 from keyhole.stores.base import Batch
+from services.state_server.read.watch_given import GivenSoFar
 from services.state_server.read.watcher import Watcher
 from tests.support.fed_hosts import NAMES, STATE, Fed, begun, closed
 from tests.support.states import KEY_GROUPS, key
@@ -132,4 +134,43 @@ async def test_a_view_of_all_key_groups_gives_what_has_led_there(monkeypatch: py
     fed.host._states.publish_applied(await fed.host._thread.call(fed.host._states.views))
     assert [changed for changed, *_ in taken(watcher)] == [key(NAMES[0])]
     assert not watcher.lost
+    await closed(fed)
+
+
+async def test_a_watch_is_as_old_as_what_it_was_given_of_the_log_whatever_the_lease_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = await begun()
+    monkeypatch.setattr(fed.host.feeding._due, "_commit_at", float("inf"))
+    await fed.steps()
+    await fed.ask()
+    await fed.host.feeding.commit()
+    given = GivenSoFar(
+        fed.table,
+        WatchAsked(None, 0, frozenset(range(KEY_GROUPS)), None, False, False, False, False, 5.0),
+        fed.clock,
+        lambda: None,
+    )
+    fed.table.changes.expect(attached(fed), fed.table.committed.positions)
+    given.begin()
+
+    def age_seconds() -> float:
+        return (fed.clock.now_ms() - given.message().as_of_ms) / 1000
+
+    assert age_seconds() == 0.0
+    fed.add(NAMES[0], 1.0)
+    await fed.steps()
+    for _ in range(5):
+        fed.clock.advance(1.0)
+        fed.host.lease.confirm()
+    await fed.ask()
+    assert fed.is_within(NAMES[0], 0.0)
+    given.reach_published()
+    assert age_seconds() == 5.0, "it is applied, and not committed"
+    fed.clock.advance(60.0)  # the lease passes
+    await fed.ask()
+    await fed.host.feeding.commit()
+    given.reach_published()
+    assert age_seconds() == 0.0
+    assert watch_place(given.message().token, fed.of, 0).as_of_ms == fed.clock.now_ms()
     await closed(fed)

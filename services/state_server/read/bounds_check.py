@@ -16,15 +16,15 @@ class BoundsCheck:
 
     Args:
         name: Application and state, as errors name them.
-        lease: Of the state's query: how old it is, is how old the owner's copy is.
-        owner: The copy is the owner's. Another one is not asked where nothing stale is wanted.
+        lease: Of the state's query.
+        by_lease: The copy is as old as that, and no standing says another age: the owner's, where epochs are committed.
     """
 
-    def __init__(self, server: str, name: str, lease: Lease, *, owner: bool) -> None:
+    def __init__(self, server: str, name: str, lease: Lease, *, by_lease: bool) -> None:
         self._server = server
         self._name = name
         self._lease = lease
-        self._owner = owner
+        self._by_lease = by_lease
 
     def check(self, keys: Sequence[bytes], standings: Sequence[Standing], bounds: ReadBounds) -> None:
         """Whether what the copy stands for, at the keys that are read, is good enough.
@@ -47,13 +47,9 @@ class BoundsCheck:
             for key, standing in zip(keys, of_each, strict=False):
                 self.check_epoch(standing.stamp.epoch, named.get(group_of(key), 0), "min_epoch")
         if bounds.max_staleness_ms:
-            # An owner has all there is, as long as nobody has replaced it: that it knows as of its lease.
-            if self._owner:
-                # Or it knows that it has not applied all there is, since a moment that its standing names.
-                behind = [self._age_ms(standing) for standing in standings if standing.as_of_ms]
-                age_ms = max([self._lease.age_seconds * 1000, *behind])
-            else:
-                age_ms = max(map(self._age_ms, standings))
+            # An owner has all epochs there are, as long as nobody has replaced it: that it knows as of its lease. Of
+            # updates it may lack some, and goes on having them where its coordinator is gone.
+            age_ms = self._lease.age_seconds * 1000 if self._by_lease else max(map(self._age_ms, standings))
             self._check_age(age_ms, bounds.max_staleness_ms)
 
     def check_epoch(self, epoch: int, least: int, option: str) -> None:

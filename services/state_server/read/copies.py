@@ -178,16 +178,6 @@ class Copy:
         self._source = None
         self.on_change()
 
-    def fall_behind(self, as_of_ms: int, heard_monotonic: float) -> None:
-        """No key group is known to have all there is from now on; those that were not keep the time they name."""
-        since = {
-            group: replace(of, as_of_ms=as_of_ms, heard_monotonic=heard_monotonic)
-            for group in self.groups
-            if not (of := self._apart.get(prefix_of(group), self.standing)).as_of_ms
-        }
-        self._apart |= {prefix_of(group): of for group, of in since.items()}
-        self.on_change()
-
     def withdraw(self, groups: Collection[int]) -> None:
         """Stops answering for key groups, at once."""
         if groups:
@@ -232,7 +222,7 @@ class Copy:
     @property
     def all_standings(self) -> Collection[Standing]:
         """What any of its key groups stands for."""
-        return {self.standing, *self._apart.values()} if self._apart else (self.standing,)
+        return {self._apart.get(prefix, self.standing) for prefix in self._prefixes} or (self.standing,)
 
     def answers(self, keys: Sequence[bytes], bounds: ReadBounds, show: Show | None, most_bytes: int) -> CopyAnswers:
         """Rows by storage key.
@@ -389,6 +379,10 @@ class Copy:
         if self._source is None or self._source_moment != moment:
             self._source, self._source_moment = self._make_source(self.standing), moment
         return self._source
+
+    def whole_source(self) -> state_pb2.Source:
+        """The same of all of its key groups: it is as old as the oldest."""
+        return self._make_source(replace(self.standing, as_of_ms=min(of.as_of_ms for of in self.all_standings)))
 
     def close(self) -> None:
         """Lets go of the snapshot; the copy holds no key group from then on. Idempotent."""

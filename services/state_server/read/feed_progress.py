@@ -4,7 +4,7 @@ the host thread writes them, others may read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from keyhole.clock import Clock
@@ -16,14 +16,13 @@ class GroupLag(NamedTuple):
     """What an owned key group has not applied.
 
     Attributes:
-        since_monotonic: When it had applied all that there was, last; where it never had, when it began here. None: it
-            has.
-        updates: How many offsets its log has beyond what is applied, as of when it was read last.
+        since_monotonic: As of when it has applied all that there was; where that is not known, when it began here.
+        updates: How many offsets its log has beyond what is applied, as of when it was read, or asked for, last.
         stopped: Nothing more of it is applied: its updates are gone, or can't be applied.
         waits: Its next rules need a newer descriptor.
     """
 
-    since_monotonic: float | None
+    since_monotonic: float
     updates: int
     stopped: bool = False
     waits: bool = False
@@ -33,7 +32,7 @@ class FeedLag(NamedTuple):
     """Of all key groups that are owned here and have begun.
 
     Attributes:
-        seconds: For how long one of them has lacked something, at most; 0.0: none does.
+        seconds: How old one of them is, at most: what `max_staleness` bounds.
         updates, stopped, waiting: How many in all; see GroupLag.
     """
 
@@ -58,12 +57,15 @@ class FeedProgress:
         held_rows, held_bytes: What is in memory until it is committed; see FedState.
         full: No updates are read before what is held is committed: it is too much.
         seconds: From the broker's timestamp of an update until readers saw it. Event loop's.
+        stored_ms: By owned key group, by when all of its updates were given to the watchers; see FedGroups.stored_ms.
+            Event loop's.
     """
 
     def __init__(self, clock: Clock, groups: Callable[[], Sequence[GroupLag]] = tuple) -> None:
         self.applied = self.repeated = self.refused = self.assumed = 0
         self.held_rows = self.held_bytes = 0
         self.full = False
+        self.stored_ms: Mapping[int, int] = {}
         self.seconds = Histogram(BY_NAME["keyhole_state_server_update_seconds"].buckets)
         self._clock = clock
         self._groups = groups
@@ -79,12 +81,24 @@ class FeedProgress:
             # Two clocks: what seems to come from the future has taken no time that they could tell.
             self.seconds.observe(max(0, now_ms - timestamp_ms) / 1000, updates)
 
+    @property
+    def complete_ms(self) -> int:
+        """By when all updates of all key groups were given to the watchers: milliseconds since 1970; 0: not known."""
+        return min(self.stored_ms.values(), default=0)
+
+    def all_ms(self, key_groups: Iterable[int], complete_ms: int) -> int:
+        """By when all updates of these key groups were given to a watcher.
+
+        Args:
+            complete_ms: By when all that was committed was.
+        """
+        return min((self.stored_ms.get(group, complete_ms) for group in key_groups), default=complete_ms)
+
     def lag(self) -> FeedLag:
         """What is not applied now."""
         groups, now = self._groups(), self._clock.monotonic()
-        behind = [now - of.since_monotonic for of in groups if of.since_monotonic is not None]
         return FeedLag(
-            max(behind, default=0.0),
+            max((now - of.since_monotonic for of in groups), default=0.0),
             sum(of.updates for of in groups),
             sum(of.stopped for of in groups),
             sum(of.waits for of in groups),

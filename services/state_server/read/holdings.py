@@ -16,7 +16,7 @@ def holdings(table: Table, descriptor: state_pb2.StateDescriptor, *, sizes: bool
             descriptor=descriptor,
             server=table.server,
             key_groups=sorted(copy.groups),
-            source=copy.source(),
+            source=copy.whole_source(),
             entries=size.entries if size else 0,
             bytes=size.bytes if size else 0,
             ready=ready,

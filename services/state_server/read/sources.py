@@ -12,11 +12,13 @@ class Sources:
 
     Args:
         lease: Of the query: an owner's answers are as of its last confirmation.
+        by_updates: But not of a state that is fed by updates: they are as of what their standing says.
     """
 
-    def __init__(self, server: str, lease: Lease) -> None:
+    def __init__(self, server: str, lease: Lease, *, by_updates: bool = False) -> None:
         self._server = server
         self._lease = lease
+        self._by_updates = by_updates
 
     def moment(self) -> object:
         """What goes into an owner's source beside its standing: as long as it is equal, so is the source."""
@@ -24,9 +26,10 @@ class Sources:
 
     def owner(self, standing: Standing) -> state_pb2.Source:
         """The source of answers of the owner's copy."""
-        as_of_ms = self._lease.confirmed_ms
-        if standing.as_of_ms:  # it has not applied all there is
-            as_of_ms = min(as_of_ms, standing.as_of_ms)
+        as_of_ms = standing.as_of_ms
+        if not self._by_updates:
+            confirmed_ms = self._lease.confirmed_ms
+            as_of_ms = min(as_of_ms, confirmed_ms) if as_of_ms else confirmed_ms  # of an epoch that was asked for
         return self._source(state_pb2.ROLE_OWNER, standing, as_of_ms=as_of_ms, unconfirmed=self._lease.expired)
 
     def standby(self, standing: Standing) -> state_pb2.Source:

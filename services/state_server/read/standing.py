@@ -17,8 +17,8 @@ class Standing:
     Attributes:
         stamp: Of the last epoch that they have; the generation of an owner's is that of its run.
         as_of_ms: The copy holds all that was complete then, by the coordinator's clock; 0: not known. An owner's is 0:
-            the time of its lease counts. But where it has not applied all updates that there are, it is when it had
-            last, by its own clock.
+            the time of its lease counts. But of a state that is fed by updates, all that its log had then, by the clock
+            of this server, whoever owns it.
         heard_monotonic: When this server heard of that: whichever of the two makes the answer older counts, so that no
             jump of a clock makes it look fresh.
         lag_epochs: How many complete epochs the copy is known to lack.

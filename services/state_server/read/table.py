@@ -78,14 +78,14 @@ class Table:
         # Of the columns of a state's key no descriptor has others.
         self._key_length = key_length(descriptor.scan_key)
         self._visibility = Visibility(descriptor, lease.clock)
-        sources = Sources(server, lease)
+        by_updates = bool(descriptor.updates_topic_id)
+        sources = Sources(server, lease, by_updates=by_updates)
         groups, name = descriptor.key_groups, self.name
-        bounds = BoundsCheck(server, name, lease, owner=True)
+        bounds = BoundsCheck(server, name, lease, by_lease=not by_updates)
         self.owned = Copy(groups, sources.owner, sources.moment, bounds, _kept_epochs(descriptor))
-        self.standby = Copy(groups, sources.standby, lambda: None, BoundsCheck(server, name, lease, owner=False))
+        self.standby = Copy(groups, sources.standby, lambda: None, BoundsCheck(server, name, lease, by_lease=False))
         self.given = GivenGroups(self.owned, self.standby)
         self.keys = KeyCheck(name, groups, store.max_key_bytes)
-        by_updates = bool(descriptor.updates_topic_id)
         self.committed = CommittedRows(store, self.owned, self._visibility, by_updates=by_updates)
 
     def evolve(self, descriptor: StateDescriptor) -> bool:
@@ -115,8 +115,11 @@ class Table:
 
     @property
     def complete_ms(self) -> int:
-        """All that was committed by then is published, and was given to the watchers: milliseconds since 1970."""
-        return self.lease.complete_ms
+        """All that was committed by then is published, and was given to the watchers: milliseconds since 1970.
+
+        Of a state that is fed by updates also where its lease has passed: nobody has committed what its log lacked.
+        """
+        return max(self.lease.complete_ms, 0 if self.feed is None else self.feed.complete_ms)
 
     @property
     def standing(self) -> Standing:
@@ -194,7 +197,7 @@ class Table:
         """
         self._check_as_of(bounds)
         if not keys:
-            return CopyAnswers((), (self.owned.source(),))
+            return CopyAnswers((), (self.source(),))
         self.keys.check(keys)
         show = self._visibility.show()
         if self.owned.covers(keys):
@@ -281,8 +284,8 @@ class Table:
         return NotOwner(f"server {self.server} does not own that key group of state {self.name}", server=self.server)
 
     def source(self) -> state_pb2.Source:
-        """The source of the owner's answers now."""
-        return self.owned.source()
+        """The source of the owner's answers now; of the oldest of them."""
+        return self.owned.whole_source()
 
     def close(self) -> None:
         """Lets go of all snapshots; no key is answered from then on. Idempotent."""

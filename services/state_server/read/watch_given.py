@@ -101,9 +101,12 @@ class GivenSoFar:
             whole: It can go on behind this message.
         """
         self._sent_at, self._sent_epoch = self._clock.monotonic(), self.stamp.epoch
-        as_of_ms = self.times.least(group for group, mark in self.marks.items() if mark.begun)
+        begun = [group for group, mark in self.marks.items() if mark.begun]
+        as_of_ms = self.times.least(begun)
         token = WatchPlace(self.marks, as_of_ms).token(self._descriptor, self._asked.digest) if whole else ""
-        return Message(sent, token, as_of_ms, self.stamp, snapshot_done)
+        feed = self._table.feed
+        told_ms = as_of_ms if feed is None else feed.all_ms(begun, as_of_ms)
+        return Message(sent, token, told_ms, self.stamp, snapshot_done)
 
     @property
     def progress_left(self) -> float:

@@ -23,10 +23,11 @@ from keyhole.protocol.control import QueryControl
 from keyhole.stores.base import Snapshot
 from services.state_server.read.freshness import most_common, standings
 from services.state_server.read.standing import Standing
+from services.state_server.replica.ends_asking import FollowedUpdates
 from services.state_server.replica.follower import Delivery, MakeFollower, Subscription
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.replica.restore import drop_unusable
-from services.state_server.replica.updates_ends import FollowedUpdates, UpdatesEnds
+from services.state_server.replica.updates_ends import UpdatesEnds
 from services.state_server.write.host_thread import HostThread
 
 _log = logging.getLogger(__name__)

@@ -21,11 +21,13 @@ class _Kept(NamedTuple):
     Attributes:
         overlay: What stood over the store. What is committed on the way is in it already, in the same form or a newer
             one: so the store may move on below it.
+        since: See FedGroup.
     """
 
     tenure: int
     overlay: Overlay
     standing: Standing
+    since: float
 
 
 class FailedGroups:
@@ -49,7 +51,7 @@ class FailedGroups:
         if group.again and not group.shown:
             self._not_before[key_group] = self._clock.monotonic() + _AGAIN_SECONDS
         if group.shown:
-            self._kept[key_group] = _Kept(group.tenure, before, group.behind)
+            self._kept[key_group] = _Kept(group.tenure, before, group.standing, group.since)
 
     def may_begin(self, key_group: int) -> bool:
         """Whether it may begin now. True also of one that has not failed."""
@@ -88,4 +90,4 @@ class FailedGroups:
 
     def lags(self) -> list[GroupLag]:
         """Any thread: no key group comes or goes while a dict is copied."""
-        return [GroupLag(kept.standing.heard_monotonic, 0) for kept in list(self._kept.values())]
+        return [GroupLag(kept.since, 0) for kept in list(self._kept.values())]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from keyhole.changelog.base import Changelog, LogExtent, Partition, UpdatesTopics
+from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.protocol.seen import FeedPosition
@@ -35,18 +36,21 @@ class Beginning(NamedTuple):
 
     Attributes:
         positions: As the changelog's last marker of each says.
-        extents: Of their logs when they were read.
+        extents: Of their logs.
+        asked_ms, asked_monotonic: When that was asked, by either clock.
         lost: The updates topic is gone, or another one; None: it is not.
     """
 
     new: NewGroups
     positions: Mapping[int, FeedPosition]
     extents: Mapping[int, LogExtent]
+    asked_ms: int
+    asked_monotonic: float
     lost: ChangelogRecreated | None = None
 
 
 def read_beginning(
-    changelog: Changelog, topics: UpdatesTopics, new: NewGroups, deadline_seconds: float, stopped: Stopped
+    changelog: Changelog, topics: UpdatesTopics, new: NewGroups, deadline_seconds: float, stopped: Stopped, clock: Clock
 ) -> Beginning:
     """Reads it. Blocks, for each of three questions as long as the deadline; between them it may be stopped.
 
@@ -56,6 +60,7 @@ def read_beginning(
     """
     positions = _positions(changelog, new, deadline_seconds, stopped)
     missing = None
+    asked_ms, asked_monotonic = clock.now_ms(), clock.monotonic()
     extents: Mapping[Partition, LogExtent] = {}
     try:
         extents = topics.extents({new.state: list(new.tenures)}, deadline_seconds)
@@ -69,11 +74,13 @@ def read_beginning(
             "(keyhole drop), and feed it from the start",
             state=new.state,
         )
-        return Beginning(new, positions, dict.fromkeys(new.tenures, LogExtent(0, 0)), why)
+        nowhere = dict.fromkeys(new.tenures, LogExtent(0, 0))
+        return Beginning(new, positions, nowhere, asked_ms, asked_monotonic, why)
     if missing is not None:
         # The topic is there, and a broker that has just started does not know all of its partitions.
         raise KafkaUnreachable(missing.message)
-    return Beginning(new, positions, {part.key_group: extent for part, extent in extents.items()})
+    by_group = {part.key_group: extent for part, extent in extents.items()}
+    return Beginning(new, positions, by_group, asked_ms, asked_monotonic)
 
 
 def _positions(

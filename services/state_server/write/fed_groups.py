@@ -15,6 +15,7 @@ from keyhole.errors import ConflictError, InternalError, KeyholeError, Unavailab
 from keyhole.model.epoch import EpochStamp
 from keyhole.stores.overlay import Overlay
 from services.state_server.read.feed_progress import GroupLag
+from services.state_server.replica.ends_asking import LogEnd
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.failed_groups import FailedGroups
 from services.state_server.write.fed_begin import Beginning, NewGroups
@@ -46,7 +47,6 @@ class FedGroups:
         self.view = FedView(state, feed, self._groups, self._again)
         # What a commit under way names, in which of its times as owned.
         self._in_commit: Mapping[int, int] = {}
-        self._left = False
 
     @property
     def _name(self) -> str:
@@ -62,12 +62,6 @@ class FedGroups:
         gone = [of for of, group in self._groups.items() if groups.tenure(of) != group.tenure]
         self._end(gone)
         self._again.leave()
-        self._left |= bool(gone)
-
-    def take_left(self) -> bool:
-        """Whether any ended so since this was asked last."""
-        left, self._left = self._left, False
-        return left
 
     def _end(self, key_groups: Sequence[int]) -> None:
         self._feed.end(key_groups)
@@ -115,16 +109,19 @@ class FedGroups:
             seen = self._again.begun(of)
             group.again = seen is not None
             group.shown_from = max(extent.end, seen or 0)
-            self._reached(of, group, extent.end, extent.end)
+            group.ended(LogEnd(extent.end, beginning.asked_ms, beginning.asked_monotonic))
+            self._reached(of, group, extent.end)
 
     def refuse(self, key_group: int, error: KeyholeError) -> None:
         """Nothing more of it is applied; its last committed rows are what readers get."""
         group = self._groups.get(key_group)
         if group is None:
             return
+        if not self._feed.is_committed(key_group):
+            group.reached = None  # what was applied is taken back
         self._feed.end([key_group])
         self._again.there_again(key_group)
-        group.why, group.shown, group.at_end = error, True, False
+        group.why, group.shown = error, True
         self.view.restate(soon=True)
         _log.error(
             "updates of a key group are not applied any more",
@@ -152,11 +149,6 @@ class FedGroups:
         )
         self._again.add(key_group, group, before)
         self._end([key_group])
-
-    def fell_behind(self) -> None:
-        """Reading was broken off: no log's end is known to be reached."""
-        for group in self._groups.values():
-            group.at_end = False
 
     def go_on(self) -> None:
         """The state has another descriptor: none waits for it any more."""
@@ -203,28 +195,65 @@ class FedGroups:
         behind = run.updates[-1].offset + 1 if run.updates else run.start
         group.waits = reads < behind
         group.at = reads if group.waits else (behind if run.end is None else run.end)
-        was_shown, was_at_end = group.shown, group.at_end
-        self._reached(key_group, group, run.end, run.log_end if run.end is None else run.end)
+        was_shown, reached = group.shown, group.reached
+        self._reached(key_group, group, run.log_end if run.end is None else run.end)
         if group.shown != was_shown:
             self.view.restate(soon=False)
         # A record that changed nothing has an epoch all the same.
-        different = bool(run.updates) or (was_shown, was_at_end) != (group.shown, group.at_end)
+        different = bool(run.updates) or was_shown != group.shown or reached is not group.reached
         if different and group.shown:
             self.view.moved(key_group)
         return different, group.at if was_shown else None
 
-    def _reached(self, key_group: int, group: FedGroup, end: int | None, log_end: int) -> None:
+    def _reached(self, key_group: int, group: FedGroup, log_end: int) -> None:
         # Trailing offsets that are no records have no update to be applied.
         following = self._feed.next_of(key_group)
         place = max(following, group.at)
+        group.apply_to(place)
         group.stamp = EpochStamp(following, 0, self._feed.time_ms(key_group), 0)
         group.shown = group.shown or place >= group.shown_from or group.waits
-        group.at_end = end is not None and place >= end
         group.log_end = max(group.log_end, log_end)
         if group.shown:
             self._again.there_again(key_group)
-        if group.at_end:
-            group.reached_ms, group.reached_monotonic = self._clock.now_ms(), self._clock.monotonic()
+
+    @property
+    def read(self) -> frozenset[int]:
+        """Those whose logs are read, or wait to be."""
+        return frozenset(of for of, group in self._groups.items() if group.why is None)
+
+    def ended(self, ends: Mapping[int, LogEnd]) -> bool:
+        """Their logs ended so when that was asked.
+
+        Returns:
+            Whether readers are to see another age.
+        """
+        different = False
+        for of, end in ends.items():
+            group = self._groups.get(of)
+            if group is None or group.why is not None:
+                continue
+            before = group.reached
+            group.ended(end)
+            if group.shown and group.reached is not before:
+                self.view.moved(of)
+                different = True
+        return different
+
+    def stored_ms(self) -> dict[int, int]:
+        """By owned key group, as of when all updates that there were are committed, and in the store.
+
+        Returns:
+            Milliseconds since 1970. Where that is not known, when it was committed last; 0: it never was.
+        """
+        found = {}
+        for of in self._state.groups.owned:
+            group = self._groups.get(of)
+            if group is not None and group.why is None:
+                # Trailing offsets that are no records are committed with the record before them.
+                group.store_to(group.place if self._feed.is_committed(of) else self._feed.committed_of(of))
+            stored = None if group is None else group.stored
+            found[of] = self._state.position(of).stamp.commit_time_ms if stored is None else stored.ms
+        return found
 
     def commit_begun(self, tenures: Mapping[int, int]) -> None:
         """A commit under way names these, in which of their times as owned."""

@@ -46,6 +46,8 @@ class FedView:
     def standings(self, key_groups: Iterable[int]) -> dict[int, Standing]:
         """What they stand for: an epoch is the offset of the next update, its time the last one's by the log.
 
+        `as_of_ms` is when it was asked for an end of the log that they have come to; 0: not known.
+
         Their generation, and version, are 0: they are the owner's.
         """
         return {of: self._standing(of) for of in key_groups}
@@ -56,7 +58,7 @@ class FedView:
             return kept
         group = self._begun[key_group]
         stamp = group.stamp if group.why is None else self._state.position(key_group).stamp
-        return Standing(stamp) if group.at_end else replace(group.behind, stamp=stamp)
+        return replace(group.standing, stamp=stamp)
 
     def moved(self, key_group: int) -> None:
         """What it stands for is another one."""

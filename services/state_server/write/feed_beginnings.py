@@ -87,9 +87,9 @@ class FeedBeginnings:
 
         read: list[Beginning | KeyholeError] = []
         for of in new:
-            deadline = self._settings.kafka_deadline_seconds
+            deadline, clock = self._settings.kafka_deadline_seconds, self._settings.clock
             try:
-                read.append(read_beginning(self._changelog, self._topics.topics(), of, deadline, stopped))
+                read.append(read_beginning(self._changelog, self._topics.topics(), of, deadline, stopped, clock))
             except KeyholeError as error:
                 read.append(error)
         return read

@@ -203,18 +203,25 @@ class FeedCommits:
 
     async def _tell_watchers(self) -> None:
         """Those who watch get what is in the changelog and in the stores."""
-        if not self._thread.refusing and any(of.table.changes.active for of in self._states.hosted.values()):
-            for state, changed, positions in await self._thread.call(self._take_changed):
+        if not self._thread.refusing:
+            for state, changed, positions, stored_ms in await self._thread.call(self._take_changed):
                 state.table.changes.published(changed, positions)
+                if state.table.feed is not None:
+                    state.table.feed.stored_ms = stored_ms
 
-    def _take_changed(self) -> list[tuple[StateReplica, list[GroupEpoch], dict[int, Position]]]:
-        """What each state has to tell its watchers, and how far it is. Host thread.
+    def _take_changed(self) -> list[tuple[StateReplica, list[GroupEpoch], dict[int, Position], dict[int, int]]]:
+        """What each state has to tell its watchers, how far it is, and as of when. Host thread.
 
         The first watcher may have come while a store was written: of that write nothing was kept.
         """
         return [
-            (state, state.take_changed(), {group: state.position(group) for group in state.groups.owned})
-            for state in (of.state for of in fed_states(self._states.hosted))
+            (
+                of.state,
+                of.state.take_changed(),
+                {group: of.state.position(group) for group in of.state.groups.owned},
+                of.groups.stored_ms(),
+            )
+            for of in fed_states(self._states.hosted)
         ]
 
     async def _put_aside(self, commit: _Commit) -> None:

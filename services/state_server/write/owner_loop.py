@@ -24,6 +24,7 @@ from keyhole.errors import ChangelogRecreated, KafkaUnreachable, KeyholeError, N
 from services.state_server.counts import EpochCounts
 from services.state_server.host_settings import HostSettings
 from services.state_server.read.feed_progress import FeedProgress
+from services.state_server.replica.ends_asking import EndsAsking, FollowedUpdates, LogEnd
 from services.state_server.write.due_commits import DueCommits
 from services.state_server.write.fed_begin import NewGroups
 from services.state_server.write.fed_state import FedState, fed_states
@@ -48,8 +49,8 @@ class _Taken(NamedTuple):
     Attributes:
         follows: What is to be read from now on.
         topic_ids: Of the states that are read.
+        wanted: Of what it is asked where its log ends.
         views: What readers are to see.
-        behind: States of which something was owned and is not.
         new: What is owned and not begun.
         full: Nothing more is to be read before a commit.
         commits: What was applied must be committed before it goes on.
@@ -58,8 +59,8 @@ class _Taken(NamedTuple):
 
     follows: Mapping[Partition, int]
     topic_ids: Mapping[str, str]
+    wanted: Mapping[str, FollowedUpdates]
     views: Sequence[PublishedView]
-    behind: Sequence[str]
     new: Sequence[NewGroups]
     full: bool
     commits: bool
@@ -72,6 +73,9 @@ class OwnerLoop:
     Args:
         generation: The generation of the run that is obeyed now. Any thread.
         counts: The query's, where commits that fail are counted.
+
+    Attributes:
+        ends: Asks where the logs of what is applied end.
     """
 
     def __init__(
@@ -105,8 +109,16 @@ class OwnerLoop:
         self._runs: Sequence[UpdatesRun] = ()
         # Host thread's: states of which readers are to see something else.
         self._different: set[str] = set()
-        # What was read may not be all there is, and the end is to be reached again.
-        self._broken = False
+        self.ends = EndsAsking(
+            changelog,
+            query,
+            settings.clock,
+            settings.kafka_deadline_seconds,
+            self._hear_ends,
+            by_itself=settings.feeds_by_itself,
+        )
+        # What was heard and the host thread has not taken.
+        self._ends: dict[Partition, LogEnd] = {}
 
     @property
     def fed(self) -> list[FedState]:
@@ -152,16 +164,15 @@ class OwnerLoop:
                 raise
 
     async def _break_off(self) -> None:
-        self._runs, self._broken = (), True
+        self._runs = ()
         if self._tail is not None:
             await self._in_pool(self._close_tail)
-        self._fall_behind(self._states.hosted, soon=False)
 
     async def _step(self, seconds: float) -> None:
-        runs, self._runs, broken, self._broken = self._runs, (), self._broken, False
-        taken = await self._taken(runs, broken)
+        runs, self._runs = self._runs, ()
+        taken = await self._taken(runs)
         if taken.new and await self._beginnings.begin(taken.new):
-            taken = await self._taken((), False)
+            taken = await self._taken(())
         self._due.begin_if_due(early=taken.commits)
         if taken.full or not taken.follows:
             await self._break_off()
@@ -173,23 +184,23 @@ class OwnerLoop:
             await self._refuse(error, taken.topic_ids)
             raise
 
-    async def _taken(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
-        taken = await self._thread.call(self._take, runs, broken)
+    async def _taken(self, runs: Sequence[UpdatesRun]) -> _Taken:
+        ends, self._ends = self._ends, {}
+        taken = await self._thread.call(self._take, runs, ends)
+        self.ends.want(taken.wanted)
         self._states.publish_applied(taken.views)
         for progress, arrived in taken.arrived:
             progress.note_shown(arrived)
-        self._fall_behind(taken.behind, soon=True)
         return taken
 
-    def _take(self, runs: Sequence[UpdatesRun], broken: bool) -> _Taken:
-        """On the host thread. `broken`: reading was broken off since the last time."""
-        fed, behind, commits = self.fed, [], False
+    def _hear_ends(self, ends: Mapping[Partition, LogEnd]) -> None:
+        self._ends |= ends
+
+    def _take(self, runs: Sequence[UpdatesRun], ends: Mapping[Partition, LogEnd]) -> _Taken:
+        """Applies what was read, and takes in what was heard. On the host thread."""
+        fed, commits = self.fed, False
         for of in fed:
             of.leave()
-            if of.groups.take_left():
-                behind.append(of.name)
-            if broken:
-                of.groups.fell_behind()
             if of.evolving:
                 commits |= not of.evolve()
             if of.take_different():
@@ -204,12 +215,24 @@ class OwnerLoop:
         full = sum(of.held for of in fed) > _MOST_HELD or sum(of.held_bytes for of in fed) > _MOST_HELD_BYTES
         for of in fed:
             of.note(full=full)
+            # Behind what was applied: so it may have come to them.
+            if of.groups.ended(self._ends_of(of, ends)):
+                self._different.add(of.name)
         new = [found for of in fed if not of.evolving and (found := of.groups.new) is not None]
         different, self._different = self._different, set()
         views = self._states.applied_views(different) if different else []
         arrived = [(of.progress, of.take_arrived()) for of in fed]
         topic_ids = {of.name: of.topic_id for of in fed}
-        return _Taken(follows, topic_ids, views, behind, new, full, commits or full, arrived)
+        wanted = {of.name: FollowedUpdates(of.topic_id, of.groups.read) for of in fed}
+        return _Taken(follows, topic_ids, wanted, views, new, full, commits or full, arrived)
+
+    def _ends_of(self, of: FedState, ends: Mapping[Partition, LogEnd]) -> dict[int, LogEnd]:
+        """Of the updates topic that the state has now, by key group."""
+        return {
+            part.key_group: end
+            for part, end in ends.items()
+            if part.state == of.name and self.ends.wants(part, of.topic_id)
+        }
 
     def _poll(
         self, follows: Mapping[Partition, int], topic_ids: Mapping[str, str], seconds: float
@@ -247,19 +270,6 @@ class OwnerLoop:
                     of.groups.refuse(int(group), error)
 
         await self._thread.call(refuse, await self._beginnings.lost(topic_ids))
-
-    def _fall_behind(self, names: Sequence[str] | Mapping[str, object], *, soon: bool) -> None:
-        """What readers see of these is not known to be all there is.
-
-        Args:
-            soon: But for some key groups it is, which the next view says; else with the next update.
-        """
-        clock = self._settings.clock
-        for name in names:
-            state = self._states.hosted.get(name)
-            if state is not None and state.applied is not None:
-                state.table.owned.fall_behind(clock.now_ms(), clock.monotonic())
-                state.applied.restate(soon=soon)
 
     async def caught_up(self, stop: threading.Event) -> None:
         """Returns once all that is owned may be shown: it is applied up to where its log ended when it was begun.
@@ -338,6 +348,7 @@ class OwnerLoop:
     async def close(self) -> None:
         """Ends the loop, and lets what is under way end. What was applied and not committed is applied again."""
         self._closed.set()
+        self.ends.close()
         if self._pool is None:
             return
         if self._tail is not None:
@@ -351,6 +362,7 @@ class OwnerLoop:
             self._pool.shutdown()
         await self._beginnings.close()
         await self._commits.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.ends.join)
 
     async def _in_pool(self, call: Callable[..., _Result], *args: object) -> _Result:
         assert self._pool is not None

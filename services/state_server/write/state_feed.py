@@ -127,6 +127,15 @@ class StateFeed:
         """The next offset to read: behind `next_of` where what was seen is not known again yet."""
         return self._groups[key_group].reads
 
+    def committed_of(self, key_group: int) -> int:
+        """The next offset of its updates partition that is not committed."""
+        return self._committed[key_group]
+
+    def is_committed(self, key_group: int) -> bool:
+        """All that was applied of it is committed, and in the store. True also of one that is not here."""
+        feed = self._groups.get(key_group)
+        return feed is None or feed.next == self._committed[key_group]
+
     def time_ms(self, key_group: int) -> int:
         """The latest timestamp of its log so far."""
         return self._groups[key_group].time_ms

@@ -20,9 +20,10 @@ class StateHolding(msgspec.Struct, frozen=True):
         entries: How many; where they are many, an estimate of its store's.
         bytes: As taken by its store, on disk or in memory.
         ready: False while it restores: `restored_records` of `records_to_restore` are done.
-        lag_updates: Of an owner of a state that is fed by updates: how many its logs had, when they were read last,
+        lag_updates: Of an owner of a state that is fed by updates: how many its logs had, when it looked last,
             that are not applied; else 0.
-        updates_lag: For how long one of its key groups has not had all of them, at most; zero: all are applied.
+        updates_lag: How long ago one of its key groups had all of them, at most: a second or less where all are
+            applied.
     """
 
     descriptor: StateDescriptor

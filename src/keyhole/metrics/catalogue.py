@@ -93,14 +93,14 @@ _STATE_SERVER = (
     histogram(_SERVER, "commit", "seconds", "server", "What a commit takes here, Kafka included.", _EPOCH_SECONDS),
     gauge(_SERVER, "staging", "bytes", "server where", "Staged rows that are not committed yet."),
     # States that are fed by updates.
-    gauge(_SERVER, "unapplied", "updates", _STATE, "Updates that its logs had, when they were read last, and lacks."),
+    gauge(_SERVER, "unapplied", "updates", _STATE, "Updates that its logs had, when it looked last, and lacks."),
     gauge(
         _SERVER,
         "updates_lag",
         "seconds",
         _STATE,
-        "How long ago an owned key group had applied all updates that there were, at most; 0: all are applied. Only "
-        "where the state is fed by updates.",
+        "How long ago an owned key group had applied all updates that there were, at most: its age, as max_staleness "
+        "has it. A second or less where all is applied. Only where the state is fed by updates.",
         _MAX,
     ),
     histogram(

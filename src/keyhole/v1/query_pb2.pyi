@@ -1234,10 +1234,10 @@ class StateHolding(_message.Message):
     records_to_restore: _builtins.int
     lag_updates: _builtins.int
     """Of an owner's key groups of a state that is fed by updates, what Status and DescribeState say; else 0. How many
-    updates their logs had, when they were read last, that are not applied.
+    updates their logs had, when the owner looked last, that are not applied.
     """
     updates_lag_ms: _builtins.int
-    """For how long one of them has not had all of them, at most: milliseconds."""
+    """How long ago one of them had all of them, at most: milliseconds."""
     @_builtins.property
     def descriptor(self) -> _state_pb2.StateDescriptor: ...
     @_builtins.property

@@ -227,7 +227,9 @@ class StateCopy(_message.Message):
     assignment_version: _builtins.int
     lag_epochs: _builtins.int
     as_of_ms: _builtins.int
-    """The copy holds all that was complete at this time; an owner: when its coordinator was last heard of. 0: not known."""
+    """The copy holds all that was complete at this time; an owner: when its coordinator was last heard of,
+    or, where updates feed it, as of when it has all of them. 0: not known.
+    """
     @_builtins.property
     def key_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those that it answers for, and those that it was given."""

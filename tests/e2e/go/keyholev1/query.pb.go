@@ -2484,9 +2484,9 @@ type StateHolding struct {
 	RestoredRecords  uint64 `protobuf:"varint,8,opt,name=restored_records,json=restoredRecords,proto3" json:"restored_records,omitempty"`
 	RecordsToRestore uint64 `protobuf:"varint,9,opt,name=records_to_restore,json=recordsToRestore,proto3" json:"records_to_restore,omitempty"`
 	// Of an owner's key groups of a state that is fed by updates, what Status and DescribeState say; else 0. How many
-	// updates their logs had, when they were read last, that are not applied.
+	// updates their logs had, when the owner looked last, that are not applied.
 	LagUpdates uint64 `protobuf:"varint,10,opt,name=lag_updates,json=lagUpdates,proto3" json:"lag_updates,omitempty"`
-	// For how long one of them has not had all of them, at most: milliseconds.
+	// How long ago one of them had all of them, at most: milliseconds.
 	UpdatesLagMs  uint64 `protobuf:"varint,11,opt,name=updates_lag_ms,json=updatesLagMs,proto3" json:"updates_lag_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
