@@ -337,20 +337,16 @@ class AsyncClient(EventLoopCatalogue):
         """States of one query as of one and the same epoch: the last one that all copies have now.
 
             snapshot = await client.snapshot("shop/orders", "shop/customers")
-            orders = await snapshot.state("shop/orders").get_many(ids)
             before = await client.snapshot("shop/orders", as_of=datetime.now(UTC) - timedelta(minutes=5))
 
         Args:
             paths: application/state, at least one.
             as_of: An epoch, or a time, for the last epoch that was committed by then; both while servers keep it.
-            timeout: Seconds (or a timedelta); default: the client's.
 
         Raises:
-            InvalidConfiguration: A path is not application/state, or there is none.
+            InvalidConfiguration, MalformedRequest: A path is none, or there is none; `as_of` is none.
             Unsupported: The states are of two queries, or fed by updates.
-            EpochNotReached: The job has committed no epoch yet, or not the one of `as_of`.
-            EpochGone: That one is kept no more.
-            MalformedRequest: `as_of` is neither an epoch nor a time with a time zone.
+            EpochNotReached, EpochGone: There is no such epoch yet, or it is kept no more.
             KeyholeError: As `get`, for any key group of the states.
         """
         return await taken(self, self._here(), paths, self._seconds(timeout), as_of)

@@ -21,18 +21,18 @@ _AGAIN_SECONDS = 0.05
 # So many earlier epochs are looked at together.
 _AT_ONCE = 16
 
-Described = Mapping[tuple[str, str], StateDescriptor]
-"""States by application and name."""
-
 
 class EpochChoice:
     """Of the states of one query. Used from the event loop's thread only.
 
     Args:
+        described: The states, by application and name.
         until: When the answer is no longer wanted, on the event loop's clock.
     """
 
-    def __init__(self, connection: Connection, described: Described, until: float) -> None:
+    def __init__(
+        self, connection: Connection, described: Mapping[tuple[str, str], StateDescriptor], until: float
+    ) -> None:
         self._connection = connection
         self._described = described
         self._until = until

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keyhole.encoding.key_codec import KeyCodec, end_of_prefix, key_encoder, storage_key_encoder
-from keyhole.encoding.key_ranges import KeyRange
+from keyhole.encoding.key_ranges import EncodedKeys
 from keyhole.encoding.key_values import KeyValue
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.storage_key import GROUP_BYTES, prefix_of
@@ -35,7 +35,7 @@ class EntryRange(NamedTuple):
         """Whether some map keys under each key are meant."""
         return any(self.map_keys)
 
-    def narrowed(self, keys: KeyRange) -> EntryRange:
+    def narrowed(self, keys: EncodedKeys) -> EntryRange:
         """Those of them whose key, with the map key, is in a range."""
         group = self.prefix[:GROUP_BYTES]
         start, stop = max(self.start, group + keys.first), self.stop

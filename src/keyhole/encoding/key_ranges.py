@@ -21,7 +21,7 @@ from keyhole.model.predicates import ComparedBy
 from keyhole.model.state import KeyColumn, KeyType
 
 
-class KeyRange(NamedTuple):
+class EncodedKeys(NamedTuple):
     """Encoded keys, map keys included, without their key group: from `first` (inclusive) to `end` (exclusive).
 
     Attributes:
@@ -42,11 +42,11 @@ class KeyRange(NamedTuple):
         return bool(self.first) and self.end == end_of_prefix(self.first)
 
 
-ALL_KEYS = KeyRange(b"", None)
-_NONE = KeyRange(b"\1", b"\1")
+ALL_KEYS = EncodedKeys(b"", None)
+_NONE = EncodedKeys(b"\1", b"\1")
 
 
-def key_range(of: Bound, columns: Sequence[KeyColumn]) -> KeyRange:
+def key_range(of: Bound, columns: Sequence[KeyColumn]) -> EncodedKeys:
     """Where whatever the predicate is true of stands.
 
     Args:
@@ -60,12 +60,12 @@ def key_range(of: Bound, columns: Sequence[KeyColumn]) -> KeyRange:
         if found.is_empty:
             return found
         if not found.is_one_value:
-            return KeyRange(before + found.first, end_of_prefix(before) if found.end is None else before + found.end)
+            return EncodedKeys(before + found.first, end_of_prefix(before) if found.end is None else before + found.end)
         before += found.first
-    return KeyRange(before, end_of_prefix(before))
+    return EncodedKeys(before, end_of_prefix(before))
 
 
-def _range(of: Bound, at: int, column: KeyColumn) -> KeyRange | None:
+def _range(of: Bound, at: int, column: KeyColumn) -> EncodedKeys | None:
     """Of the bytes of one column; None: it may have any value."""
     match of:
         case BoundAll(parts):
@@ -86,20 +86,20 @@ def _is(field: BoundField, at: int) -> bool:
     return field.in_key and not field.inner and field.at == at
 
 
-def _both(ranges: Sequence[KeyRange]) -> KeyRange:
+def _both(ranges: Sequence[EncodedKeys]) -> EncodedKeys:
     ends = [of.end for of in ranges if of.end is not None]
-    return KeyRange(max(of.first for of in ranges), min(ends) if ends else None)
+    return EncodedKeys(max(of.first for of in ranges), min(ends) if ends else None)
 
 
-def _around(ranges: Sequence[KeyRange]) -> KeyRange:
+def _around(ranges: Sequence[EncodedKeys]) -> EncodedKeys:
     there = [of for of in ranges if not of.is_empty]
     if not there:
         return _NONE
     ends = [of.end for of in there if of.end is not None]
-    return KeyRange(min(of.first for of in there), max(ends) if len(ends) == len(there) else None)
+    return EncodedKeys(min(of.first for of in there), max(ends) if len(ends) == len(there) else None)
 
 
-def _compared(operator: ComparedBy, value: Any, column: KeyColumn) -> KeyRange | None:
+def _compared(operator: ComparedBy, value: Any, column: KeyColumn) -> EncodedKeys | None:
     if operator is ComparedBy.NOT_EQUAL:
         return None
     if column.type in (KeyType.STRING, KeyType.BINARY):
@@ -111,21 +111,21 @@ def _compared(operator: ComparedBy, value: Any, column: KeyColumn) -> KeyRange |
     return _of_numbers(operator, value, BYTES[column.type])
 
 
-def _from_to(operator: ComparedBy, same: bytes, behind: bytes | None) -> KeyRange:
+def _from_to(operator: ComparedBy, same: bytes, behind: bytes | None) -> EncodedKeys:
     """Args: same: What it is compared with. behind: What comes after all that begin so; None: nothing does."""
     match operator:
         case ComparedBy.LESS:
-            return KeyRange(b"", same)
+            return EncodedKeys(b"", same)
         case ComparedBy.AT_MOST:
-            return KeyRange(b"", behind)
+            return EncodedKeys(b"", behind)
         case ComparedBy.GREATER:
-            return _NONE if behind is None else KeyRange(behind, None)
+            return _NONE if behind is None else EncodedKeys(behind, None)
         case ComparedBy.AT_LEAST:
-            return KeyRange(same, None)
-    return KeyRange(same, behind)
+            return EncodedKeys(same, None)
+    return EncodedKeys(same, behind)
 
 
-def _of_numbers(operator: ComparedBy, value: Any, width: int) -> KeyRange | None:
+def _of_numbers(operator: ComparedBy, value: Any, width: int) -> EncodedKeys | None:
     """What it is compared with may be no whole number, and none that the column can have."""
     least, most = -(1 << 8 * width - 1), (1 << 8 * width - 1) - 1
     if not math.isfinite(value):
@@ -139,4 +139,4 @@ def _of_numbers(operator: ComparedBy, value: Any, width: int) -> KeyRange | None
     low, high = max(low, least), min(high, most)
     if low > high:
         return _NONE
-    return KeyRange(encode_integer(low, width), end_of_prefix(encode_integer(high, width)))
+    return EncodedKeys(encode_integer(low, width), end_of_prefix(encode_integer(high, width)))

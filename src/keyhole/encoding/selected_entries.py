@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from keyhole.encoding.entry_filter import EntryFilter, StoredEntry
 from keyhole.encoding.index_ranges import IndexedValues, indexed_values
 from keyhole.encoding.indexed_fields import indexed_fields
-from keyhole.encoding.key_ranges import ALL_KEYS, KeyRange, key_range
+from keyhole.encoding.key_ranges import ALL_KEYS, EncodedKeys, key_range
 from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.row_codec import RowCodec
 from keyhole.encoding.row_projection import RowProjection, projected
@@ -29,7 +29,7 @@ def usable_indexes(descriptor: StateDescriptor, where: Predicate | None) -> Sequ
     return indexed_values(bound(where, descriptor), indexed_fields(descriptor))
 
 
-def usable_keys(descriptor: StateDescriptor, where: Predicate | None) -> KeyRange:
+def usable_keys(descriptor: StateDescriptor, where: Predicate | None) -> EncodedKeys:
     """Between which keys whatever a predicate lets through stands. Raises ValueMismatch: as `usable_indexes`."""
     if where is None:
         return ALL_KEYS
