@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
@@ -13,9 +15,36 @@ from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, Unsupported
 from keyhole.spark import queryable
 from keyhole.spark import session as sessions
-from keyhole.spark.session import session
+from keyhole.spark.session import FILE_CHECKPOINTS, session
 
 APPLICATION = "KEYHOLE_JOB_APPLICATION"
+(MANAGER,) = FILE_CHECKPOINTS
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+S3 = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+class Conf(dict[str, str]):
+    """Of a session."""
+
+    set = dict.__setitem__
+
+
+def session_at(master: str, default: str = "file:///", conf: Mapping[str, str] | None = None, *classes: str) -> Any:
+    """As far as one says where it is.
+
+    Args:
+        default: Its default file system.
+        conf: Of Spark, beside what the job gives.
+        classes: Of connectors that its JVM has.
+    """
+    utils = SimpleNamespace(classIsLoadable=classes.__contains__)
+    spark = SimpleNamespace(util=SimpleNamespace(Utils=utils))
+    hadoop = SimpleNamespace(hadoopConfiguration=lambda: {"fs.defaultFS": default})
+    return SimpleNamespace(
+        sparkContext=SimpleNamespace(master=master, _jsc=hadoop),
+        conf=Conf(conf or {}),
+        _jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=spark))),
+    )
 
 
 @pytest.fixture
@@ -27,7 +56,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    monkeypatch.setattr(sessions, "start_session", lambda _, settings: given.append(settings))
+
+    def start(_: str, settings: Mapping[str, str]) -> Any:
+        given.append(settings)
+        return session_at("k8s://https://kubernetes.default.svc")
+
+    monkeypatch.setattr(sessions, "start_session", start)
     return given
 
 
@@ -51,6 +85,50 @@ def test_under_spark_submit_master_and_memory_are_those_of_the_submission(
     (settings,) = started
     assert not {name for name in settings if name.startswith(("spark.master", "spark.driver", "spark.local"))}
     assert os.environ[APPLICATION] == "market"
+
+
+@pytest.mark.parametrize(
+    ("submitted", "quick"),
+    [
+        (session_at("local[2]"), True),
+        (session_at("local"), True),
+        (session_at("local[*]", "file:///", {CHECKPOINTS: "file:/mnt/checkpoints"}), True),
+        (session_at("local[*]", "file:///", {CHECKPOINTS: "/mnt/checkpoints"}), True),
+        (session_at("yarn"), False),
+        (session_at("local-cluster[2,1,1024]"), False),
+        (session_at("local[2]", "hdfs://namenode"), False),
+        (session_at("local[2]", "file:///", {CHECKPOINTS: "s3a://bucket/checkpoints"}), False),
+        (session_at("local[2]", "file:///", {}, S3), False),
+    ],
+    ids=[
+        "local",
+        "one core",
+        "file",
+        "path",
+        "a cluster",
+        "a cluster for tests",
+        "hdfs",
+        "checkpoints elsewhere",
+        "a connector",
+    ],
+)
+def test_under_spark_submit_on_this_machine_files_are_renamed_without_processes_where_nothing_leads_elsewhere(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, submitted: Any, quick: bool
+) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(sessions, "start_session", lambda *_: submitted)
+    assert session("shop") is submitted
+    assert submitted.conf.get(MANAGER) == (FILE_CHECKPOINTS[MANAGER] if quick else None)
+
+
+def test_how_checkpoints_are_written_is_as_somebody_has_chosen(
+    started: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    submitted = session_at("local[2]", "file:///", {MANAGER: "another.Manager"})
+    monkeypatch.setattr(sessions, "start_session", lambda *_: submitted)
+    session("shop")
+    assert submitted.conf == {MANAGER: "another.Manager"}
 
 
 @pytest.mark.parametrize(

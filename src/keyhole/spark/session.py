@@ -34,6 +34,14 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 # Where Spark reads its defaults; the chart puts a cluster's there.
 _SETTINGS_FOLDER = "SPARK_CONF_DIR"
 _KAFKA = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_COMMON_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+_OBJECT_STORES = (
+    "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
+    "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+    "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+    "org.apache.hadoop.fs.azure.NativeAzureFileSystem",
+)
 
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 _CLOUD = "org.apache.spark.internal.io.cloud"
@@ -171,7 +179,8 @@ def session(
 
     On this machine what Spark writes beside checkpoints is in a temporary folder, which goes with the process. Jars are
     those that Spark is given in its own ways: `spark-submit --jars`, or `keyhole dev`. Where KEYHOLE_JOB_DRIVER_GROUP
-    is set, it returns once this driver leads (keyhole.spark.standing_by).
+    is set, it returns once this driver leads (keyhole.spark.standing_by). Under `spark-submit --master local[2]` it has
+    FILE_CHECKPOINTS, too, where checkpoints can only be in directories: see `has_checkpoints_in_files`.
 
     Args:
         application: Names the session, and the application whose states the job feeds where KEYHOLE_JOB_APPLICATION
@@ -201,19 +210,46 @@ def session(
 
 def has_kafka(session: SparkSession) -> bool:
     """Whether its driver has Spark's connector for Kafka."""
+    return _has(session, _KAFKA)
+
+
+def _has(session: SparkSession, name: str) -> bool:
+    """Whether its driver's JVM has this class."""
     jvm = session._jvm
     assert jvm is not None
-    return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(_KAFKA))
+    return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(name))
 
 
 def _started(application: str, settings: Mapping[str, str], *, cores: int, partitions: int) -> SparkSession:
     if _SUBMITTED in os.environ or has_master(os.environ):
-        return start_session(application, {**cluster_settings((), partitions=partitions), **settings})
+        started = start_session(application, {**cluster_settings((), partitions=partitions), **settings})
+        if has_checkpoints_in_files(started):
+            for name, value in FILE_CHECKPOINTS.items():
+                started.conf.set(name, value)
+        return started
     # At the end Spark's JVM may still write into it: what is left, as after a kill, goes with the next one's start.
     until_the_end = contextlib.ExitStack()
     folder = until_the_end.enter_context(temporary_directory(prefix="keyhole-spark-"))
     atexit.register(until_the_end.close)
     return start_session(application, {**local_settings((), folder, cores=cores, partitions=partitions), **settings})
+
+
+def has_checkpoints_in_files(session: SparkSession) -> bool:
+    """Whether all says that the checkpoints of a session are in directories of this machine, so that FILE_CHECKPOINTS
+    are safe: elsewhere a file that is written again would stay as it was. Only a query says where its own is.
+
+    All of Spark is on this machine, and a path without a scheme is there as well. Neither
+    `spark.sql.streaming.checkpointLocation` nor a connector of an object store leads elsewhere, and nobody has chosen
+    how checkpoints are written.
+    """
+    context, conf = session.sparkContext, session.conf
+    if not re.fullmatch(r"local(\[.*\])?", str(context.master)) or any(
+        conf.get(name, None) for name in FILE_CHECKPOINTS
+    ):
+        return False
+    default = context._jsc.hadoopConfiguration().get("fs.defaultFS")
+    places = urlsplit(str(default)).scheme, urlsplit(conf.get(_COMMON_CHECKPOINTS, None) or "").scheme
+    return all(scheme in ("", "file") for scheme in places) and not any(_has(session, name) for name in _OBJECT_STORES)
 
 
 def has_master(environ: Mapping[str, str]) -> bool:
