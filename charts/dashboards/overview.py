@@ -39,7 +39,7 @@ _ALERTS = Row(
             thresholds={1.0: "yellow"},
         ),
         number(
-            "Oldest state",
+            "Longest since a commit",
             "How long ago the last epoch of the state that is furthest behind was committed.",
             _IN.now("keyhole_cluster_commit_age_seconds"),
             "s",
@@ -106,7 +106,7 @@ _STATES = Row(
                 Query(_IN.now("keyhole_cluster_unowned_key_groups", _STATE), "Without owner"),
                 Query(_IN.now("keyhole_cluster_followed_key_groups", _STATE), "With standby"),
                 Query(_IN.now("keyhole_cluster_oldest_epoch", _STATE), "Epoch", "none"),
-                Query(_IN.now("keyhole_cluster_commit_age_seconds", _STATE), "Commit age", "s"),
+                Query(_IN.now("keyhole_cluster_commit_age_seconds", _STATE), "Since the last commit", "s"),
                 Query(_IN.now("keyhole_cluster_standby_lag_epochs", _STATE), "Standby lag", "none"),
                 Query(_IN.now("keyhole_state_server_store_entries", _STATE), "Entries"),
                 Query(_IN.now("keyhole_state_server_store_bytes", _STATE), "Bytes", "bytes"),
@@ -116,7 +116,7 @@ _STATES = Row(
             columns={"application": "Application", "state": "State"},
         ),
         graph(
-            "Age of the last commit",
+            "Since the last commit",
             "How long ago the epoch that readers get was committed. Right: a few seconds while there is input.",
             Query(_IN.now("keyhole_cluster_commit_age_seconds", _STATE), "{{application}}/{{state}}"),
             unit="s",
@@ -131,7 +131,7 @@ _STATES = Row(
             width=6,
         ),
         graph(
-            "Staleness",
+            "Age of what is read",
             "How long ago what readers get was all that was complete. Right: seconds, also while there is no input.",
             Query(_IN.now("keyhole_cluster_staleness_seconds", _STATE), "{{application}}/{{state}}"),
             unit="s",

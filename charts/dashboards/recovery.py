@@ -124,8 +124,8 @@ _EPOCHS = Row(
             unit="none",
         ),
         graph(
-            "Age of the last complete epoch",
-            "As the coordinator knows it.",
+            "Since the last commit",
+            "Of a complete epoch, as the coordinator knows it.",
             Query(_IN.now("keyhole_job_commit_age_seconds", _QUERY), _OF_QUERY),
             unit="s",
             thresholds={300.0: "red"},

@@ -34,7 +34,7 @@ _NUMBERS = Row(
         ),
         number("Epoch", "What readers get at least.", _IN.now("keyhole_cluster_oldest_epoch"), "none", width=3),
         number(
-            "Age of the last commit",
+            "Since the last commit",
             "How long ago that epoch was committed.",
             _IN.now("keyhole_cluster_commit_age_seconds"),
             "s",
@@ -90,7 +90,7 @@ _COPIES = Row(
             unit="none",
         ),
         graph(
-            "Age of the last commit",
+            "Since the last commit",
             "Of what a copy answers.",
             Query(_IN.now("keyhole_state_server_commit_age_seconds", _BY_COPY), "{{server}} {{role}}"),
             unit="s",

@@ -62,6 +62,7 @@ async def test_a_mirror_answers_as_lookups_do_and_asks_a_server_where_that_is_wa
         assert answer.commit_time == looked_up.commit_time is not None
         assert (answer.role, answer.server) == (Role.MIRROR, "")
         assert answer.source.as_of is not None
+        assert 0 <= mirror.staleness_seconds < LONG_SECONDS
         assert 0 <= mirror.age_seconds < LONG_SECONDS
         absent = mirror.get("nothing")
         assert (absent.found, absent.value, absent.epoch) == (False, None, 1)

@@ -162,9 +162,14 @@ class _MirrorReads(Generic[A_co]):
         return time_from_ms(self._copy().as_of_ms)
 
     @property
-    def age_seconds(self) -> float:
-        """How long ago that was; infinite where it is not known. What `max_staleness` is compared with."""
+    def staleness_seconds(self) -> float:
+        """How long ago that was: the copy's age, infinite where it is not known. What `max_staleness` bounds."""
         return self._copy().age_seconds
+
+    @property
+    def age_seconds(self) -> float:
+        """The same by its earlier name."""
+        return self.staleness_seconds
 
     @property
     def size_bytes(self) -> int:
