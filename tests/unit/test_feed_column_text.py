@@ -16,6 +16,8 @@ from keyhole.feed.feed_options import FeedOptions, describe
 from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.rows import SourceRecord
 from tests.support.examples import examples
+from tests.support.hostile_names import OF_KEYS
+from tests.support.of_all import of_all
 
 ODD = ["net:eur", "a=b", ":", "=", '"', 'the "net"', "a:b=c", "max_by(a:b)", "größe:日", "a b", "sum=sum:sum"]
 
@@ -31,7 +33,7 @@ def update(options: FeedOptions, row: dict[str, object]) -> tuple[object, object
     return made.record.key, made.record.map_key, made.record.value
 
 
-@pytest.mark.parametrize("name", ODD)
+@of_all(dict.fromkeys([*ODD, *OF_KEYS]))
 def test_a_column_of_any_name_can_be_key_map_key_value_order_index_or_reduced(name: str) -> None:
     spelled = quoted(name)
     of = told("--key", f"{spelled}:bigint", "--value", "n")
