@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import DayTimeIntervalType, StructType
+from pyspark.sql.types import ArrayType, DayTimeIntervalType, MapType, StringType, StructType
 
 from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration, KeyholeError, ValueMismatch
@@ -19,6 +20,7 @@ from keyhole.spark.changes import changes_schema
 from keyhole.spark.declaration.ttl import Ttl
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue, exposed_in, grouping_key, output_schema
 from keyhole.spark.processor import QueryableProcessor
+from tests.support.hostile_names import OF_KEYS
 
 
 class Nothing(StatefulProcessor):
@@ -252,3 +254,23 @@ def test_a_state_that_readers_know_by_another_name_has_that_everywhere_outside_o
     assert changes_schema("last", batch).names == ["_keyhole_op", "sensor", "hour", "celsius"]
     sink = queryable.exposed(processor, config=JobConfig("app", ("127.0.0.1:7410",), "127.0.0.1:9092"))
     assert [part.declaration.state for part in sink.parts_alone()] == ["newest", "last"]
+
+
+def test_a_column_that_spark_can_not_keep_is_refused_by_its_state_and_its_name() -> None:
+    """Spark would end the first batch, with "Illegal initial character: $x" and not a word of the state."""
+    refused = [name for name in OF_KEYS if not re.fullmatch(r"[^\W\d]\w*", name)]
+    assert {"$schema", "a.b", "1", "a b", "-1"} < {*refused} < {*OF_KEYS}
+    for name in ["", *OF_KEYS]:
+        of = StructType().add(name, "long")
+        exposes: list[Any] = [ExposedValue(of), ExposedList(of), ExposedMap(of, CELSIUS), ExposedMap(CELSIUS, of)]
+        within = of, ArrayType(of), MapType(StringType(), of)
+        exposes += [ExposedValue(StructType().add("v", kind)) for kind in within]
+        for exposed in exposes:
+            if name and name not in refused:
+                assert exposing(expose={"last": exposed}).states
+                continue
+            with pytest.raises(
+                InvalidConfiguration, match="state 'last': Spark can't keep a column or field"
+            ) as caught:
+                _ = exposing(expose={"last": exposed}).states
+            assert caught.value.facts["column"] == name

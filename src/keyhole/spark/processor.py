@@ -25,6 +25,7 @@ from keyhole.model.state import StateKind, TtlClock
 from keyhole.spark.declaration.argument_types import Columns, columns
 from keyhole.spark.declaration.batch_columns import check_all_columns
 from keyhole.spark.declaration.given_schema import struct
+from keyhole.spark.declaration.kept_names import check_names
 from keyhole.spark.declaration.ttl import Ttl, ttl_of
 from keyhole.spark.driver.data_frames import classic, column, quoted
 from keyhole.spark.driver.processor_check import check_init
@@ -85,7 +86,8 @@ class QueryableProcessor:
         """The exposed states, in the order given. Needs a Spark session, which knows how schemas are written.
 
         Raises:
-            InvalidConfiguration: A schema is none, a ttl is wrong, or two columns of a state have one name.
+            InvalidConfiguration: A schema is none, a ttl is wrong, two columns of a state have one name, or Spark can't
+                keep a column of that name.
             ValueMismatch: A column is of a type that can't be exposed.
         """
         return tuple(self._state(name, declared) for name, declared in self._expose.items())
@@ -121,7 +123,8 @@ class QueryableProcessor:
             output_mode, time_mode, initial_state: As transformWithState takes them.
 
         Raises:
-            InvalidConfiguration: The data lacks a key column, or a name is taken; or as `ttls`.
+            InvalidConfiguration: The data lacks a key column, a name is taken, or Spark can't keep a key column of that
+                name; or as `ttls`.
             ValueMismatch: As `states`. Also in the task, where the processor puts a value into an exposed state that
                 Spark would store as another one, or as null: as text in the error that ends the query.
             Exception: As `ttls`.
@@ -183,6 +186,7 @@ class QueryableProcessor:
                     column=field.name,
                 )
         Rows("the grouping key", key)
+        check_names("the grouping key", key)
         return key
 
     def _state(self, variable: str, declared: Exposed) -> ExposedState:
@@ -213,6 +217,7 @@ class QueryableProcessor:
             if part.lower().startswith(PREFIX):
                 raise InvalidConfiguration(f"{what}: names that begin with {PREFIX} are Keyhole's; rename {part!r}")
         Rows(what, state.entry)
+        check_names(what, state.entry)
         return replace(state, ttl=_own_ttl(name, declared), alias_of="" if name == variable else variable)
 
 
