@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,10 +20,14 @@ from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.cli.main import main
 from keyhole.coordinator import feed_run
 from keyhole.errors import KeyholeError
+from keyhole.feed.column_text import quoted
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.model.read import Entry
 from tests.support.avro_records import framed, record_schema
+from tests.support.hostile_names import OF_FIELDS, OF_KEYS
+from tests.support.http_values import plain
 from tests.support.protobuf_records import Writer
 from tests.support.protobuf_records import framed as of_protobuf
 from tests.support.schema_registry import StandInRegistry
@@ -108,11 +113,13 @@ class Stack:
     def start_feeder_of(self, record_format: str, topic: str, registry: str) -> Child:
         """Feeds the state of the format's name."""
         make_topics(self.kafka, {topic: 1}, LONG_SECONDS)
+        words = "--key", "customer", "--reduce", "amount:bigint=sum", "--unchecked"
+        return self.start_feeder_into(record_format, topic, "--format", record_format, "--registry", registry, *words)
+
+    def start_feeder_into(self, state: str, topic: str, *more: str) -> Child:
         return self._started(
-            *("feed", f"{self.application}/{record_format}", "--topic", topic),
-            *("--format", record_format, "--registry", registry),
-            *("--key", "customer", "--reduce", "amount:bigint=sum", "--unchecked", "--key-groups", "4"),
-            *("--bootstrap-servers", self.kafka, "--servers", self.server_address),
+            *("feed", f"{self.application}/{state}", "--topic", topic, "--key-groups", "4"),
+            *("--bootstrap-servers", self.kafka, "--servers", self.server_address, *more),
         )
 
     def send_records(self, topic: str, *values: bytes) -> None:
@@ -293,3 +300,30 @@ def test_a_topic_of_protobuf_is_fed_by_schemas_that_refer_to_others(stack: Stack
         stack.comes_true(lambda: stack.total_of("protobuf", "c1") == sum(range(10)) + 100)
         assert feeder.terminate(LONG_SECONDS) == 0
         assert f"2 refused to {topic}.dead-letter" in feeder.output()
+
+
+KEY, MAP_KEY, VALUE = ([*OF_KEYS][start::3] for start in range(3))
+NUMBERS = {name: number for number, name in enumerate(OF_KEYS)}
+FIELDS = {name: number for number, name in enumerate(OF_FIELDS)}
+
+
+def test_fields_of_any_name_are_fed_as_keys_map_keys_values_and_in_structs(stack: Stack) -> None:
+    topic, state = f"{stack.application}-names", "__class__"
+    make_topics(stack.kafka, {topic: 1}, LONG_SECONDS)
+    stack.send_records(topic, json.dumps(NUMBERS | {"nested": FIELDS}).encode())
+    columns = {"--key": KEY, "--map-key": MAP_KEY, "--value": VALUE}
+    words = [word for option, names in columns.items() for name in names for word in (option, f"{quoted(name)}:int")]
+    struct = f"nested:struct<{','.join(f'{name}:int' for name in FIELDS)}>"
+    feeder = stack.start_feeder_into(state, topic, *words, "--value", struct)
+    key, map_key = (tuple(NUMBERS[name] for name in names) for names in (KEY, MAP_KEY))
+
+    def found() -> list[Entry]:
+        with contextlib.suppress(KeyholeError):
+            return list(stack.client.scan(stack.application, state, key))
+        return []
+
+    stack.comes_true(found)
+    (entry,) = found()
+    assert (entry.map_key, plain(entry.value)) == (map_key, {of: NUMBERS[of] for of in VALUE} | {"nested": FIELDS})
+    assert [entry.value[name] for name in VALUE] == [NUMBERS[name] for name in VALUE]
+    assert feeder.terminate(LONG_SECONDS) == 0
