@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.json_values import JsonRows, key_reader
@@ -19,6 +20,7 @@ from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
 from keyhole.spark.write_path.update_records import update_columns, within
 from tests.spark.test_values_from_spark import KEYS, VALUES, stored
+from tests.support.hostile_names import NAMES, OF_FIELDS, OF_KEYS
 
 ZONES = ("UTC", "America/New_York", "Asia/Tokyo")
 
@@ -123,3 +125,21 @@ def test_an_update_that_is_too_large_for_a_record_says_so_and_which_row_it_was(s
     assert sent == [whole[0], (whole[1][0], f'[1,"a1b2",1,8,3,{NO_UPDATE},1,"{why}"]'.encode()), whole[2]]
     with pytest.raises(ValueMismatch, match=f"^its producer made no update of the row: {why}$"):
         decode(sent[1][1])
+
+
+def test_columns_of_any_name_are_in_updates_as_keys_map_keys_values_and_fields(spark: SparkSession) -> None:
+    numbers = {name: number for number, name in enumerate(NAMES)}
+    struct = F.struct(*(F.lit(number).alias(name) for number, name in enumerate(OF_FIELDS))).alias("nested")
+    where = F.lit(0).alias("partition"), F.lit(7).alias("offset")
+    rows = spark.range(1).select(*where, struct, *(F.lit(number).alias(name) for name, number in numbers.items()))
+    for turn in range(3):
+        key, map_key, value = ([*OF_KEYS][(turn + role) % 3 :: 3] for role in range(3))
+        declared = Declaration(
+            "s", tuple(key), 64, ("", *value, "nested"), None, map_key=tuple(map_key), kind=StateKind.MAP
+        )
+        ((_, record),) = updates(rows, describe(declared, "app", "main", rows.schema))
+        assert (record.key, record.map_key) == ([numbers[of] for of in key], [numbers[of] for of in map_key])
+        assert record.value == [*(numbers[of] for of in ("", *value)), [*range(len(OF_FIELDS))]]
+        reduced = Declaration("s", tuple(key), 64, tuple(value), None, ("sum",) * len(value), kind=StateKind.REDUCING)
+        ((_, record),) = updates(rows, describe(reduced, "app", "main", rows.schema))
+        assert record.value == [numbers[of] for of in value]
