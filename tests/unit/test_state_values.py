@@ -134,6 +134,42 @@ def test_a_time_without_a_zone_is_in_the_workers_own(zone: Callable[[str], None]
     assert copied("timestamp", NOON) == datetime.datetime(2020, 1, 2, 17, tzinfo=datetime.UTC)
 
 
+MIN = NOON.replace(year=1, month=1, day=1, hour=0)
+MAX = NOON.replace(year=9999, month=12, day=31, hour=23, minute=59, second=59, microsecond=999_999)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("UTC", MIN, MAX),
+        # By the sun until 1883.
+        ("America/New_York", MIN.replace(hour=4, minute=56, second=2), None),
+        ("Asia/Tokyo", None, MAX.replace(hour=14)),
+    ],
+)
+def test_the_first_and_the_last_time_without_a_zone_are_refused_only_where_utc_has_no_year_for_them(
+    zone: Callable[[str], None], name: str, first: datetime.datetime | None, last: datetime.datetime | None
+) -> None:
+    zone(name)
+    for given, made in ((MIN, first), (MAX, last)):
+        if made is not None:
+            assert copied("timestamp", given) == made.replace(tzinfo=datetime.UTC)
+        else:
+            with pytest.raises(ValueMismatch, match=r"takes no datetime outside the years 1 to 9999 \(UTC\)"):
+                copied("timestamp", given)
+
+
+@pytest.mark.parametrize(
+    "moment", [NOON.replace(month=11, day=1, hour=1, minute=30), NOON.replace(month=3, day=8, hour=2, minute=30)]
+)
+def test_a_time_that_a_change_of_the_clocks_repeats_or_skips_is_the_one_that_spark_stores(
+    zone: Callable[[str], None], moment: datetime.datetime
+) -> None:
+    zone("America/New_York")
+    stored = spark.TimestampType().toInternal(moment)
+    assert copied("timestamp", moment) == datetime.datetime.fromtimestamp(stored // 1_000_000, datetime.UTC)
+
+
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets this process's time zone."""

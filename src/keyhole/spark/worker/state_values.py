@@ -25,6 +25,8 @@ _WHOLE_BITS: dict[type[spark.DataType], int] = {
     spark.IntegerType: 32,
     spark.LongType: 64,
 }
+_MOMENT = spark.TimestampType()
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Rows:
@@ -144,11 +146,13 @@ def _date(value: Any) -> Any:
 
 
 def _timestamp(value: Any) -> Any:
-    # Without a zone it is in the worker's own, as Spark takes it, and as it gives it back.
+    # Without a zone it is in the worker's own, as Spark takes it, and as it gives it back. By Spark's own function, as
+    # astimezone() looks a day further for a change of the clocks: beyond the first and the last day there is none.
+    # Where such a change repeats or skips an hour, it may take another one than Spark.
     if not isinstance(value, datetime.datetime):
         return _refuse(value)
     try:
-        return value.astimezone(datetime.UTC)
+        return _EPOCH + datetime.timedelta(microseconds=_MOMENT.toInternal(value))
     except (ValueError, OverflowError):
         raise _UnfitError("datetime outside the years 1 to 9999 (UTC)") from None
 
