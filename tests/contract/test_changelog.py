@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyhole.changelog.base import Changelog, Partition
+from keyhole.changelog.base import Changelog, Partition, TopicRight
 from keyhole.changelog.settings import MAX_ROW_BYTES
 from keyhole.errors import (
     ChangelogRecreated,
@@ -298,6 +298,14 @@ def test_a_topic_is_looked_at_without_being_made(cluster: Cluster) -> None:
     with pytest.raises(ChangelogRecreated, match=wanted.topic):
         admin.check(descriptor(cluster, key_groups=3, topic_id=made), DEADLINE)
     assert not admin.check(wanted, DEADLINE)
+
+
+def test_who_has_all_rights_is_told_of_none_that_lacks_and_nothing_is_made(cluster: Cluster) -> None:
+    admin, wanted = cluster.changelog().admin(), descriptor(cluster)
+    admin.check_rights(dict.fromkeys([wanted.topic], TopicRight.WRITE), DEADLINE)
+    assert not admin.check(wanted, DEADLINE)
+    admin.ensure(wanted, DEADLINE)
+    admin.check_rights({wanted.topic: TopicRight.DELETE, f"{wanted.topic}.updates": TopicRight.WRITE}, DEADLINE)
 
 
 def test_a_name_that_kafka_can_not_tell_from_another_is_refused_with_both(cluster: Cluster) -> None:

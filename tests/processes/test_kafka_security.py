@@ -1,44 +1,74 @@
-"""Kafka that takes only who has a password, over TLS: a job reads it, and its changelog is kept there."""
+"""Kafka that takes only who has a password, over TLS, and has rules for what they may do.
+
+A job reads it, and its changelog is kept there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
+from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.brokers import client_settings
+from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.record_topics import await_topic, make_topics
+from keyhole.changelog.settings import CONTROL, topic_name
+from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, TopicJobConfig
+from keyhole.coordinator.feed_run import FeedRun
 from keyhole.errors import InvalidConfiguration
 from keyhole.local.java import Java
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
+from keyhole.model.state import StateKind
 from keyhole.spark import queryable
 from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.running import records
-from tests.support.secured_kafka import secured_kafka
+from tests.support.secured_kafka import USER, SecuredKafka, secured_kafka
+from tests.support.states import descriptor
 from tests.support.streams import RunQuery
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, until
 
 _PASSWORD = "the-right-one"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, jars: Sequence[Path], java: Java) -> Iterator[str]:
-    """The address, with the file of settings that opens it."""
+def broker(tmp_path_factory: pytest.TempPathFactory, jars: Sequence[Path], java: Java) -> Iterator[SecuredKafka]:
+    """One that lets everybody do all with a topic, unless there is a rule for that topic."""
     directory = tmp_path_factory.mktemp("secured")
-    with secured_kafka(directory, jars, java, _PASSWORD) as address:
+    rules = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        # Also the broker itself.
+        "super.users": "User:ANONYMOUS",
+    }
+    with secured_kafka(directory, jars, java, _PASSWORD, rules) as made:
         settings = (directory / "kafka.properties").read_text()
         (directory / "wrong.properties").write_text(settings.replace(_PASSWORD, "wrong"))
-        yield address
+        yield made
+
+
+@pytest.fixture
+def secured(broker: SecuredKafka) -> str:
+    """The address, with the file of settings that opens it."""
+    return broker.address
 
 
 def test_a_job_reads_from_it_and_its_state_is_kept_there(
@@ -72,3 +102,47 @@ def test_a_wrong_password_is_told_as_such(secured: str) -> None:
     wrong = secured.replace("kafka.properties", "wrong.properties")
     with pytest.raises(InvalidConfiguration, match=r"(?i)authentication"):
         await_topic(wrong, "any", LONG_SECONDS)
+
+
+def may_not_write(address: str, application: str, topic: str) -> bool:
+    """Whether Kafka says so of who comes to that address."""
+    try:
+        KafkaChangelog(address, application).admin().check_rights({topic: TopicRight.WRITE}, LONG_SECONDS)
+    except InvalidConfiguration:
+        return True
+    return False
+
+
+def test_a_start_that_may_not_write_the_control_topic_is_refused_before_it_fences_the_run_that_is_well(
+    broker: SecuredKafka, application: str
+) -> None:
+    topic = topic_name(application, CONTROL)
+    with closing(KafkaChangelog(broker.plain, application).control("main")) as well:
+        well.open(LONG_SECONDS)
+        assert not may_not_write(broker.address, application, topic)
+        rule = AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        admin = AdminClient({"bootstrap.servers": broker.plain})
+        admin.create_acls([rule])[rule].result(LONG_SECONDS)
+        until(lambda: may_not_write(broker.address, application, topic), LONG_SECONDS)
+        assert not may_not_write(broker.plain, application, topic)
+        config = JobConfig(
+            application=application,
+            servers=("127.0.0.1:1",),
+            bootstrap_servers=broker.address,
+            kafka_deadline_seconds=LONG_SECONDS,
+        )
+        run = FeedRun(config, "main", KafkaChangelog(broker.address, application), SystemClock())
+        with closing(run), pytest.raises(InvalidConfiguration, match=f"WRITE topic {topic}") as refused:
+            run.start(
+                {descriptor(application=application, kind=StateKind.REDUCING, reducers=("last",), topic_id=""): 0}
+            )
+        assert refused.value.facts["operation"] == "WRITE"
+        well.append({"opened/main": b"{}"}, LONG_SECONDS)

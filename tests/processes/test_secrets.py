@@ -121,7 +121,7 @@ def platform(
         "JAVA_HOME": str(java.home),
     }
     with ExitStack() as stack:
-        kafka = stack.enter_context(secured_kafka(directory / "kafka", jars, java, password))
+        kafka = stack.enter_context(secured_kafka(directory / "kafka", jars, java, password)).address
         spec = GOLDEN_SIGNALS.spec(directory, directory / "checkpoint", ",".join(map(str, spark_jars)), {})
         to_job = {"KEYHOLE_JOB_SERVERS": f"127.0.0.1:{server}", "KEYHOLE_JOB_BOOTSTRAP_SERVERS": kafka}
         debug = {f"{GOLDEN_SIGNALS.prefix}LOG_LEVEL": "DEBUG", f"{spec.source_prefix}LOG_LEVEL": "DEBUG"}

@@ -16,7 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from keyhole.changelog.settings import updates_topic_name
+from keyhole.changelog.base import TopicRight
+from keyhole.changelog.settings import topic_name, updates_topic_name
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.errors import (
     ChangelogRecreated,
@@ -314,6 +315,16 @@ def of_other_partitions(world: World) -> None:
     world.kafka.ensure(updates_topic_name("app", "new"), 5)
 
 
+def of_a_name_like_it(world: World) -> None:
+    """The changelog of a state whose name Kafka can't tell from that of the new one's updates topic."""
+    world.kafka.ensure(topic_name("app", "new_updates"), 1)
+
+
+def denied(world: World) -> None:
+    """This user may read and make updates topics, and write none."""
+    world.kafka.denied = {(updates_topic_name("app", state), TopicRight.WRITE) for state in (SUM.state, "new")}
+
+
 def no(_: object) -> None:
     raise InvalidConfiguration("no")
 
@@ -323,6 +334,8 @@ def no(_: object) -> None:
     [
         (NEW, leftover, lambda _: None, ChangelogRecreated),
         (NEW, of_other_partitions, lambda _: None, TopicMismatch),
+        (NEW, of_a_name_like_it, lambda _: None, InvalidConfiguration),
+        (SUM, denied, lambda _: None, InvalidConfiguration),
         (SUM, lambda _: None, no, InvalidConfiguration),
         (msgspec.structs.replace(SUM, ttl_ms=1000), lambda _: None, lambda _: None, StateChanged),
     ],
@@ -336,6 +349,18 @@ def test_a_start_that_is_refused_changes_nothing_and_the_run_that_is_well_goes_o
     other = feed_run(world)
     with pytest.raises(error):
         other.start({of: 0}, admit=admit)
+    other.close()
+    assert snapshot(world) == before
+    run.beat(-1)
+    run.close()
+
+
+def test_two_new_states_whose_topics_kafka_can_not_tell_apart_are_refused_before_any_is_made(world: World) -> None:
+    run = begun(world)
+    before = snapshot(world)
+    other = feed_run(world)
+    with pytest.raises(InvalidConfiguration, match=r"keyhole\.app\.new_updates.* collides with .*app\.new\.updates"):
+        other.start({NEW: 0, msgspec.structs.replace(NEW, state="new_updates"): 0})
     other.close()
     assert snapshot(world) == before
     run.beat(-1)

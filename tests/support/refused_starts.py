@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from keyhole.changelog.base import TopicRight
+from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import (
     ChangelogRecreated,
     CheckpointMismatch,
@@ -222,6 +224,15 @@ def _kafka_is_down(world: World) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _control_denied(world: World) -> Iterator[None]:
+    world.kafka.denied = {(topic_name("app", CONTROL), TopicRight.WRITE)}
+    try:
+        yield
+    finally:
+        world.kafka.denied = set()
+
+
+@contextlib.contextmanager
 def _ending(world: World) -> Iterator[None]:
     for server in world.servers.values():
         server.end()
@@ -336,6 +347,12 @@ REFUSALS = [
         _recorded("savepoint", "main", _FINISHED),
     ),
     Refusal("a bootstrap that comes too late", StateConflict, "has completed epoch 2", bootstrap="history"),
+    Refusal(
+        "a user that Kafka lets read the control topic, and not write it",
+        InvalidConfiguration,
+        "don't let the user of this process WRITE topic keyhole.app.control",
+        _control_denied,
+    ),
     # servers
     Refusal(
         "servers of another version",

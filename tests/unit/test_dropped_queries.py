@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyhole.changelog.settings import topic_name
+from keyhole.changelog.base import TopicRight
+from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.coordinator.dropping import drop, dropping
 from keyhole.errors import (
     Fenced,
+    InvalidConfiguration,
     KafkaUnreachable,
     KeyholeError,
     SavepointMismatch,
@@ -111,6 +113,24 @@ def test_nothing_of_an_application_that_is_being_restored_is_dropped(world: Worl
     control.append(record("savepoint", QUERY, SavepointRecord("s", "f", (STATE,), finished=False)), SECONDS)
     with pytest.raises(SavepointMismatch):
         dropped(world)
+
+
+@pytest.mark.parametrize(
+    ("topic", "right"),
+    [
+        (topic_name(APPLICATION, CONTROL), TopicRight.WRITE),
+        (topic_name(APPLICATION, STATE), TopicRight.DELETE),
+    ],
+)
+def test_who_may_not_drop_it_fences_nobody_and_leaves_it_as_it_is(world: World, topic: str, right: TopicRight) -> None:
+    world.run_epoch(0, {key("a"): row(1.0)})
+    before = on_record(world)
+    world.kafka.denied = {(topic, right)}
+    with pytest.raises(InvalidConfiguration, match=f"don't let the user of this process {right} topic {topic}"):
+        dropped(world)
+    world.kafka.denied = set()
+    assert on_record(world) == before
+    assert world.run_epoch(1, {key("a"): row(2.0)}).epoch == 2
 
 
 class Counted(MemoryKafka):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 import pytest
 
+from keyhole.changelog.base import TopicRight
 from keyhole.errors import (
     ChangelogRecreated,
     CheckpointMismatch,
@@ -27,7 +28,7 @@ from keyhole.errors import (
     StateConflict,
 )
 from keyhole.protocol.control import GenerationRecord, OpenedRecord, SavepointRecord, record
-from keyhole.testing.changelog import MemoryChangelog, MemoryControlLog
+from keyhole.testing.changelog import MemoryAdmin, MemoryChangelog, MemoryControlLog
 from tests.support.applications import control_of
 from tests.support.refused_starts import NEW, REFUSALS, Refusal, healthy, snapshot, start
 from tests.support.simulation import World
@@ -54,6 +55,22 @@ def test_a_start_that_is_refused_changes_nothing_and_the_query_goes_on(world: Wo
     world.beat()
     assert world.run_epoch(2, ONE).epoch == 3
     assert sums(world) == [3.0] * len(ONE)
+
+
+def test_a_start_asks_kafka_once_for_its_rights_before_it_takes_the_query(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Mapping[str, TopicRight]] = []
+    ids = dict(world.kafka._epochs)
+
+    def ask(self: MemoryAdmin, needed: Mapping[str, TopicRight], deadline_seconds: float) -> None:
+        assert world.kafka._epochs == ids
+        asked.append(needed)
+
+    monkeypatch.setattr(MemoryAdmin, "check_rights", ask)
+    right(world)
+    # Not for the changelog, which servers write as whom they are.
+    assert asked == [{"keyhole.app.control": TopicRight.WRITE}]
 
 
 ANOTHER_CHECKPOINT = next(of for of in REFUSALS if of.name == "another checkpoint")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from keyhole.changelog.base import ChangelogWriter, Partition
+from keyhole.changelog.base import ChangelogWriter, Partition, TopicRight
 from keyhole.coordinator.new_states import DECLARING
 from keyhole.errors import (
     Fenced,
@@ -588,9 +588,19 @@ def with_a_restore(kafka: MemoryKafka) -> None:
         log.append(record("savepoint", "main", of), 1)
 
 
+def without_rights(kafka: MemoryKafka, topic: str) -> None:
+    """Another application's restore has left the topic there, and this user may not write it."""
+    kafka.ensure(topic, 1 if topic.endswith(".control") else 4)
+    kafka.denied = {(topic, TopicRight.WRITE)}
+
+
 @pytest.mark.parametrize(
     ("arrange", "error", "why"),
     [
+        *(
+            (functools.partial(without_rights, topic=topic), InvalidConfiguration, f"WRITE topic {topic}")
+            for topic in ("keyhole.app.control", "keyhole.app.other")
+        ),
         (lambda kafka: Application(kafka).run(3, NUMBERS), SavepointMismatch, "in use"),
         (with_a_restore, SavepointMismatch, "is under way, or was broken off, with other options"),
         (functools.partial(with_a_topic, records=True), SavepointMismatch, r"keyhole\.app\.other holds records"),

@@ -8,6 +8,7 @@ Threads: every object here blocks, and is used by one thread at a time. Deadline
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -257,6 +258,14 @@ class UpdatesTopics(Protocol):
             KafkaUnreachable: Nothing is known to have happened.
         """
 
+    def check_new(self, state: str, key_groups: int, deadline_seconds: float) -> None:
+        """Passes where `ensure` would make the topic, which must not be there. Nothing is made.
+
+        Raises:
+            InvalidConfiguration: Kafka has no place for its name, or doesn't let the caller make it.
+            KafkaUnreachable: Nobody could be asked.
+        """
+
     def extents(
         self, key_groups: Mapping[str, Sequence[int]], deadline_seconds: float
     ) -> Mapping[Partition, LogExtent]:
@@ -309,6 +318,13 @@ class ReplicaGroup(Protocol):
         """Leaves the group: the others take over at once."""
 
 
+class TopicRight(enum.StrEnum):
+    """An operation on a topic, as Kafka's rules name it."""
+
+    WRITE = "WRITE"
+    DELETE = "DELETE"
+
+
 class ChangelogAdmin(Protocol):
     """Topics, and the fencing of writers that may still be alive."""
 
@@ -327,6 +343,17 @@ class ChangelogAdmin(Protocol):
 
         Raises:
             TopicMismatch, ChangelogRecreated, InvalidConfiguration: As `ensure` would.
+            KafkaUnreachable: Nobody could be asked.
+        """
+
+    def check_rights(self, needed: Mapping[str, TopicRight], deadline_seconds: float) -> None:
+        """Asks Kafka, once for all of them, whether it lets the caller do this. Nothing is done, and nobody is fenced.
+
+        Args:
+            needed: By topic. One that is not there is passed over.
+
+        Raises:
+            InvalidConfiguration: It doesn't; topic and operation are named. A Kafka that doesn't say refuses nothing.
             KafkaUnreachable: Nobody could be asked.
         """
 

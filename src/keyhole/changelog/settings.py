@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from keyhole.errors import InvalidConfiguration
@@ -74,6 +74,25 @@ def refused_name(topic: str, why: str) -> InvalidConfiguration:
         f"Kafka makes no topic {topic}: {why}. It tells no two names apart that differ only in . and _, as those of "
         "application a_b with state c, and of a with b_c: choose another application or state name",
         topic=topic,
+    )
+
+
+def check_apart(topics: Iterable[str]) -> None:
+    """For topics that one run makes. Raises InvalidConfiguration: Kafka tells two of their names not apart."""
+    seen: dict[str, str] = {}
+    for topic in topics:
+        other = seen.setdefault(topic.replace(".", "_"), topic)
+        if other != topic:
+            raise refused_name(topic, f"it collides with topic {other}, which belongs to the same run")
+
+
+def refused_right(topic: str, operation: str) -> InvalidConfiguration:
+    """The error for an operation on a topic that Kafka's rules keep from the caller."""
+    return InvalidConfiguration(
+        f"Kafka's rules don't let the user of this process {operation} topic {topic}: allow it (kafka-acls --add "
+        f"--allow-principal User:NAME --operation {operation.capitalize()} --topic {topic}), or go on as another user",
+        topic=topic,
+        operation=operation,
     )
 
 

@@ -9,7 +9,7 @@ from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.cli.retire import Retired, retire_everywhere
 from keyhole.clock import SystemClock
-from keyhole.coordinator.dropping import Dropping, drop, dropping
+from keyhole.coordinator.dropping import Dropping, check_droppable, drop, dropping
 from keyhole.security.credentials import Credentials
 from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
@@ -21,6 +21,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
     Raises:
         StillRunning: A server takes a run for alive. Nothing was dropped.
         UnknownState: There is no such query.
+        InvalidConfiguration: Kafka doesn't let this user drop it. Nothing was dropped, and nothing forgotten.
         KeyholeError: What else keeps it from being dropped; it may be begun again.
     """
     changelog = KafkaChangelog(options.bootstrap_servers, options.application)
@@ -28,6 +29,8 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
         planned = dropping(options.application, options.query, changelog, options.timeout)
     if not options.yes:
         return _told(options, output, planned, "nothing was dropped: this would be. Run it again with --yes", {})
+    # Before the servers forget it: who may not drop it leaves it as it is.
+    check_droppable(options.application, planned, changelog, options.timeout)
     with patience(f"having the servers forget query {options.query}"):
         retired = Retired({}, {}) if options.no_servers else retire_everywhere(options, credentials, need_all=True)
     if retired.away:

@@ -15,7 +15,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.fleet import Fleet
 from keyhole.coordinator.new_states import look_for_another
 from keyhole.coordinator.run import QueryRun
-from keyhole.coordinator.topics import check_complete, check_topic
+from keyhole.coordinator.topics import check_complete, check_rights, check_topic
 from keyhole.coordinator.waiting import await_server
 from keyhole.errors import ConflictError
 from keyhole.model.state import StateDescriptor
@@ -75,6 +75,7 @@ class Admission:
         Raises:
             ConflictError: What `decide` raises; topics, or servers, that are not as they must be.
             RequestError: The servers don't let it write.
+            InvalidConfiguration: Kafka doesn't.
             EpochFailed: No server takes a run; not before the epoch's deadline.
             KafkaUnreachable: Nobody could be asked.
         """
@@ -87,6 +88,7 @@ class Admission:
         """As `check`, of the records and the topics alone. Raises as it does, but for what servers say."""
         deadline = self._config.kafka_deadline_seconds
         control, start, kept = agreed(self._run, lambda control: self._known_topics(control, decide(control)))
+        check_rights(self._changelog, self._config.application, start, deadline)
         self._check_new([of for of in start.states if of.state not in control.states])
         check_complete(self._changelog, control.complete, kept, self._clock, deadline)
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from keyhole.changelog.base import Changelog
-from keyhole.changelog.settings import topic_name, updates_topic_name
+from keyhole.changelog.base import Changelog, TopicRight
+from keyhole.changelog.settings import CONTROL, topic_name, updates_topic_name
 from keyhole.clock import Clock
 from keyhole.coordinator.query_log import OPEN_SECONDS, QueryLog, known
 from keyhole.errors import UnknownState
@@ -54,6 +54,17 @@ def dropping(application: str, query: str, changelog: Changelog, deadline_second
         return _of(application, query, check_restored(known(control, query, deadline_seconds)))
 
 
+def check_droppable(application: str, of: Dropping, changelog: Changelog, deadline_seconds: float) -> None:
+    """Asks Kafka whether it lets this process do what `drop` does. Changes nothing and fences nobody.
+
+    Raises:
+        InvalidConfiguration: It doesn't; topic and operation are named.
+        KafkaUnreachable: No answer in time.
+    """
+    needed = dict.fromkeys(of.topics, TopicRight.DELETE) | {topic_name(application, CONTROL): TopicRight.WRITE}
+    changelog.admin().check_rights(needed, deadline_seconds)
+
+
 def drop(application: str, query: str, changelog: Changelog, clock: Clock, deadline_seconds: float) -> Dropping:
     """Drops a query, all of whose servers have retired it. Blocks; may be repeated, also where it has failed.
 
@@ -68,11 +79,12 @@ def drop(application: str, query: str, changelog: Changelog, clock: Clock, deadl
     Raises:
         Fenced: A run of the query has begun meanwhile. Topics may be gone: then that run ends with ChangelogRecreated.
         EpochFailed: The records may or may not be forgotten.
+        InvalidConfiguration: Kafka doesn't let this process do it. Nothing was dropped, and nobody fenced.
         others: As `dropping`.
     """
-    dropping(
-        application, query, changelog, deadline_seconds
-    )  # else a query that never was would be on record as opened
+    # Else a query that never was would be on record as opened.
+    planned = dropping(application, query, changelog, deadline_seconds)
+    check_droppable(application, planned, changelog, deadline_seconds)
     opened = OpenedRecord(uuid.uuid4().hex, socket.gethostname(), os.getpid())
     with closing(changelog.control(query)) as control:
         log = QueryLog(control, query, opened, clock, deadline_seconds, OPEN_SECONDS)

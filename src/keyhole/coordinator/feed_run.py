@@ -13,11 +13,12 @@ this one. keyhole.coordinator.coordinator is the same for micro-batches.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from keyhole.changelog.base import Changelog, UpdatesTopics
+from keyhole.changelog.settings import check_apart, topic_name, updates_topic_name
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
 from keyhole.coordinator.counts import QueryCounts
@@ -87,6 +88,8 @@ class FeedRun(HeldQuery):
                 or is another query's; or the query runs by epochs.
             ChangelogRecreated: The updates topic of a state is gone, was made anew, or holds records of an earlier one.
                 An earlier run goes on, after this and those above.
+            InvalidConfiguration: Kafka has no place for the name of a topic, or doesn't let this process make or write
+                it. An earlier run goes on then, too.
             Fenced: A newer run has taken the query over meanwhile.
             EpochFailed, KafkaUnreachable: Not within `epoch_deadline_seconds`. A new run may start.
         """
@@ -96,13 +99,7 @@ class FeedRun(HeldQuery):
 
         self._admission.check(decide)
         found = decide(self._run.known()).states
-        with contextlib.closing(self._changelog.updates_topics()) as topics:
-            for of in found:
-                if of.updates_topic_id:
-                    self._ensured(topics, of)
-                elif self._is_there(topics, of):
-                    self._ensured(topics, of)
-                    self._check_empty(topics, of)
+        self._check_updates(found)
         admit({of.state: of for of in found if of.updates_topic_id})
         if not take_over:
             self._refuse_beside_another()
@@ -115,6 +112,20 @@ class FeedRun(HeldQuery):
             except Fenced as error:
                 raise self._run.be_fenced(error) from error
         self._heartbeat.start()
+
+    def _check_updates(self, states: Collection[StateDescriptor]) -> None:
+        """Looks at the updates topics that there are, and whether Kafka would make the others. Nothing is made."""
+        application = self._config.application
+        check_apart(name(application, of.state) for of in states for name in (topic_name, updates_topic_name))
+        with contextlib.closing(self._changelog.updates_topics()) as topics:
+            for of in states:
+                if of.updates_topic_id:
+                    self._ensured(topics, of)
+                elif self._is_there(topics, of):
+                    self._ensured(topics, of)
+                    self._check_empty(topics, of)
+                else:
+                    topics.check_new(of.state, of.key_groups, self._config.kafka_deadline_seconds)
 
     def _refuse_beside_another(self) -> None:
         """Passes once nothing was heard of the run before for a while. No clocks of two machines are compared."""

@@ -7,13 +7,15 @@ from collections.abc import Collection
 
 import msgspec
 
-from keyhole.changelog.base import Changelog, Partition
+from keyhole.changelog.base import Changelog, Partition, TopicRight
 from keyhole.changelog.readable import await_readable
+from keyhole.changelog.settings import CONTROL, topic_name, updates_topic_name
 from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
+from keyhole.protocol.start import UPDATES, Start
 
 
 def with_topic(
@@ -73,6 +75,20 @@ def check_topic(
     if there and not descriptor.topic_id:
         refuse_foreign_records(changelog, descriptor, deadline_seconds)
     return there
+
+
+def check_rights(changelog: Changelog, application: str, start: Start, deadline_seconds: float) -> None:
+    """Asks Kafka for what a run writes itself: the control topic; without epochs, also the rules in updates topics.
+
+    Changelogs are the state servers' to write, and these may be other users to Kafka.
+
+    Raises:
+        InvalidConfiguration: Its rules don't let this process write one of these topics.
+    """
+    written = [topic_name(application, CONTROL)]
+    if start.query.spark_query_id == UPDATES:
+        written += [updates_topic_name(application, of.state) for of in start.states]
+    changelog.admin().check_rights(dict.fromkeys(written, TopicRight.WRITE), deadline_seconds)
 
 
 def check_complete(

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from keyhole.backoff import Backoff
-from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges
+from keyhole.changelog.base import Changelog, ChangelogWriter, Marker, Partition, PartitionChanges, TopicRight
 from keyhole.changelog.control_topic import ControlLog
-from keyhole.changelog.settings import CONTROL_TRANSACTION_MOST_SECONDS
+from keyhole.changelog.settings import CONTROL, CONTROL_TRANSACTION_MOST_SECONDS, topic_name
 from keyhole.clock import Clock
 from keyhole.coordinator.new_states import DECLARING
 from keyhole.encoding.codec import StateCodec
@@ -80,6 +80,7 @@ def restore(source: Folder, plan: Plan, changelog: Changelog, clock: Clock, dead
     Raises:
         SavepointMismatch, TopicMismatch: The target is in use, or can't be restored into. Nothing was changed, unless
             that came about after this has begun.
+        InvalidConfiguration: Kafka doesn't let it write what it must. Nothing was changed.
         Fenced: Another process has begun the same restore meanwhile, and goes on with it; or jobs and restores are
             begun all the time. May be called again: then it finds whose the target is.
         KafkaUnreachable, OutcomeUnknown: May be called again, and goes on.
@@ -165,6 +166,7 @@ class _Restore:
 
         Raises:
             ConflictError: All that refuses a restore, by what is on record now. `_claim` looks once more.
+            InvalidConfiguration: Kafka doesn't let it write the topics that are there.
         """
         reader = self._changelog.control(_READER)
         try:
@@ -184,6 +186,8 @@ class _Restore:
         begun = check_target(self._plan, records)
         admin = self._changelog.admin()
         there = [state.descriptor for state in self._plan.states if admin.check(state.descriptor, self._deadline)]
+        written = [topic_name(self._plan.application, name) for name in (CONTROL, *(of.state for of in there))]
+        admin.check_rights(dict.fromkeys(written, TopicRight.WRITE), self._deadline)
         self._check_unused(there, resumed=begun)
         return begun
 

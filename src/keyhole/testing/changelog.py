@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from keyhole.changelog.base import Partition, PartitionChanges, RestoredEpochs
+from keyhole.changelog.base import Partition, PartitionChanges, RestoredEpochs, TopicRight
 from keyhole.changelog.records import EACH_EPOCH, MARKER_KEY, EpochAssembler, PieceLimits, encode_marker
 from keyhole.changelog.settings import CONTROL, topic_name, transactional_id
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration
@@ -140,6 +140,12 @@ class MemoryAdmin:
         if found is not None:
             self._kafka.ensure(topic, descriptor.key_groups)  # which is there, so that nothing is made
         return found is not None
+
+    def check_rights(self, needed: Mapping[str, TopicRight], deadline_seconds: float) -> None:
+        self._kafka.reach()
+        for topic, right in needed.items():
+            if self._kafka.topic_id(topic) is not None:
+                self._kafka.check_right(topic, right)
 
     def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
         for topic in topics:

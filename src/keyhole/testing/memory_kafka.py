@@ -8,8 +8,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from keyhole.changelog.base import TopicRight
 from keyhole.changelog.records import PieceLimits, Records
-from keyhole.changelog.settings import MAX_ROW_BYTES, refused_name
+from keyhole.changelog.settings import MAX_ROW_BYTES, refused_name, refused_right
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TooLarge, TopicMismatch
 from keyhole.testing.replica_shares import ReplicaShares
 
@@ -48,6 +49,7 @@ class MemoryKafka:
         down: While true, every call raises KafkaUnreachable.
         next_commit: See NextCommit; goes back to SUCCEEDS by itself.
         before_commit: Called before each transaction takes effect, on the thread that commits.
+        denied: What its rules keep from everybody, by topic.
         log_time_ms: What records that are appended without a transaction get as their time.
     """
 
@@ -55,6 +57,7 @@ class MemoryKafka:
         self.down = False
         self.next_commit = NextCommit.SUCCEEDS
         self.before_commit: Callable[[], None] = lambda: None
+        self.denied: set[tuple[str, TopicRight]] = set()
         self.log_time_ms = 1
         self._lock = threading.Condition()
         self._topics: dict[str, _Topic] = {}
@@ -63,6 +66,7 @@ class MemoryKafka:
 
     def delete_topic(self, name: str) -> None:
         """Removes a topic and all that is in it."""
+        self.check_right(name, TopicRight.DELETE)
         with self._lock:
             del self._topics[name]
             self._lock.notify_all()
@@ -99,6 +103,11 @@ class MemoryKafka:
         """Stands for a call to a broker. Raises KafkaUnreachable while `down`."""
         if self.down:
             raise KafkaUnreachable("the Kafka in memory is set to be down")
+
+    def check_right(self, name: str, right: TopicRight) -> None:
+        """Raises InvalidConfiguration where the operation on the topic is `denied`."""
+        if (name, right) in self.denied:
+            raise refused_right(name, right)
 
     def check_name(self, name: str) -> None:
         """Passes where Kafka would make a topic of this name. Raises InvalidConfiguration where another's is the same
@@ -164,6 +173,8 @@ class MemoryKafka:
         self.reach()
         if any(len(key) + len(value or b"") > MAX_ROW_BYTES for *_, records in batches for key, value in records):
             raise TooLarge(f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key)")
+        for name, *_ in batches:
+            self.check_right(name, TopicRight.WRITE)
         self.before_commit()
         with self._lock:
             if self._epochs[transactional_id] != epoch:
@@ -180,6 +191,7 @@ class MemoryKafka:
     def append(self, name: str, partition: int, value: bytes | None) -> int:
         """Appends a record without a transaction, under the time as its key. Returns its offset."""
         self.reach()
+        self.check_right(name, TopicRight.WRITE)
         with self._lock:
             if name not in self._topics:
                 raise ChangelogRecreated(f"topic {name} is gone", topic=name)

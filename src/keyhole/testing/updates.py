@@ -26,6 +26,9 @@ class MemoryUpdatesTopics:
             raise ChangelogRecreated(f"topic {topic} is gone, or was made anew", topic=topic)
         return self._kafka.ensure(topic, key_groups)
 
+    def check_new(self, state: str, key_groups: int, deadline_seconds: float) -> None:
+        self._kafka.check_name(updates_topic_name(self._application, state))
+
     def extents(
         self, key_groups: Mapping[str, Sequence[int]], deadline_seconds: float
     ) -> Mapping[Partition, LogExtent]:

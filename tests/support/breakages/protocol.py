@@ -311,6 +311,14 @@ PROTOCOL = (
         ("test_refused_starts.py",),
     ),
     Breakage(
+        "a start takes the query before it knows whether Kafka lets it write",
+        "protocol",
+        "src/keyhole/coordinator/admission.py",
+        "        check_rights(self._changelog, self._config.application, start, deadline)\n",
+        "",
+        ("test_refused_starts.py", "test_feed_runs.py"),
+    ),
+    Breakage(
         "a server that comes and refuses ends the query",
         "protocol",
         _RECONCILE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from typing import TypeVar
@@ -11,9 +11,11 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicDescription
 
+from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of
 from keyhole.changelog.kafka.offsets import await_partitions
+from keyhole.changelog.kafka.rights import check_rights
 from keyhole.changelog.kafka.transactions import Transactions
 from keyhole.changelog.settings import (
     CHANGELOG,
@@ -75,6 +77,9 @@ class KafkaAdmin:
                 topic=topic,
             )
         return found
+
+    def check_rights(self, needed: Mapping[str, TopicRight], deadline_seconds: float) -> None:
+        check_rights(self._bootstrap_servers, needed, deadline_seconds)
 
     def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)

@@ -12,14 +12,13 @@ from confluent_kafka.admin import AclOperation, ConfigResource, DescribeClusterR
 
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, TopicNames, as_ours, error_of
+from keyhole.changelog.kafka.rights import withheld
 from keyhole.changelog.settings import TopicUse, differences
 
 _Result = TypeVar("_Result")
 
 # What servers and jobs do with topics of ours; of a topic that is there.
 _NEEDED = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
-# They stand for others.
-_ANY = (AclOperation.ALL,)
 
 
 class SeenTopic(NamedTuple):
@@ -121,10 +120,7 @@ def _seen(found: TopicDescription, settings: Mapping[str, str] | None, use: Topi
     partitions = found.partitions
     replicas = min(len(part.replicas) for part in partitions)
     least = int((settings or {}).get("min.insync.replicas", "1"))
-    allowed = found.authorized_operations
-    refused: tuple[str, ...] = ()
-    if allowed and not any(of in allowed for of in _ANY):
-        refused = tuple(of.name for of in _NEEDED if of not in allowed)
+    refused = tuple(withheld(found, _NEEDED))
     return SeenTopic(
         topic_id=str(found.topic_id),
         partitions=len(partitions),

@@ -45,6 +45,10 @@ class KafkaUpdatesTopics:
                 )
         return self._known().ensure(topic, key_groups, deadline)
 
+    def check_new(self, state: str, key_groups: int, deadline_seconds: float) -> None:
+        deadline = Deadline(deadline_seconds)
+        self._known().check_new(updates_topic_name(self._application, state), key_groups, deadline)
+
     def extents(
         self, key_groups: Mapping[str, Sequence[int]], deadline_seconds: float
     ) -> Mapping[Partition, LogExtent]:
