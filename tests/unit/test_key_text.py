@@ -77,6 +77,21 @@ def test_every_whole_number_is_taken_as_it_is_told(number: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "types", "text"),
+    [
+        (("Zürich", 7), (KeyType.STRING, KeyType.INT), '["Zürich", "7"]'),
+        (("東京", "🌡"), (KeyType.STRING, KeyType.STRING), '["東京", "🌡"]'),
+        (('a "b"', "c,d"), (KeyType.STRING, KeyType.STRING), r'["a \"b\"", "c,d"]'),
+    ],
+)
+def test_a_key_of_several_columns_is_told_with_its_letters_as_they_are(
+    key: tuple[object, ...], types: tuple[KeyType, ...], text: str
+) -> None:
+    assert text_of(key) == text
+    assert parse(text, *types) == key
+
+
+@pytest.mark.parametrize(
     ("text", "types", "bound"),
     [
         ("7", (KeyType.INT,), 7),

@@ -88,8 +88,10 @@ def key_of(columns: Sequence[KeyColumn], given: object) -> Any:
 
 
 def text_of(values: Any) -> str:
-    """A key as `parse_key` and, of its first columns, `parse_bound` take it."""
-    return str(_text(values)) if not isinstance(values, tuple) else json.dumps([_text(value) for value in values])
+    """A key as `parse_key` and, of its first columns, `parse_bound` take it. Letters of all scripts are as they are."""
+    if not isinstance(values, tuple):
+        return str(_text(values))
+    return json.dumps([_text(value) for value in values], ensure_ascii=False)
 
 
 def typed(value: Any) -> Any:
