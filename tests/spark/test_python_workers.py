@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark import queryable
 from keyhole.spark.driver.first_batch import check_workers
 
 if TYPE_CHECKING:
@@ -53,16 +54,30 @@ def test_a_worker_is_forked_with_all_loaded(spark: SparkSession) -> None:
     assert row["before"] == ",".join(LOADED)
 
 
+def without_keyhole(directory: Path) -> Path:
+    """A Python that has nothing but its own library."""
+    bare = directory / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    return bare
+
+
 def test_workers_of_a_python_that_has_no_keyhole_are_told_in_one_line(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
+    bare = without_keyhole(tmp_path)
     check_workers(spark.sparkContext)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
     with pytest.raises(InvalidConfiguration, match=f"{bare}, which Spark starts .* No module named .*PYSPARK_PYTHON"):
         check_workers(spark.sparkContext)
+
+
+def test_a_lookup_in_a_batch_asks_workers_before_it_asks_a_proxy(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(without_keyhole(tmp_path)))
+    with pytest.raises(InvalidConfiguration, match=r"which Spark starts .* No module named .*PYSPARK_PYTHON"):
+        queryable.lookup(spark.range(1), "shop/orders", key="id", proxy="127.0.0.1:1")
 
 
 def test_what_is_loaded_has_no_threads_that_a_fork_would_lose() -> None:

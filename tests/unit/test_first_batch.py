@@ -14,7 +14,7 @@ from pyspark import SparkContext, cloudpickle
 
 from keyhole.errors import InvalidConfiguration
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint
-from keyhole.spark.driver.first_batch import check_checkpoint, check_told, check_workers, probe
+from keyhole.spark.driver.first_batch import check_checkpoint, check_told, check_workers, check_workers_once, probe
 
 TEMPORARY = "file:/tmp/temporary-5a0e35f7-2c0c-4a3e-9c3f-0e6f8d5b1c11"
 
@@ -102,6 +102,13 @@ def test_a_task_is_run_only_where_workers_may_be_other_than_the_driver(master: s
     spark = Spark(master, python)
     check_workers(cast("SparkContext", spark))
     assert spark.tasks == tasks
+
+
+def test_workers_that_were_found_fit_are_not_asked_again_and_others_are() -> None:
+    spark, other = Spark("spark://driver:7077", sys.executable), Spark("spark://driver:7077", sys.executable)
+    for context in (spark, spark, other):
+        check_workers_once(cast("SparkContext", context))
+    assert (spark.tasks, other.tasks) == (1, 1)
 
 
 def test_an_interpreter_of_another_environment_is_another_one_though_it_is_the_same_program(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from keyhole.spark.declaration.argument_types import Columns, columns, wrong_nam
 from keyhole.spark.declaration.batch_columns import case_sensitive, check_all_columns
 from keyhole.spark.declaration.spark_types import value_schema
 from keyhole.spark.driver.arrow_map import map_in_arrow
+from keyhole.spark.driver.data_frames import classic
+from keyhole.spark.driver.first_batch import check_workers_once
 from keyhole.spark.worker.looking_up import looked_up
 
 
@@ -49,17 +51,22 @@ def lookup(
         stale, timeout: As for Client.get; the timeout is that of one request.
         credentials: As for Client; their files must be there on each executor.
 
+    The first of a session, where Spark's workers are not those of this machine and interpreter, also runs a task of one
+    row, which finds out whether they have Keyhole.
+
     Raises:
         UnknownApplication, UnknownState: Now; what the tasks meet ends the query, also a KeyMismatch where a key has a
             date or timestamp outside the years 1 to 9999.
         KeyMismatch: The key's columns don't fit.
         InvalidConfiguration: `state` is no APPLICATION/STATE, or a list; `key` names no columns; or there is a column
-            `into` already.
+            `into` already; or Spark's Python workers can't load Keyhole.
+        Unsupported: `data` is of Spark Connect.
     """
     application, name = state_path(state)
     names, target = columns(key), into or name
     for problem in wrong_names("key", names):
         raise InvalidConfiguration(problem, state=name)
+    check_workers_once(classic(data).sparkSession.sparkContext)
     with Client(proxy, timeout=timeout, credentials=credentials) as client:
         descriptor = client.describe_state(application, name)
     _check_lookup(data, descriptor, names, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import sys
@@ -79,6 +80,16 @@ def check_workers(context: SparkContext) -> None:
     if re.fullmatch(r"local(\[.*\])?", str(context.master)) and _is_this_interpreter(context.pythonExec):
         return
     check_told(context.pythonExec, lambda: context.parallelize([0], 1).mapPartitions(probe()).collect())
+
+
+def check_workers_once(context: SparkContext) -> None:
+    """As `check_workers`, for what a job may ask for in each batch: workers that were found fit are not asked again."""
+    _found_fit(context, context.pythonExec)
+
+
+@functools.lru_cache(maxsize=16)
+def _found_fit(context: SparkContext, python: str) -> None:
+    check_workers(context)
 
 
 def check_told(python: str, ask: Callable[[], Iterable[tuple[str, str, str]]]) -> None:
