@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from keyhole.errors import InvalidConfiguration
+from keyhole.errors import InvalidConfiguration, TooLarge
 
 CONTROL = "control"
 """The part of the control topic's name where a changelog's has its state's; so no state may be called this."""
@@ -30,7 +30,11 @@ CONTROL_TRANSACTION_MOST_SECONDS = CONTROL_TRANSACTION_TIMEOUT_MS // 1000 + 10
 """In which Kafka has ended a transaction that is open for too long: it looks for them every 10 s."""
 
 MAX_ROW_BYTES = 16 << 20
-"""The largest record that a changelog takes, key and value together."""
+"""The largest record that a changelog takes, key and value together, with what Kafka puts around it."""
+
+MAX_RECORD_BYTES = MAX_ROW_BYTES - 128
+"""Without that: the header of a batch (61 bytes), and lengths and offsets of the record (at most 36). A broker measures
+both, and librdkafka sends what it refuses for that again and again, until the deadline."""
 
 # Kafka's defaults (1 GiB, 7 days) would make a restore of a small, busy state read a gigabyte.
 SEGMENT_BYTES = 64 << 20
@@ -93,6 +97,25 @@ def refused_right(topic: str, operation: str) -> InvalidConfiguration:
         f"--allow-principal User:NAME --operation {operation.capitalize()} --topic {topic}), or go on as another user",
         topic=topic,
         operation=operation,
+    )
+
+
+def too_large(topic: str, size: int) -> TooLarge:
+    """The error for a record that Kafka does not take.
+
+    Args:
+        topic: The changelog of a state.
+        size: Of key and value, in bytes.
+    """
+    # Names have no dots.
+    state = topic.partition(".")[2].replace(".", "/", 1)
+    return TooLarge(
+        f"a row of state {state} takes {size:,} bytes with its key and what is stored beside it, and "
+        f"{MAX_RECORD_BYTES:,} is the most that a changelog takes: make the value smaller, or split it over several "
+        "keys",
+        state=state,
+        bytes=size,
+        limit=MAX_RECORD_BYTES,
     )
 
 

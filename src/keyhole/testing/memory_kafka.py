@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from keyhole.changelog.base import TopicRight
 from keyhole.changelog.records import PieceLimits, Records
-from keyhole.changelog.settings import MAX_ROW_BYTES, refused_name, refused_right
-from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TooLarge, TopicMismatch
+from keyhole.changelog.settings import MAX_RECORD_BYTES, refused_name, refused_right, too_large
+from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TopicMismatch
 from keyhole.testing.replica_shares import ReplicaShares
 
 PIECE_RECORDS = 1000
@@ -171,8 +171,10 @@ class MemoryKafka:
     ) -> list[int]:
         """One transaction; returns the offset of the last record of each batch."""
         self.reach()
-        if any(len(key) + len(value or b"") > MAX_ROW_BYTES for *_, records in batches for key, value in records):
-            raise TooLarge(f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key)")
+        for name, _, records in batches:
+            size = max((len(key) + len(value or b"") for key, value in records), default=0)
+            if size > MAX_RECORD_BYTES:
+                raise too_large(name, size)
         for name, *_ in batches:
             self.check_right(name, TopicRight.WRITE)
         self.before_commit()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,8 +23,8 @@ from keyhole.changelog.kafka.clients import (
     outcome_unknown,
     unreachable,
 )
-from keyhole.changelog.settings import MAX_ROW_BYTES
-from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost, TooLarge
+from keyhole.changelog.settings import MAX_RECORD_BYTES, too_large
+from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost
 
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
@@ -67,6 +69,10 @@ class _Sent:
             self.last = offset if place == self.count - 1 else self.last
 
         return acknowledged
+
+
+class _OversizedError(Exception):
+    """Kafka doesn't take one of the records: the largest one. Never leaves this module."""
 
 
 def take_id(producer: Producer, transactional_id: str, bootstrap_servers: str, deadline: Deadline) -> None:
@@ -139,6 +145,8 @@ class Transactions:
             # A second attempt could abort what the first has committed.
             self._ended = error
             raise
+        except _OversizedError as error:
+            raise too_large(*_largest(batches)) from error
 
     def close(self) -> None:
         """Gives up what is under way; an open transaction is left to whoever opens the id next. Idempotent."""
@@ -222,7 +230,7 @@ class Transactions:
             else:
                 return
 
-    def _refused(self, error: KafkaError, deadline: Deadline) -> KeyholeError:
+    def _refused(self, error: KafkaError, deadline: Deadline) -> KeyholeError | _OversizedError:
         """What to raise for an error before the commit was asked for, or one that says that it wasn't."""
         if is_fenced(error):
             return fenced(self._id)
@@ -230,11 +238,7 @@ class Transactions:
             return outcome_unknown(self._id, error.str())
         self._abort(deadline)
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return TooLarge(
-                f"a row is larger than a changelog takes ({MAX_ROW_BYTES >> 20} MiB with its key): make the value "
-                "smaller, or split it over several keys",
-                limit_bytes=MAX_ROW_BYTES,
-            )
+            return _OversizedError()
         return as_ours(error, self._bootstrap_servers, f"take the transaction of {self._id}")
 
     def _given_up(self, deadline: Deadline, why: str) -> KeyholeError:
@@ -263,6 +267,16 @@ class Transactions:
             self._must_abort = False
 
 
+def _largest(batches: Sequence[PartitionAppend]) -> tuple[str, int]:
+    """The topic of the largest record, and its size. Reads all of them once more."""
+    sizes = (
+        (batch.topic, len(key) + len(value or b""))
+        for batch in batches
+        for key, value in itertools.chain(batch.records, [batch.last])
+    )
+    return max(sizes, key=operator.itemgetter(1))
+
+
 def _settings(bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> Settings:
     return {
         **common_settings(bootstrap_servers),
@@ -271,7 +285,7 @@ def _settings(bootstrap_servers: str, transactional_id: str, timeout_ms: int) ->
         "acks": "all",
         "enable.idempotence": True,
         "compression.type": "lz4",
-        "message.max.bytes": MAX_ROW_BYTES,
+        "message.max.bytes": MAX_RECORD_BYTES,
         # An epoch comes at once: large batches, and a moment for them to fill; the flush before a commit cuts it short.
         "linger.ms": 20,
         "batch.size": 1 << 20,
