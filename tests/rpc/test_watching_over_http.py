@@ -126,6 +126,26 @@ async def test_whoever_comes_back_with_the_last_id_misses_nothing_and_gets_nothi
             assert [(change["key"], change["value"]["celsius"]) for change in body["changes"]] == [("sensor-2", 20.0)]
 
 
+async def test_each_event_has_an_id_also_those_that_have_come_to_the_proxy_together(watched: Watched) -> None:
+    async with watched.events("?snapshot=false") as events:
+        await events.next("progress")
+        last = events.last_id
+    for epoch in (2, 3, 4):
+        await watched.server.commit({f"sensor-{number}": row(float(epoch)) for number in range(10)})
+    came: list[tuple[int, list[str]]] = []
+    while sum(len(keys) for _, keys in came) < 30:
+        # Whoever leaves behind any of them goes on with the next one.
+        async with watched.events("?snapshot=false", **{"Last-Event-ID": last}) as events:
+            kind, body = await events.next("rows", "changes")
+            assert kind == "changes"
+            assert body["complete_epoch"] in (0, 1, 4)
+            came.append((body["epoch"], sorted(change["key"] for change in body["changes"])))
+            assert events.last_id != last
+            last = events.last_id
+    # What an epoch has changed in all key groups is one event.
+    assert came == [(epoch, [f"sensor-{number}" for number in range(10)]) for epoch in (2, 3, 4)]
+
+
 async def test_a_prefix_a_range_and_a_predicate_are_parameters(watched: Watched) -> None:
     where = "prefix=sensor-&where=celsius+%3E+7&where=sensor+%21%3D+sensor-9&fields=celsius&before=true"
     async with watched.events(f"?{where}") as events:

@@ -4,11 +4,12 @@
     event: changes                    or rows, progress, error
     data: {"epoch": 42, "changes": [{"key": "o1", "value": {...}}], ...}
 
-An event without an id is a part of something whose end has yet to come: whoever comes back gets it again.
+Each event has an id: whoever comes back with the last one gets the rest, and nothing twice.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
@@ -18,6 +19,7 @@ from aiohttp import web
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_text import parse_bound, parse_key
 from keyhole.encoding.predicate_text import parsed_where
+from keyhole.encoding.watch_token import marks_of, token_within
 from keyhole.errors import Draining, KeyholeError, MalformedRequest
 from keyhole.model.selection import named_fields, selection
 from keyhole.model.state import KeyColumn
@@ -25,6 +27,7 @@ from keyhole.rpc.authorization import discreet
 from keyhole.rpc.convert import key_to_proto
 from keyhole.rpc.convert_predicates import selection_to_proto
 from keyhole.rpc.http.problems import problem
+from keyhole.rpc.watch_marks import marks_behind
 from keyhole.security.authentication import current
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.http.answers import changes_json, encoded, moment_json
@@ -120,7 +123,7 @@ async def stream(
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     # For proxies that gather what they pass on.
     answer.headers["X-Accel-Buffering"] = "no"
-    begun = False
+    begun, before = False, pb.WatchResponse()
     # A reader that has gone away is noticed as it is written to, at the next event at the latest.
     with suppress(ConnectionResetError):
         async with aclosing(responses):
@@ -131,8 +134,11 @@ async def stream(
                         begun = True
                         await answer.prepare(request)
                         await answer.write(f"retry: {_AGAIN_MS}\n\n".encode())
-                    for event in await _events(response, codec, integers_as_text=integers_as_text):
+                    for event in await _events(response, before, codec, integers_as_text=integers_as_text):
                         await answer.write(event)
+                    before = pb.WatchResponse(
+                        token=response.token or before.token, as_of_ms=response.as_of_ms, epoch=response.epoch
+                    )
             except KeyholeError as error:
                 if not begun:
                     raise
@@ -144,24 +150,49 @@ async def stream(
 
 
 async def _events(
-    response: pb.WatchResponse, codec: Callable[[], Awaitable[StateCodec]], *, integers_as_text: bool
+    response: pb.WatchResponse,
+    before: pb.WatchResponse,
+    codec: Callable[[], Awaitable[StateCodec]],
+    *,
+    integers_as_text: bool,
 ) -> list[bytes]:
-    said = {"as_of": moment_json(response.as_of_ms), "complete_epoch": response.epoch}
+    """One for what has come together of one epoch, whatever the key group.
+
+    Args:
+        before: What was said behind all that came before.
+    """
     if not response.changes:
-        return [_event("progress", {**said, "snapshot_done": response.snapshot_done}, response.token)]
-    events = []
-    for number, changes in enumerate(response.changes, 1):
-        last = number == len(response.changes)
-        body: dict[str, Any] = {
-            "epoch": changes.epoch,
-            "commit_time": moment_json(changes.commit_time_ms),
-            "changes": changes_json(await codec(), changes, integers_as_text=integers_as_text),
-            **said,
-        }
-        if last:
-            body["snapshot_done"] = response.snapshot_done
-        events.append(_event("rows" if changes.snapshot else "changes", body, response.token if last else ""))
-    return events
+        said = {**_said(response), "snapshot_done": response.snapshot_done}
+        return [_event("progress", said, response.token)]
+    events: list[tuple[str, dict[str, Any], int]] = []
+    given = 0
+    for (snapshot, epoch, commit_time_ms), parts in itertools.groupby(response.changes, _of_one_event):
+        found: list[dict[str, Any]] = []
+        for changes in parts:
+            given += len(changes.keys)
+            found += changes_json(await codec(), changes, integers_as_text=integers_as_text)
+        body: dict[str, Any] = {"epoch": epoch, "commit_time": moment_json(commit_time_ms), "changes": found}
+        events.append(("rows" if snapshot else "changes", body, given))
+    *earlier, (name, body, _) = events
+    last = _event(name, {**body, **_said(response), "snapshot_done": response.snapshot_done}, response.token)
+    told = _said(before)
+    return [*(_event(name, {**body, **told}, _token(response, before, given)) for name, body, given in earlier), last]
+
+
+def _of_one_event(changes: pb.WatchedChanges) -> tuple[bool, int, int]:
+    return changes.snapshot, changes.epoch, changes.commit_time_ms
+
+
+def _said(response: pb.WatchResponse) -> dict[str, Any]:
+    return {"as_of": moment_json(response.as_of_ms), "complete_epoch": response.epoch}
+
+
+def _token(response: pb.WatchResponse, before: pb.WatchResponse, given: int) -> str:
+    """Behind so many of the changes; empty where the server, which is an older one, has said none."""
+    if not response.token or not before.token:
+        return ""
+    marks = marks_behind(response.changes, given, marks_of(before.token), marks_of(response.token))
+    return token_within(before.token, marks)
 
 
 def _event(name: str, body: dict[str, Any], token: str = "") -> bytes:

@@ -94,16 +94,14 @@ class GivenSoFar:
         """Passes where the changelog has all that these lack. Raises ResumeGone."""
         self.times.check(key_groups, self._clock.now_ms(), self._table.name)
 
-    def message(self, *sent: Sent, whole: bool = True, snapshot_done: bool = False) -> Message:
-        """What its reader is sent now, with the token behind it.
-
-        Args:
-            whole: It can go on behind this message.
+    def message(self, *sent: Sent, snapshot_done: bool = False) -> Message:
+        """What its reader is sent now, with the token behind it. No message has none: what another server sends in
+        between has one, which would be before what this one has sent.
         """
         self._sent_at, self._sent_epoch = self._clock.monotonic(), self.stamp.epoch
         begun = [group for group, mark in self.marks.items() if mark.begun]
         as_of_ms = self.times.least(begun)
-        token = WatchPlace(self.marks, as_of_ms).token(self._descriptor, self._asked.digest) if whole else ""
+        token = WatchPlace(self.marks, as_of_ms).token(self._descriptor, self._asked.digest)
         feed = self._table.feed
         told_ms = as_of_ms if feed is None else feed.all_ms(begun, as_of_ms)
         return Message(sent, token, told_ms, self.stamp, snapshot_done)

@@ -24,7 +24,7 @@ class Sent:
     Attributes:
         rows: None: deleted.
         befores: None: not known, or not asked for.
-        numbers: Which changes of the epoch they are; none: that can't be gone on behind.
+        numbers: Which changes of the epoch they are; none: rows that were there.
         begins: The changelog's offset where the epoch begins.
         expires: When each expires, in milliseconds; 0: not known, or there is no row. None: nothing expires.
         shared: Several watches are sent the same. `spelled`: as gRPC has it, once it was made for one of them.
@@ -54,18 +54,6 @@ class Sent:
             self.expires.append(0 if row is None else expires_ms)
 
 
-class ChangesPart(NamedTuple):
-    """Of what one epoch has changed in a key group: what can be sent now.
-
-    Attributes:
-        sent: None: only that it goes on.
-        whole: One can go on behind it.
-    """
-
-    sent: Sequence[Sent]
-    whole: bool = True
-
-
 class GatheredChanges:
     """What the next message has. Key groups of an epoch share one: each costs as much as many changes."""
 
@@ -93,7 +81,7 @@ class Message(NamedTuple):
 
     Attributes:
         sent: In the order in which they are to be taken in.
-        token: Empty: what it has is a part of something, after which one can't go on.
+        token: Goes on behind all that was sent until then.
         as_of_ms: All that was committed by then was sent.
         stamp: Of the last epoch that is sent to its end.
     """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keyhole.encoding.watch_token import WatchMark
-from services.state_server.read.watch_messages import ChangesPart, Sent
+from services.state_server.read.watch_messages import Sent
 from services.state_server.read.watch_selection import WatchSelection
 from services.state_server.read.watcher import Pending
 
@@ -58,8 +58,9 @@ class ChangesParts:
 
     async def of(
         self, pending: Pending, marks: dict[int, WatchMark], below: bytes | None = None
-    ) -> AsyncIterator[ChangesPart]:
-        """What is sent of an epoch, with the marks moved behind each part. Raises ValueMismatch, StaleDescriptor.
+    ) -> AsyncIterator[Sequence[Sent]]:
+        """What is sent of an epoch, with the marks moved behind each part: one can go on there. Of nothing: a message
+        is due. Raises ValueMismatch, StaleDescriptor.
 
         Args:
             below: Only of keys up to this one was given before; None: of all.
@@ -82,24 +83,26 @@ class ChangesParts:
 
         if (shared := self._select.shared(pending, limits.page_changes, limits.page_bytes, whole)) is not None:
             marks[group] = WatchMark(pending.after.offset, pending.after.epoch, 0, below)
-            yield ChangesPart((shared,))
+            yield (shared,)
             return
         sent, mark, any_sent = begun(), marks[group], False
         for number, portion in enumerate(self._select.given(pending)):
             if number:
                 await asyncio.sleep(0)
                 if self._is_due():
-                    # What is in `sent` has yet to come.
-                    yield ChangesPart((), whole=False)
+                    # With all that the marks are behind: whoever goes on there would miss what has yet to come.
+                    yield (sent,) if sent.keys else ()
+                    any_sent |= bool(sent.keys)
+                    sent = begun()
             for change in portion:
                 if sent.size >= limits.page_bytes or len(sent.keys) >= limits.page_changes:
-                    yield ChangesPart((sent,), whole=not pending.partial)
+                    yield (sent,)
                     sent, any_sent = begun(), True
                 sent.add(change.key, change.row, change.before, change.expires_ms)
-                if not pending.partial:
-                    sent.numbers.append(change.number)
-                    marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
+                sent.numbers.append(change.number)
+                # Also where changes were replaced by later ones: these have yet to come.
+                marks[group] = WatchMark(pending.before, mark.epoch, change.number + 1, below)
         after = pending.after
         marks[group] = WatchMark(after.offset, after.epoch, 0, below)
         if sent.keys or any_sent:
-            yield ChangesPart((sent,))
+            yield (sent,)

@@ -119,7 +119,7 @@ class ReadBack:
                     changes = (change for change in changes if change.key <= below)
                 pending = Pending(epoch.key_group, mark.offset, epoch.after, changes, False, 0)
                 async for part in self._parts.of(pending, given.marks, below):
-                    yield given.message(*part.sent, whole=part.whole)
+                    yield given.message(*part)
                 if given.is_due():
                     # Much was read back, and nothing of it was selected.
                     yield given.message()

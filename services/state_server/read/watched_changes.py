@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.epoch import Position
 from services.state_server.read.group_watchers import GroupWatchers
-from services.state_server.read.watcher import MOST_BYTES, GroupEpoch, Pending, Watcher
+from services.state_server.read.watcher import MOST_BYTES, GroupEpoch, Watcher
 
 _LINGER_SECONDS = 60.0
 # In one turn of the event loop: a commit is answered before thousands of watchers have had theirs.
@@ -131,7 +131,8 @@ class Changes:
                 if mark is not None and epoch.after.offset > mark.offset:
                     skip = mark.skip if epoch.key_group in first else 0
                     first.discard(epoch.key_group)
-                    watcher.give(Pending.of(epoch, watcher.keys_in(epoch.key_group), skip))
+                    watcher.give(watcher.behind(epoch, skip))
+        watcher.unsure = False
         return True
 
     def detach(self, watcher: Watcher) -> None:

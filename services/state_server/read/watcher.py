@@ -147,7 +147,6 @@ class Pending(NamedTuple):
 
     Attributes:
         known: Whether the entries before are known.
-        partial: Some changes of the epoch were replaced by later ones.
     """
 
     key_group: int
@@ -156,7 +155,6 @@ class Pending(NamedTuple):
     changes: Iterable[Changed]
     known: bool
     size: int
-    partial: bool = False
 
     @classmethod
     def of(cls, epoch: GroupEpoch, keys: Watched | None, skip: int = 0) -> Pending:
@@ -167,9 +165,13 @@ class Pending(NamedTuple):
         return cls.of_changes(epoch, list(epoch.changed(keys, skip)))
 
     @classmethod
-    def of_changes(cls, epoch: GroupEpoch, changes: Sequence[Changed]) -> Pending:
-        """Some changes of one epoch."""
-        known = epoch.befores is not None
+    def of_changes(cls, epoch: GroupEpoch, changes: Sequence[Changed], *, unsure: bool = False) -> Pending:
+        """Some changes of one epoch.
+
+        Args:
+            unsure: What was there before is not what the watcher's reader has.
+        """
+        known = epoch.befores is not None and not unsure
         return cls(epoch.key_group, epoch.before, epoch.after, changes, known, _size(changes))
 
 
@@ -199,9 +201,11 @@ class Watcher:
         keys: None: all.
         key_groups: Of these alone.
         latest_only: Where too much has come, of each key the last change stays.
+        unsure: Its reader may lack changes before its marks: later ones had replaced them, and have yet to come.
         most_bytes: That may wait for it.
 
     Attributes:
+        unsure: See above; not of what is committed once it has been attached.
         lost: Behind what is pending, changes have come that are not in memory.
         error: Why it is let go, once what is pending was taken.
     """
@@ -213,11 +217,13 @@ class Watcher:
         *,
         befores: bool = False,
         latest_only: bool = False,
+        unsure: bool = False,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self.keys = keys
         self.key_groups = key_groups
         self.befores = befores
+        self.unsure = unsure
         self.lost = False
         self.error: TooSlow | None = None
         self._latest_only = latest_only
@@ -225,6 +231,13 @@ class Watcher:
         self._pending: deque[Pending] = deque()
         self._bytes = 0
         self._woken = asyncio.Event()
+
+    def behind(self, epoch: GroupEpoch, skip: int) -> Pending:
+        """What it is to be sent of an epoch that was published before it came."""
+        keys = self.keys_in(epoch.key_group)
+        if self.unsure:
+            return Pending.of_changes(epoch, list(epoch.changed(keys, skip)), unsure=True)
+        return Pending.of(epoch, keys, skip)
 
     def keys_in(self, key_group: int) -> Watched | None:
         """Its keys in one of its key groups; None: all."""
@@ -279,7 +292,6 @@ class Watcher:
                 changes=changes,
                 known=id(pending) not in unknown,
                 size=_size(changes),
-                partial=True,
             )
             for pending, changes in ((pending, left.get(id(pending), [])) for pending in self._pending)
         )

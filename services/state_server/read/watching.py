@@ -51,7 +51,11 @@ class Watching:
         self._limits = limits
         self._given = given = GivenSoFar(table, asked, clock, ended)
         self._watcher = Watcher(
-            asked.keys, asked.key_groups, befores=select.wants_befores, latest_only=asked.latest_only
+            asked.keys,
+            asked.key_groups,
+            befores=select.wants_befores,
+            latest_only=asked.latest_only,
+            unsure=asked.latest_only and asked.place is not None and bool(asked.predicate),
         )
         expires = table.descriptor.ttl_ms > 0
         self._parts = ChangesParts(select, limits, given.is_due, befores=asked.before, expires=expires)
@@ -106,8 +110,8 @@ class Watching:
             gathered = GatheredChanges(self._limits.page_bytes, self._limits.page_changes)
             while (pending := watcher.take()) is not None:
                 async for part in self._parts.of(pending, given.marks):
-                    if gathered.add(*part.sent) or not part.whole:
-                        yield given.message(*gathered.taken(), whole=part.whole)
+                    if gathered.add(*part) or given.is_due():
+                        yield given.message(*gathered.taken())
                 if given.is_due():
                     # Much has come, and little of it was selected.
                     yield given.message(*gathered.taken())

@@ -88,7 +88,7 @@ class Watches:
                         given += part
                         token = _token_within(before, message, [*chain.from_iterable(parts), *last], given)
                         yield _response(part, token, as_of_ms, stamp, selected=selected)
-                    before, as_of_ms, stamp = message.token or before, message.as_of_ms, message.stamp
+                    before, as_of_ms, stamp = message.token, message.as_of_ms, message.stamp
                     response = _response(last, message.token, as_of_ms, stamp, selected=selected)
                     response.snapshot_done = message.snapshot_done
                     yield response
@@ -114,7 +114,7 @@ def _parts(table: Table, message: Message, select: WatchSelection) -> list[list[
 def _token_within(
     before: str, message: Message, changes: Sequence[pb.WatchedChanges], given: Sequence[pb.WatchedChanges]
 ) -> str:
-    """Behind the first parts of a message; empty: one can't go on there.
+    """Behind the first parts of a message.
 
     A part without a token would be behind no place of any reader, while the token of what another server sends goes on:
     the one would have changes twice, and the other half an epoch.
@@ -124,12 +124,9 @@ def _token_within(
         changes: All of the message.
         given: Of these: all that those parts have.
     """
-    if not message.token or not before:
-        return ""
     count = sum(len(part.keys) for part in given)
     marks = marks_behind(changes, count, marks_of(before), marks_of(message.token))
-    # Behind changes without numbers there is no place: a token would be before some that were given.
-    return token_within(before, marks) if all(part.key_group in marks for part in given if part.keys) else ""
+    return token_within(before, marks)
 
 
 def _changes(table: Table, sent: Sent, select: WatchSelection) -> Sequence[SpelledChanges]:

@@ -670,8 +670,8 @@ class WatchResponse(_message.Message):
     COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
     WATERMARK_MS_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """Goes on behind these changes. Text of ASCII letters, digits, - and _. Empty: the changes are part of something whose
-    end has yet to come: until then the last token counts.
+    """Goes on behind these changes. Text of ASCII letters, digits, - and _. Servers of earlier versions may leave it empty:
+    the changes are part of something whose end has yet to come, and until then the last token counts.
     """
     snapshot_done: _builtins.bool
     """All rows that were there have been sent."""
@@ -751,7 +751,7 @@ class WatchedChanges(_message.Message):
     @_builtins.property
     def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """For a client that goes on behind a change within the message: which change of its epoch each is, and the changelog's
-        offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
+        offset where the epoch begins. None of rows that were there.
         """
 
     @_builtins.property

@@ -1339,8 +1339,8 @@ type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order in which they are to be taken in; none: nothing has changed.
 	Changes []*WatchedChanges `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
-	// Goes on behind these changes. Text of ASCII letters, digits, - and _. Empty: the changes are part of something whose
-	// end has yet to come: until then the last token counts.
+	// Goes on behind these changes. Text of ASCII letters, digits, - and _. Servers of earlier versions may leave it empty:
+	// the changes are part of something whose end has yet to come, and until then the last token counts.
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// All rows that were there have been sent.
 	SnapshotDone bool `protobuf:"varint,3,opt,name=snapshot_done,json=snapshotDone,proto3" json:"snapshot_done,omitempty"`
@@ -1460,7 +1460,7 @@ type WatchedChanges struct {
 	// changes were read back from the changelog.
 	Befores [][]byte `protobuf:"bytes,7,rep,name=befores,proto3" json:"befores,omitempty"`
 	// For a client that goes on behind a change within the message: which change of its epoch each is, and the changelog's
-	// offset where the epoch begins. None of rows that were there, nor where changes were replaced by later ones.
+	// offset where the epoch begins. None of rows that were there.
 	Numbers []uint32 `protobuf:"varint,8,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
 	Begins  uint64   `protobuf:"varint,9,opt,name=begins,proto3" json:"begins,omitempty"`
 	// Of a state with a ttl, when each entry expires, by the clock that the descriptor names: milliseconds since 1970; 0: not
