@@ -22,6 +22,13 @@ class RefusedReads(msgspec.Struct, frozen=True, array_like=True):
     last_ms: int
 
 
+class HotKey(msgspec.Struct, frozen=True, array_like=True):
+    """A key that is read often. `reads`: about how many of those of the last minutes were of it, at least."""
+
+    storage_key: bytes
+    reads: float
+
+
 class CountedReads(msgspec.Struct, frozen=True, array_like=True):
     """The reads of one state through one process, since that began.
 
@@ -29,6 +36,8 @@ class CountedReads(msgspec.Struct, frozen=True, array_like=True):
         application, state: Empty: of states that no server holds, all together.
         failed: Keys and scans.
         refused: The same by reason.
+        sampled: About how many keys were read lately.
+        hottest: Those of them that were read most, the hottest first.
     """
 
     application: str
@@ -38,6 +47,8 @@ class CountedReads(msgspec.Struct, frozen=True, array_like=True):
     entries: int
     failed: int
     refused: tuple[RefusedReads, ...] = ()
+    sampled: float = 0.0
+    hottest: tuple[HotKey, ...] = ()
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, array_like=True):

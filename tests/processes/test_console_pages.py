@@ -364,6 +364,23 @@ def test_refused_reads_are_told_by_state_and_reason_as_they_come(stack: ConsoleS
     assert all("sensor-1" in told for told in page.complaints())
 
 
+def test_the_keys_that_are_read_most_are_told(stack: ConsoleStack, page: Browser) -> None:
+    page.open(stack.url + HOURLY)
+    page.shows("Hottest keys", ".hottest")
+    # As a reader does, until it was in some samples.
+    page.run(
+        """const path = location.origin + arguments[0];
+        const body = JSON.stringify({ keys: [['oslo', 's/1', '2026-11-27T03:00:00Z']] });
+        const ask = () => fetch(path, { method: 'POST', body })
+          .then(() => { if (!document.querySelector('.hottest .track')) setTimeout(ask, 60); });
+        ask();""",
+        f"/v1/{APPLICATION}/hourly:batchGet",
+    )
+    page.found(r"oslo\s*/\s*s/1\s*/\s*2026-11-27T03:00:00\+00:00\s+[\d.]+ %", ".hottest .rows")
+    page.comes_true(lambda: page.run("return document.querySelector('.hottest .track > span').offsetWidth > 5"))
+    assert page.complaints() == []
+
+
 def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Browser) -> None:
     # A request that is under way then is given up, and counted a moment later.
     hidden = page.run(

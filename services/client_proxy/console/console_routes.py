@@ -23,6 +23,7 @@ from keyhole.security.authentication import Caller
 from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from services.client_proxy.console.built_pages import HEADERS, BuiltPages
+from services.client_proxy.console.hottest import hottest_json
 from services.client_proxy.console.query_epochs import QueryEpochs, epoch_json
 from services.client_proxy.console.refusals import refusals_of, turned_away
 from services.client_proxy.console.shared_rounds import FRESH_SECONDS
@@ -154,6 +155,7 @@ class ConsoleRoutes:
         of = described.get(name)
         if of is None:  # it has come since the servers were asked
             of = describe_all({name: table}, reports.servers, reports.awaited)[name]
+        told, may_scan = await self._siblings.facts(), caller.may(Verb.SCAN, *name)
         return _shown(
             {
                 **self._head(reports),
@@ -162,8 +164,10 @@ class ConsoleRoutes:
                 "scan_key": of.descriptor.scan_key,
                 "entry_key": of.descriptor.entry_key,
                 "may_read": caller.may(Verb.READ, *name),
-                "may_scan": caller.may(Verb.SCAN, *name),
-                "standing": self._state_json(of.standing, reports, _reads(await self._siblings.facts())),
+                "may_scan": may_scan,
+                # Who may not see which keys there are sees none of these either.
+                "hottest": hottest_json(self._directory.codec(name), told) if may_scan else None,
+                "standing": self._state_json(of.standing, reports, _reads(told)),
                 "runs": of.runs,
                 "copies": of.copies,
                 "missing": of.missing if _administers(caller) else "",

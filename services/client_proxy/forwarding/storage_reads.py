@@ -52,7 +52,7 @@ class StorageReads:
         if self._loop.time() >= deadline:
             raise self._admission.dropped(count)
         counts = self._counts.of(lookup.state, self._directory.tables)
-        began = self._counts.begun(counts, count)
+        began = self._counts.begun(counts, lookup.storage_keys)
 
         def ended(answers: Answers) -> None:
             self._counts.ended(counts, began, answers, forwarding.missed)

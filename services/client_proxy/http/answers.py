@@ -143,7 +143,7 @@ def _found_json(
 ) -> list[dict[str, Any]]:
     """Entries by storage key, and which source gave them."""
     entries, value = [], _reader(codec, select, integers_as_text=integers_as_text)
-    keys = _keys_reader(codec, integers_as_text=integers_as_text)
+    keys = keys_reader(codec, integers_as_text=integers_as_text)
     for storage_key, row, source in rows:
         entry = keys(storage_key)
         entry["value"] = value(row)
@@ -156,7 +156,7 @@ def changes_json(codec: StateCodec, changes: pb.WatchedChanges, *, integers_as_t
     known.
     """
     prefix, found = prefix_of(changes.key_group), []
-    keys = _keys_reader(codec, integers_as_text=integers_as_text)
+    keys = keys_reader(codec, integers_as_text=integers_as_text)
     befores = list(changes.befores)
     for at, (key, value) in enumerate(zip(changes.keys, changes.values, strict=True)):
         entry = keys(prefix + key)
@@ -167,7 +167,7 @@ def changes_json(codec: StateCodec, changes: pb.WatchedChanges, *, integers_as_t
     return found
 
 
-def _keys_reader(codec: StateCodec, *, integers_as_text: bool) -> Callable[[bytes], dict[str, Any]]:
+def keys_reader(codec: StateCodec, *, integers_as_text: bool) -> Callable[[bytes], dict[str, Any]]:
     """Makes of a storage key the fields of its key, and of its map key where the state has one."""
     read = entry_reader(codec)
 

@@ -156,7 +156,10 @@ function Told({ cell, copies }: { cell: Cell; copies: Copy[] }) {
           {copy.lag_epochs ? `, ${plural(copy.lag_epochs, "epoch")} behind` : ""}
           {copy.lag_updates ? `, ${plural(copy.lag_updates, "update")} waiting for ${duration(copy.updates_lag_ms)}` : ""}
           {copy.as_of_ms ? `, as of ${duration(at - copy.as_of_ms)} ago` : ""}
-          {copy.ready ? "" : `, ${whole(copy.restored_records)} of ${whole(copy.records_to_restore)} records read`},{" "}
+          {copy.ready || !copy.records_to_restore
+            ? ""
+            : `, ${whole(copy.restored_records)} of ${whole(copy.records_to_restore)} records read`}
+          ,{" "}
           {bytes(copy.bytes)} in its store
         </span>
       ))}

@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { bytes, duration, moment, plural, rate, whole } from "./format";
 import { ColourChoice, GroupMap, Legend, type ColourBy } from "./group_map";
+import { Hottest } from "./hottest";
 import { lately, nameOf, samplesOf } from "./history";
 import { serversOf } from "./key_groups";
 import { LatencyCard } from "./latency";
@@ -104,7 +105,10 @@ function Detail({ detail }: { detail: StateDetail }) {
             />
           ) : null}
         </div>
-        <Schema detail={detail} />
+        <div>
+          <Schema detail={detail} />
+          <Hottest detail={detail} />
+        </div>
       </div>
       <Copies of={copies} />
     </>

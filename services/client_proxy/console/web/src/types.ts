@@ -205,6 +205,8 @@ export interface StateDetail extends Head {
   entry_key: Column[];
   may_read: boolean;
   may_scan: boolean;
+  /** Of keys that were read lately through this proxy, by samples. null: one may not see which keys there are. */
+  hottest: { reads: number; keys: { key: Json; map_key?: Json; share: number }[] } | null;
   standing: StateNow;
   runs: Run[];
   copies: Copy[];
