@@ -19,7 +19,7 @@ def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-OPTIONS = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "events"}
+OPTIONS = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "events", "startingOffsets": "earliest"}
 
 REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
     "groupBy": (lambda events, _: events.groupBy("k").count(), "groupBy and agg: the state keeps .* kind reducing"),
@@ -81,6 +81,12 @@ def test_what_it_can_do_is_taken(events: DataFrame, table: DataFrame) -> None:
     check_real_time(rows.union(events.selectExpr("k", "0", "bigint(1)")))
 
 
+def loaded(events: DataFrame, **options: str) -> DataFrame:
+    """The events, by other options of the source; an empty one is left out."""
+    given = {name: value for name, value in (OPTIONS | options).items() if value}
+    return events.sparkSession.readStream.format("kafka").options(**given).load()
+
+
 UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
     "dropped": (lambda events, _: events.select("k", "offset"), "not the column 'partition' of topic events"),
     "changed": (
@@ -100,17 +106,28 @@ UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] =
     "explode": (lambda events, _: events.withColumn("one", F.explode(F.split("k", ","))), "by an explode .* sub="),
     "join": (lambda events, table: events.join(F.broadcast(table), "k"), "by a join .* sub='0'"),
     "limited": (
-        lambda events, _: (
-            events.sparkSession.readStream.format("kafka").options(**OPTIONS, maxOffsetsPerTrigger="9").load()
-        ),
+        lambda events, _: loaded(events, maxOffsetsPerTrigger="9"),
         "refuses option maxOffsetsPerTrigger of topic events",
     ),
-    "topics": (
-        lambda events, _: (
-            events.sparkSession.readStream.format("kafka").options(**OPTIONS | {"subscribe": "a,b"}).load()
-        ),
-        "reads one topic by its name",
+    "topics": (lambda events, _: loaded(events, subscribe="a,b"), "reads one topic by its name"),
+    "no start": (
+        lambda events, _: loaded(events, startingOffsets=""),
+        "events is read from latest: .* what came since",
     ),
+    "latest": (lambda events, _: loaded(events, startingOffsets="latest"), "is read from latest"),
+    "offsets": (
+        lambda events, _: loaded(events, startingOffsets='{"events":{"0":7}}'),
+        r"is read from \{.*7\}\}: .* a filter on the rows",
+    ),
+    "a time": (
+        lambda events, _: loaded(events, startingTimestamp="1000"),
+        r'is read from startingTimestamp: .* option\("startingOffsets", "earliest"\) alone',
+    ),
+    "times": (
+        lambda events, _: loaded(events, startingOffsetsByTimestamp='{"events":{"0":1000}}'),
+        "is read from startingOffsetsByTimestamp",
+    ),
+    "lossy": (lambda events, _: loaded(events, failOnDataLoss="false"), "failOnDataLoss of topic events is not true"),
 }
 
 
@@ -126,6 +143,8 @@ def test_rows_with_their_records_numbers_are_taken(events: DataFrame, table: Dat
     rows = rows.filter("k <> ''").join(F.broadcast(table).alias("t"), F.expr("col = t.k"), "left")
     assert source_of(rows.select("t.k", "n", "pos", "offset", "partition"), "pos")[:2] == ("events", "localhost:1")
     assert source_of(events.select("offset", "partition", "k"), None).topic == "events"
+    told = loaded(events, startingOffsets=" Earliest", failOnDataLoss="TRUE")
+    assert source_of(told, None).topic == "events"
 
 
 @pytest.mark.parametrize(

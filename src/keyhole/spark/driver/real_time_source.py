@@ -22,6 +22,9 @@ _NOT_IN_REAL_TIME = (
     "minPartitions",
     "endingTimestamp",
 )
+_EARLIEST = "earliest"
+# Each of them counts in place of startingOffsets.
+_OTHER_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp")
 _SEVERAL_ROWS = {"Generate": "an explode", "Expand": "several rows of each", "Join": "a join"}
 
 
@@ -44,8 +47,9 @@ def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
         sub: SQL that says which of a record's rows each is; None: the user has not said.
 
     Raises:
-        InvalidConfiguration: They come from several topics. Or `partition` and `offset` are not the source's own. Or a
-            record may become several rows, which nothing tells apart. The message says what to select.
+        InvalidConfiguration: They come from several topics, or not from the beginning of one. Or `partition` and
+            `offset` are not the source's own. Or a record may become several rows, which nothing tells apart. The
+            message says what to select.
     """
     plan = classic(rows)._jdf.queryExecution().analyzed()
     relations = [node for node in nodes(plan) if kind_of(node) == "StreamingRelationV2"]
@@ -89,7 +93,31 @@ def _topic_of(relation: JavaObject) -> tuple[str, str]:
                 f"topic {topics[0]} in the first batch: leave it out",
                 option=name,
             )
+    _check_start(options, topics[0])
     return topics[0], servers
+
+
+def _check_start(options: JavaObject, topic: str) -> None:
+    """A new checkpoint must bring all rows that an earlier one did not: what was sent before counts once.
+
+    Raises:
+        InvalidConfiguration: It would pass some over in silence.
+    """
+    start = str(options.getOrDefault("startingOffsets", "latest"))
+    other = next((name for name in _OTHER_STARTS if options.containsKey(name)), None)
+    if other is not None or start.strip().lower() != _EARLIEST:
+        raise InvalidConfiguration(
+            f"topic {topic} is read from {other or start}: a start with a new checkpoint would pass over what came "
+            f'since the last one. Use option("startingOffsets", "{_EARLIEST}"){" alone" if other else ""}, of which '
+            "each row counts once, and leave out what is too old by a filter on the rows",
+            option=other or "startingOffsets",
+        )
+    if str(options.getOrDefault("failOnDataLoss", "true")).strip().lower() != "true":
+        raise InvalidConfiguration(
+            f"failOnDataLoss of topic {topic} is not true: records that were deleted before they were read would be "
+            "passed over in silence. Leave it out",
+            option="failOnDataLoss",
+        )
 
 
 def _is_its_own(plan: JavaObject, relation: JavaObject, name: str) -> bool:
