@@ -120,7 +120,7 @@ class Driver:
             assert found is not None
             # Killed at one of the calls, or at none.
             self.calls_left = self._chance.choice([-1, -1, 0, 1, 2, 3, 4, 5])
-            write_boundaries(self, UPDATES_ID, [SOURCE], found, SystemClock())
+            write_boundaries(self, UPDATES_ID, {SOURCE: TOPIC}, found, SystemClock())
             self.calls_left = -1
             yield
 
@@ -198,7 +198,7 @@ def test_a_boundary_is_written_into_no_other_updates_topic() -> None:
     driver = Driver(world, random.Random(0))
     world.updates_id = "updates-2"
     with pytest.raises(ChangelogRecreated, match="updates-2, it was updates-1"):
-        write_boundaries(driver, UPDATES_ID, [SOURCE], CommittedBatch(0, [{0: 1}]), SystemClock())
+        write_boundaries(driver, UPDATES_ID, {SOURCE: TOPIC}, CommittedBatch(0, [{0: 1}]), SystemClock())
     assert not any(driver.underway)
 
 
@@ -210,19 +210,22 @@ def test_a_kafka_that_answers_and_takes_no_boundary_is_not_waited_for_without_an
             clock.advance(seconds)
 
     with pytest.raises(KafkaUnreachable, match=r"batch 0 within 30 s .*3 lack"):
-        write_boundaries(Refusing(World(), random.Random(0)), UPDATES_ID, [SOURCE], CommittedBatch(0, [{0: 1}]), clock)
+        write_boundaries(
+            Refusing(World(), random.Random(0)), UPDATES_ID, {SOURCE: TOPIC}, CommittedBatch(0, [{0: 1}]), clock
+        )
 
 
 def test_each_source_of_a_union_has_a_boundary_of_its_own_offsets_in_each_partition() -> None:
     world = World()
     entry = 'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":3,"1":5}}\n{"visits":{"0":7}}'
     batch = CommittedBatch(4, ends_of(entry, ["orders", "visits"]))
-    write_boundaries(Driver(world, random.Random(0)), UPDATES_ID, ["a", "b"], batch, SystemClock())
+    sources = {"id-1.a": "orders", "id-2.b": "visits"}
+    write_boundaries(Driver(world, random.Random(0)), UPDATES_ID, sources, batch, SystemClock())
     for log in world.updates:
         records = [record for record in map(decode, log) if isinstance(record, BoundaryRecord)]
-        assert [(record.source, record.batch, record.ends) for record in records] == [
-            ("a", 4, {0: 3, 1: 5}),
-            ("b", 4, {0: 7}),
+        assert records == [
+            BoundaryRecord("id-1.a", 4, {0: 3, 1: 5}, "orders", UPDATES_ID),
+            BoundaryRecord("id-2.b", 4, {0: 7}, "visits", UPDATES_ID),
         ]
 
 

@@ -18,9 +18,19 @@ from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, StateServerConfig
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import ChangelogRecreated, CheckpointMismatch, Fenced, InvalidConfiguration, ValueMismatch
+from keyhole.errors import (
+    ChangelogRecreated,
+    CheckpointMismatch,
+    Fenced,
+    InvalidConfiguration,
+    StateConflict,
+    ValueMismatch,
+)
+from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.kafka.recorded import recorded_state
 from keyhole.feed.kafka.updates_topic import KafkaUpdates
+from keyhole.feed.process import FeedProcess
+from keyhole.feed.topic_feed import TopicFeed
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.failpoints import NoObserver
 from keyhole.protocol.updates import NO_UPDATE, BoundaryRecord, Record, UpdateRecord, decode
@@ -100,12 +110,29 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
     job = JobConfig(application=application, servers=(server.address,), bootstrap_servers=kafka)
     newer = FeedRun(job, STATE, KafkaChangelog(kafka, application), SystemClock())
 
-    async def start(batch: str, name: str = STATE) -> RealTimeQuery:
+    async def start(batch: str, name: str = STATE, checkpoint: str = "first") -> RealTimeQuery:
         rows = {name: rows_of(spark, kafka, source)}
         of = sums(application, kafka, server.address)
-        query = await asyncio.to_thread(queryable.realtime, rows, of, checkpoint=str(tmp_path), sub="pos", batch=batch)
+        place = str(tmp_path / checkpoint)
+        query = await asyncio.to_thread(queryable.realtime, rows, of, checkpoint=place, sub="pos", batch=batch)
         queries.append(query)
         return query
+
+    def feed() -> None:
+        """`keyhole feed` of the same topic, which takes the state from whoever has it."""
+
+        def feed_of(of: StateDescriptor, topic_id: str) -> TopicFeed:
+            return TopicFeed(kafka, of, source, RecordFormat.JSON, SystemClock(), topic_id=topic_id)
+
+        run = FeedRun(job, STATE, KafkaChangelog(kafka, application), SystemClock())
+        process = FeedProcess(run, declared(kafka, application), 0, feed_of, SystemClock(), take_over=True)
+        with closing(process):
+            process.start()
+
+    def look_for_earlier() -> None:
+        """As `keyhole feed` does where an earlier release has recorded the state."""
+        of = recorded_state(kafka, application, STATE)
+        TopicFeed(kafka, of, source, RecordFormat.JSON, SystemClock()).check(())
 
     async def read(client: AsyncClient, total: int) -> None:
         """Returns once the sums are these. They never are above."""
@@ -169,9 +196,16 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
 
             with pytest.raises(ChangelogRecreated, match="the names or the order"):
                 await start(LONG_BATCH, "another")
+            # By a new checkpoint neither: all rows would count once more.
+            with pytest.raises(StateConflict, match="as the rows 'sums': by a real-time query, as the rows 'another'"):
+                await start(LONG_BATCH, "another", "second")
             await asyncio.to_thread(send, 6, 7)
             query = await start(LONG_BATCH)
             await read(client, 28)
+            for other in (feed, look_for_earlier):
+                with pytest.raises(StateConflict, match="as the rows 'sums': by keyhole feed each of its records"):
+                    await asyncio.to_thread(other)
+            assert query.isActive
             await asyncio.to_thread(newer.start, {declared(kafka, application): 0})
             with pytest.raises(Fenced):
                 await asyncio.to_thread(query.awaitTermination, LONG_SECONDS)

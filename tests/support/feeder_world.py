@@ -153,7 +153,9 @@ class FeederProcess:
 
     encoding: RecordEncoding = JSON
 
-    def __init__(self, world: World, kind: type[Feeder] = Feeder, *, from_earliest: bool = False) -> None:
+    def __init__(
+        self, world: World, kind: type[Feeder] = Feeder, *, from_earliest: bool = False, topic_id: str = ""
+    ) -> None:
         self.world = world
         self.calls_left: int | None = None
         self.underway: dict[int, deque[tuple[bytes, Done]]] = {}
@@ -171,6 +173,7 @@ class FeederProcess:
             _Lease(self),
             world.clock,
             from_earliest=from_earliest,
+            topic_id=topic_id,
         )
 
     def call(self) -> None:

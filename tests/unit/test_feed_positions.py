@@ -111,6 +111,25 @@ def test_a_topic_that_is_made_anew_while_it_is_fed_ends_the_feeder() -> None:
     assert [record.source for times in world.sent().values() for _, record in times] == ["id-1", "id-1x"]
 
 
+def test_a_topic_that_a_real_time_query_fed_before_it_was_made_anew_is_refused_by_its_id() -> None:
+    before = found(boundary({0: 6}, "id-0.spent"), boundary({0: 6}, "id-0"))
+    with pytest.raises(ChangelogRecreated, match=r"its id is id-1, it was id-0\)"):
+        start_positions(SOURCE, found(boundary({0: 6}, "id-0.spent")))
+    assert before.other_ids == ("id-0", "id-0.spent"), "each has an end of its own"
+    # Of the same topic: it was not made anew, and check_earlier looks for it.
+    assert found(boundary({0: 6}, "id-1.spent")).other_ids == ()
+
+
+def test_a_source_that_is_not_the_one_on_record_is_not_fed() -> None:
+    """It was made anew since the run has begun: nobody has looked for what had fed the state of it."""
+    world = World()
+    process = FeederProcess(world, topic_id="id-0", from_earliest=True)
+    with pytest.raises(ChangelogRecreated, match=r"its id is id-1, it was id-0\)"):
+        process.feeder.start()
+    assert not any(world.logs.values())
+    FeederProcess(world, topic_id="id-1").feeder.start()
+
+
 def test_a_topic_that_is_made_anew_twice_has_ended_each_time() -> None:
     search = BoundarySearch("orders", "id-1xx", "updates-1")
     # Windows go backwards. A feeder that slept wrote the last one of id-1.

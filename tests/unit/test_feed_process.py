@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 import pytest
@@ -32,10 +32,15 @@ class FakeFeed:
         self.of = of
         self.figures = FeedFigures()
         self.finished = False
+        self.recorded: Collection[str] | None = None
         self._fails = fails
         self._refuses = refuses
 
-    def check(self) -> None:
+    def sources(self) -> Mapping[str, str]:
+        return {"id-1": "orders"}
+
+    def check(self, recorded: Collection[str]) -> None:
+        self.recorded = recorded
         if self._refuses is not None:
             raise self._refuses
 
@@ -63,9 +68,10 @@ class Processes:
         return process
 
     def make(self, of: StateDescriptor, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
-        def feed_of(of: StateDescriptor) -> FakeFeed:
+        def feed_of(of: StateDescriptor, topic_id: str) -> FakeFeed:
             feed = FakeFeed(of, fails, self.refuses)
-            self.feeds.append(feed)
+            if topic_id:  # else it is only asked for it
+                self.feeds.append(feed)
             return feed
 
         world = self.world
@@ -229,6 +235,24 @@ def test_a_start_that_is_refused_leaves_the_process_before_it_as_it_is(processes
         refused.start()
     first._run.beat(0.0)
     assert first.feed(stop, once(stop.set)).records == 2
+
+
+def test_a_topic_that_a_real_time_query_feeds_is_taken_from_nobody(processes: Processes) -> None:
+    world = processes.world
+    changelog, fleet = MemoryChangelog(world.kafka, "app"), SimulatedFleet(world)
+    query = FeedRun(world.config, SUM.query, changelog, world.clock, fleet=fleet, heartbeat_seconds=1e6)
+    query.start({SUM: 0}, sources={"id-1.spent": "orders"})
+    with pytest.raises(StateConflict, match="topic orders feeds state 'counts' already, by a real-time query"):
+        processes.start(take_over=True)
+    assert not processes.feeds, "that is on record, and no log is read for it"
+    query.beat(0.0)
+    query.close()
+
+
+def test_what_feeds_a_state_is_on_record_by_the_time_it_is_fed(processes: Processes) -> None:
+    processes.start().close()
+    processes.start()
+    assert [feed.recorded for feed in processes.feeds] == [("id-1",)]
 
 
 def test_one_that_could_not_feed_takes_nothing_over(processes: Processes) -> None:

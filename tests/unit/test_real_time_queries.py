@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -21,17 +22,22 @@ from keyhole.errors import (
     InvalidConfiguration,
     KafkaUnreachable,
     KeyholeError,
+    StateConflict,
     Unsupported,
 )
+from keyhole.protocol.fed_sources import FedState
+from keyhole.protocol.updates import BoundaryRecord, encode
 from keyhole.spark import queryable
 from keyhole.spark.driver import real_time_log
 from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, check_mark
 from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
+from keyhole.spark.write_path import real_time
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import LACK_SECONDS, LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
 from keyhole.testing.clock import ManualClock
+from tests.support.states import descriptor
 from tests.support.waiting import LONG_SECONDS
 
 CONFIG = JobConfig("app", ("a:1",), "")
@@ -168,6 +174,48 @@ def test_a_checkpoint_whose_rows_went_elsewhere_is_refused(
         check_mark(True, mark, sources, updates_id)
     # Nothing was read so far: all is sent from where the query begins now.
     check_mark(False, mark, sources, updates_id)
+
+
+@pytest.mark.parametrize(
+    ("log", "recorded", "goes_on", "error", "message"),
+    [
+        (["id.s"], (), False, None, ""),
+        (["other.s"], (), False, ChangelogRecreated, "how the topics of state 's' were fed is not known"),
+        # Its checkpoint has sent all that it had.
+        (["other.s"], (), True, None, ""),
+        # All that has fed it is on record, and this topic has not.
+        (["other.s"], ("other.s",), False, None, ""),
+        (["id"], (), True, StateConflict, "already, by keyhole feed: by a real-time query, as the rows 's' each"),
+        (["id"], ("id.s",), False, None, ""),
+    ],
+)
+def test_what_an_earlier_release_has_fed_a_topic_by_is_looked_for_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+    log: list[str],
+    recorded: tuple[str, ...],
+    goes_on: bool,
+    error: type[KeyholeError] | None,
+    message: str,
+) -> None:
+    class Log:
+        """KafkaUpdates of a topic that has lost its first records."""
+
+        def __init__(self, bootstrap_servers: str, topic: str) -> None:
+            assert topic == "keyhole.app.s.updates"
+
+        def bounds(self, partition: int) -> tuple[int, int]:
+            return 5, 5 + len(log)
+
+        def read(self, partition: int, start: int, end: int) -> list[bytes]:
+            return [encode(BoundaryRecord(source, 0, {})) for source in log]
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(real_time, "KafkaUpdates", Log)
+    of = FedState(descriptor(state="s"), recorded)
+    with contextlib.nullcontext() if error is None else pytest.raises(error, match=message):
+        real_time._check_earlier(CONFIG, of, {"id.s": "orders"}, goes_on=goes_on)
 
 
 def test_a_checkpoint_whose_rows_are_where_they_were_goes_on() -> None:

@@ -258,7 +258,7 @@ def _process(
     counts = stats_of(config).counts.query(descriptor.query)
     run = FeedRun(config, descriptor.query, changelog, clock, counts=counts)
 
-    def feed_of(recorded: StateDescriptor) -> TopicFeed:
+    def feed_of(recorded: StateDescriptor, topic_id: str) -> TopicFeed:
         return TopicFeed(
             config.bootstrap_servers,
             recorded,
@@ -269,6 +269,7 @@ def _process(
             encoding=encoding,
             columns=chosen.columns,
             deletions=chosen.deletions,
+            topic_id=topic_id,
         )
 
     return FeedProcess(run, descriptor, options.standbys, feed_of, clock, take_over=options.take_over)

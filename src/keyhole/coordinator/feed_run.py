@@ -29,7 +29,8 @@ from keyhole.errors import ChangelogRecreated, Fenced, StateConflict
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl
-from keyhole.protocol.start import Start, decide_feed
+from keyhole.protocol.fed_sources import FedState
+from keyhole.protocol.start import Start, decide_feed, recorded_sources
 from keyhole.protocol.updates import FeedRules, RulesRecord, encode
 
 _SILENT_SECONDS = 3.0
@@ -71,13 +72,15 @@ class FeedRun(HeldQuery):
         self,
         states: Mapping[StateDescriptor, int],
         *,
+        sources: Mapping[str, str] = {},
         take_over: bool = True,
-        admit: Callable[[Mapping[str, StateDescriptor]], None] = lambda _: None,
+        admit: Callable[[Mapping[str, FedState]], None] = lambda _: None,
     ) -> None:
         """Takes the query over, and returns once every key group has an owner that applies its updates.
 
         Args:
             states: As they are declared, with neither a topic's id; and how many standbys each is to have.
+            sources: By which topics feed them, each with the name of its topic. They are on record once this returns.
             take_over: Also from a run that goes on. Else one is listened for, for three of its heartbeats.
             admit: Is given those of them that are on record, by name, before anything is made or taken over. What it
                 raises refuses the start.
@@ -85,7 +88,7 @@ class FeedRun(HeldQuery):
         Raises:
             StateConflict: Another run goes on, which must not be taken over.
             StateChanged, StateConflict, CheckpointMismatch, SavepointMismatch, TopicMismatch: A state can't be fed so,
-                or is another query's; or the query runs by epochs.
+                or is another query's, or one of the topics feeds it under another name; or the query runs by epochs.
             ChangelogRecreated: The updates topic of a state is gone, was made anew, or holds records of an earlier one.
                 An earlier run goes on, after this and those above.
             InvalidConfiguration: Kafka has no place for the name of a topic, or doesn't let this process make or write
@@ -95,12 +98,13 @@ class FeedRun(HeldQuery):
         """
 
         def decide(control: QueryControl) -> Start:
-            return decide_feed(self._query, control, states)
+            return decide_feed(self._query, control, states, sources)
 
         self._admission.check(decide)
-        found = decide(self._run.known()).states
+        known = self._run.known()
+        found, fed = decide(known).states, recorded_sources(known)
         self._check_updates(found)
-        admit({of.state: of for of in found if of.updates_topic_id})
+        admit({of.state: FedState(of, fed.get(of.state, ())) for of in found if of.updates_topic_id})
         if not take_over:
             self._refuse_beside_another()
         with self._changes.held():

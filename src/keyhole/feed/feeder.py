@@ -54,6 +54,7 @@ class Feeder:
         repeat_seconds: So often one is written also where nothing has come: the last one must not be deleted with old
             updates.
         from_earliest: See start_positions.
+        topic_id: Of the source, as it is on record; empty: whichever it is.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Feeder:
         boundary_seconds: float = 1.0,
         repeat_seconds: float = 600.0,
         from_earliest: bool = False,
+        topic_id: str = "",
     ) -> None:
         self._topic = topic
+        self._topic_id = topic_id
         self._mapper_of = mapper_of
         self._source = source
         self._updates = updates
@@ -92,7 +95,8 @@ class Feeder:
         """Begins where the last one was. Blocks until that is in the log, in each partition.
 
         Raises:
-            ChangelogRecreated: See start_positions; or the updates topic is made anew meanwhile.
+            ChangelogRecreated: See start_positions; or the source is no more the one on record, or the updates topic is
+                made anew meanwhile.
             Fenced: Another feeder began at the same time.
             KafkaUnreachable: It can't be reached, or has not taken what was written within 30 s.
             KeyholeError: Kafka refuses.
@@ -101,6 +105,8 @@ class Feeder:
         described, found, positions = where_to_begin(
             self._topic, self._source, self._updates, from_earliest=self._from_earliest
         )
+        if self._topic_id not in ("", described.topic_id):
+            raise made_anew(self._topic, self._topic_id, described.topic_id)
         self._topic_id = described.topic_id
         self._progress = SourceProgress(positions)
         self._mapper = self._mapper_of(self._topic_id)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from keyhole.errors import ChangelogRecreated, ConflictError
+from keyhole.protocol.fed_sources import topic_id_of
 from keyhole.protocol.updates import BoundaryRecord
 
 _FIRST_WINDOW = 1_000
@@ -40,7 +41,8 @@ class FoundBoundaries(NamedTuple):
 
     Attributes:
         ends: By partition of the source, up to where all was sent; None: nothing is said.
-        other_ids: Of the topics of that name which were fed before, the last one first.
+        other_ids: The sources of the topics of that name which were fed before, the last one first: their ids, or the
+            sources of real-time queries that read them.
         misplaced: The updates topic that a boundary of the source was meant for, where it is another one; else empty.
         whole: Nothing of the updates partition was deleted yet.
     """
@@ -89,7 +91,8 @@ class BoundarySearch:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # no boundary; ValueMismatch to owners
                 continue
             if found.source != self._topic_id:
-                if found.topic == self._topic and found.updates_id == self._updates_id:
+                anew = topic_id_of(found.source) != self._topic_id
+                if anew and found.topic == self._topic and found.updates_id == self._updates_id:
                     others.append(found.source)
             elif found.updates_id != self._updates_id:
                 self._misplaced = found.updates_id or "not said"
@@ -133,7 +136,7 @@ def start_positions(
         return dict(source.starts)
     if found.ends is None:
         if found.other_ids:
-            raise made_anew(source.topic, found.other_ids[0], source.topic_id)
+            raise made_anew(source.topic, topic_id_of(found.other_ids[0]), source.topic_id)
         if not found.whole:
             raise ChangelogRecreated(
                 f"how far topic {source.topic} was fed is not known: the updates topic has no boundary of it, and has "

@@ -11,7 +11,7 @@ killed at any step is followed by one that does the same.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from keyhole.clock import Clock
 from keyhole.errors import Fenced, KeyholeError
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor
+from keyhole.protocol.fed_sources import FedState
 
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS, _FENCED_SECONDS, _ON_RECORD_SECONDS = 0.1, 5.0, 15.0
@@ -31,8 +32,9 @@ class StateRun(Protocol):
         self,
         states: Mapping[StateDescriptor, int],
         *,
+        sources: Mapping[str, str],
         take_over: bool,
-        admit: Callable[[Mapping[str, StateDescriptor]], None],
+        admit: Callable[[Mapping[str, FedState]], None],
     ) -> None:
         """Returns once every key group has an owner."""
 
@@ -61,8 +63,11 @@ class StateFeeder(Protocol):
     def figures(self) -> FeedFigures:
         """How far it is. Any thread."""
 
-    def check(self) -> None:
-        """Whether it could begin now; takes nothing from one that feeds."""
+    def sources(self) -> Mapping[str, str]:
+        """By which it feeds the state, each with the name of its topic."""
+
+    def check(self, recorded: Collection[str]) -> None:
+        """Whether it could begin now, beside the sources on record; takes nothing from one that feeds."""
 
     def run(self, stop: threading.Event) -> None:
         """Feeds until `stop` is set."""
@@ -74,7 +79,7 @@ class FeedProcess:
     Args:
         descriptor: Of the state, as it is declared.
         standbys: How many it is to have.
-        feed_of: Makes the feed of a state, as it is on record.
+        feed_of: Makes the feed of a state, as it is on record, and of the topic with this id; empty: whichever it has.
         take_over: Also from a process that goes on.
     """
 
@@ -83,7 +88,7 @@ class FeedProcess:
         run: StateRun,
         descriptor: StateDescriptor,
         standbys: int,
-        feed_of: Callable[[StateDescriptor], StateFeeder],
+        feed_of: Callable[[StateDescriptor, str], StateFeeder],
         clock: Clock,
         *,
         take_over: bool = False,
@@ -94,6 +99,7 @@ class FeedProcess:
         self._standbys = standbys
         self._feed_of = feed_of
         self._clock = clock
+        self._topic_id = ""
         self._ended = threading.Event()
         self._failure: BaseException | None = None
 
@@ -101,14 +107,17 @@ class FeedProcess:
         """Takes the state over, where it could be fed then. Blocks until servers have it. May be broken off.
 
         Raises:
-            KeyholeError: As FeedRun.start, and as StateFeeder.check.
+            KeyholeError: As FeedRun.start, StateFeeder.sources and StateFeeder.check.
         """
-        self._run.start({self._descriptor: self._standbys}, take_over=self._take_over, admit=self._admit)
+        sources = self._feed_of(self._descriptor, "").sources()
+        (self._topic_id,) = sources
+        wanted = {self._descriptor: self._standbys}
+        self._run.start(wanted, sources=sources, take_over=self._take_over, admit=self._admit)
 
-    def _admit(self, known: Mapping[str, StateDescriptor]) -> None:
+    def _admit(self, known: Mapping[str, FedState]) -> None:
         """Of a state that is new nothing was fed that could be missing."""
         if (recorded := known.get(self._descriptor.state)) is not None:
-            self._feed_of(recorded).check()
+            self._feed_of(recorded.descriptor, self._topic_id).check(recorded.sources)
 
     def feed(self, stop: threading.Event, show: Callable[[FeedFigures], None]) -> FeedFigures:
         """Feeds until `stop` is set, which it sets itself where the state is taken over. Blocks.
@@ -123,7 +132,7 @@ class FeedProcess:
             Fenced: Another process has taken the state over; the message says which one.
             KeyholeError: See TopicFeed.run.
         """
-        feed = self._feed_of(self._run.descriptors[self._descriptor.state])
+        feed = self._feed_of(self._run.descriptors[self._descriptor.state], self._topic_id)
         thread = threading.Thread(target=self._feed, args=(feed, stop), name="keyhole-feed", daemon=True)
         thread.start()
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock
 from keyhole.errors import KafkaUnreachable
 from keyhole.feed.deleting_records import NO_ROWS, Deletions
+from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.feeder import Feeder, where_to_begin
 from keyhole.feed.kafka.lease import KafkaFeederLease
@@ -23,6 +24,7 @@ from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.positions import updates_made_anew
 from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.model.state import StateDescriptor
+from keyhole.protocol.fed_sources import unrecorded
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class TopicFeed:
         from_earliest: See keyhole.feed.positions.start_positions; it holds for the first start alone.
         encoding: Of the source's records.
         columns, deletions: As of RecordMapper.
+        topic_id: Kafka's id of the source, as it is on record; empty: whichever it is.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ class TopicFeed:
         encoding: RecordEncoding = JSON,
         columns: Sequence[str] = (),
         deletions: Deletions = NO_ROWS,
+        topic_id: str = "",
     ) -> None:
+        self._topic_id = topic_id
         self._deletions = deletions
         self._encoding = encoding
         self._columns = columns
@@ -101,15 +106,33 @@ class TopicFeed:
         """How far it is. Any thread; half a second old at most, while records come."""
         return self._figures
 
-    def check(self) -> None:
+    def sources(self) -> Mapping[str, str]:
+        """By which source it feeds the state, with the topic's name. Asks Kafka for the topic's id.
+
+        Raises:
+            ChangelogRecreated: There is no such topic.
+            KafkaUnreachable: It can't be known.
+        """
+        with closing(KafkaSource(self._bootstrap_servers, self._topic)) as source:
+            topic_id, _ = source.look()
+        return {topic_id: self._topic}
+
+    def check(self, recorded: Collection[str]) -> None:
         """Passes where a feeder could begin now. Takes nothing from one that feeds.
+
+        Args:
+            recorded: The sources that are on record of the state.
 
         Raises:
             KafkaUnreachable: It can't be known.
+            StateConflict: The topic has fed the state by a real-time query.
             KeyholeError: As `run`.
         """
         with ExitStack() as opened:
             updates, source = self._opened_topics(opened)
+            topic_id, _ = source.look()
+            if new := unrecorded(recorded, {topic_id: self._topic}):
+                check_earlier(updates, self._descriptor.state, new)
             where_to_begin(self._topic, source, updates, from_earliest=self._from_earliest)
 
     def run(self, stop: threading.Event) -> None:
@@ -194,6 +217,7 @@ class TopicFeed:
                 self._clock,
                 boundary_seconds=self._boundary_seconds,
                 from_earliest=self._from_earliest,
+                topic_id=self._topic_id,
             )
             yield feeder, source.behind
 

@@ -69,6 +69,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
         evolved_epoch: The first epoch after the schema of a state has changed last; 0: none. An earlier version of the
             job may have committed it in some key groups, and its rows can't be compared with those.
         bootstrap: The name of the bootstrap that the states began with; empty: they began empty.
+        sources: By state that is fed by updates, all sources by which topics have fed it: see fed_sources.py. Of one
+            that is missing an earlier release has not said them.
     """
 
     spark_query_id: str
@@ -78,6 +80,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
     stateful: bool = False
     evolved_epoch: int = 0
     bootstrap: str = ""
+    sources: dict[str, tuple[str, ...]] = {}
 
     @property
     def bootstraps(self) -> bool:

@@ -13,6 +13,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import QueryControl, QueryRecord
 from keyhole.protocol.epoch_of_batch import OnNewCheckpoint, first_record
 from keyhole.protocol.epochs import EpochBatch
+from keyhole.protocol.fed_sources import admitted
 from keyhole.protocol.registration import settled
 from keyhole.protocol.takeover import check_restored, dropped_states, settled_records
 
@@ -71,11 +72,14 @@ UPDATES = "updates"
 """In place of Spark's query id, in the record of a query that has no epochs: no Spark query has it."""
 
 
-def decide_feed(query: str, control: QueryControl, states: Mapping[StateDescriptor, int]) -> Start:
+def decide_feed(
+    query: str, control: QueryControl, states: Mapping[StateDescriptor, int], sources: Mapping[str, str]
+) -> Start:
     """Decides what becomes of a run that feeds its states by updates.
 
     Args:
         states: As they are declared, without ids, and how many standbys each is to have.
+        sources: By which topics feed them, each with the name of its topic.
 
     Returns:
         The states have the updates topic that is on record; a new one has none yet.
@@ -83,7 +87,7 @@ def decide_feed(query: str, control: QueryControl, states: Mapping[StateDescript
     Raises:
         SavepointMismatch: The application is being restored, or was, and no run has begun since.
         CheckpointMismatch: The query runs by epochs.
-        StateConflict: Another query feeds a state.
+        StateConflict: Another query feeds a state. Or one of these topics does under another name: see `admitted`.
         StateChanged: A state is fed by epochs, or can't become what is declared.
     """
     check_restored(control)
@@ -92,13 +96,12 @@ def decide_feed(query: str, control: QueryControl, states: Mapping[StateDescript
             f"query {query!r} was restored from a savepoint, and a run of updates can't go on from one yet",
             savepoint=control.savepoint.savepoint,
         )
-    record = QueryRecord(UPDATES, base=0)
     if control.query is not None and control.query.spark_query_id != UPDATES:
         raise CheckpointMismatch(
             f"query {query!r} runs by the epochs of a Spark query, and can't be fed by updates: give it another name",
             query=query,
         )
-    wanted = {}
+    wanted, fed = {}, recorded_sources(control)
     for of, standbys in states.items():
         stored = control.states.get(of.state)
         if stored is not None and stored.query == of.query and not stored.updates_topic_id:
@@ -107,4 +110,11 @@ def decide_feed(query: str, control: QueryControl, states: Mapping[StateDescript
             )
         known = "" if stored is None else stored.updates_topic_id
         wanted[settled(stored, msgspec.structs.replace(of, updates_topic_id=known))] = standbys
-    return Start(record, wanted, {})
+        fed[of.state] = admitted(of.state, fed.get(of.state, ()), sources)
+    return Start(QueryRecord(UPDATES, base=0, sources={name: of for name, of in fed.items() if of}), wanted, {})
+
+
+def recorded_sources(control: QueryControl) -> dict[str, tuple[str, ...]]:
+    """By state that is on record, the sources by which topics have fed it, as far as those are known."""
+    known = {} if control.query is None else control.query.sources
+    return {name: of for name, of in known.items() if name in control.states}

@@ -10,6 +10,10 @@ _MERGE = "services/state_server/write/update_merge.py"
 _FEED = "services/state_server/write/state_feed.py"
 _FED = "services/state_server/write/fed_groups.py"
 _COMMITS = "services/state_server/write/feed_commits.py"
+_RENAMED = (
+    "test_fed_sources.py::test_a_topic_that_comes_under_another_name_is_refused_and_the_run_that_is_well_goes_on",
+)
+_EARLIER = "src/keyhole/feed/earlier_sources.py"
 _RUN = "src/keyhole/coordinator/feed_run.py"
 _RUNS = "test_feed_runs.py"
 _OWNER = "test_feeding_owner.py"
@@ -46,6 +50,38 @@ REALTIME: tuple[Breakage, ...] = (
         "    if not kind:\n",
         ("test_changing_values.py",),
         tier="spark",
+    ),
+    Breakage(
+        "a topic feeds a state under a new name in the place of the one that it had",
+        "realtime",
+        "src/keyhole/protocol/fed_sources.py",
+        "if source not in had and left:",
+        "if not topic:",
+        _RENAMED,
+    ),
+    Breakage(
+        "what an earlier release has fed a state by is not looked for in the log",
+        "realtime",
+        _EARLIER,
+        "    for first, behind in windows(start, end):\n",
+        "    for first, behind in ():\n",
+        _RENAMED,
+    ),
+    Breakage(
+        "of an earlier release's sources those alone are found that the last rows are of",
+        "realtime",
+        _EARLIER,
+        "            if isinstance(record, _Boundary):\n                self._missing",
+        "            if record:\n                self._missing",
+        ("test_fed_sources.py::test_a_branch_of_an_earlier_release_goes_once_it_is_on_record",),
+    ),
+    Breakage(
+        "a run that has taken the query goes by the sources that were on record before",
+        "realtime",
+        _RUN,
+        "            start = decide(control)\n",
+        "            start = decide(known)\n",
+        ("test_fed_sources.py::test_of_two_that_start_at_once_one_feeds",),
     ),
     Breakage(
         "a real-time query with a new checkpoint may begin behind what is in its topics",

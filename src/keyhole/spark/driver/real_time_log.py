@@ -64,13 +64,18 @@ class CheckpointMarks:
         self._sources = checkpoint_files(session, f"{place}/{_SOURCES}")
         self._files = checkpoint_files(session, f"{place}/{_FOLDER}")
 
-    def check(self, sources: Sequence[str], updates_id: str | None = None) -> None:
-        """Whether a query of these sources may go on from the checkpoint. See `check_mark`, which raises.
+    def check(self, sources: Sequence[str], updates_id: str | None = None) -> bool:
+        """Whether a query of these sources goes on from the checkpoint; False: it begins there.
 
         Args:
             updates_id: Of the state's updates topic; empty: it has none yet; None: it is not known.
+
+        Raises:
+            CheckpointMismatch, ChangelogRecreated: It may not: see `check_mark`.
         """
-        check_mark(self._begun(), self._read(), sources, updates_id if committed(self._commits) else None)
+        begun = self._begun()
+        check_mark(begun, self._read(), sources, updates_id if committed(self._commits) else None)
+        return begun
 
     def settle(self, mark: CheckpointMark) -> None:
         """Makes it the checkpoint's mark where no batch is committed yet; else that must be it: see `check_mark`."""
@@ -116,7 +121,8 @@ def check_mark(begun: bool, mark: CheckpointMark | None, sources: Sequence[str],
         raise ChangelogRecreated(
             f"the checkpoint is of the sources {', '.join(mark.sources)}, and the query has "
             f"{', '.join(sources)}: a topic was made anew, or the names or the order of the query's rows are others. "
-            "Go on with what was; or start with a new checkpoint, which reads what is in the topics now",
+            "Give the rows the names that they had, in that order. For a topic that was made anew start with a new "
+            "checkpoint, which reads what is in it now",
         )
     if updates_id is not None and updates_id != mark.updates_id:
         raise ChangelogRecreated(

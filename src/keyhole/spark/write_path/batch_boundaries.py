@@ -1,7 +1,7 @@
 """Boundaries of a real-time query: which offsets one takes of Spark's log, and how it gets into the updates topic.
 
     batch 17 is in the commit log, its entry of the offset log ends with {"orders":{"0":991900,"1":990012}}
-    -> to each partition of the updates topic    [0,"<id of orders>.spent",17,{"0":991900,"1":990012},"","<its id>"]
+    -> each partition of the updates topic    [0,"<id of orders>.spent",17,{"0":991900,"1":990012},"orders","<its id>"]
 
 All rows below these offsets were acknowledged before Spark logged them. What Spark has not committed is read again, and
 no boundary takes it.
@@ -88,7 +88,7 @@ def ends_of(entry: str, topics: Sequence[str]) -> list[dict[int, int]]:
 
 
 def write_boundaries(
-    updates: UpdatesTopic, updates_id: str, sources: Sequence[str], batch: CommittedBatch, clock: Clock
+    updates: UpdatesTopic, updates_id: str, sources: Mapping[str, str], batch: CommittedBatch, clock: Clock
 ) -> None:
     """Writes a batch's boundary of each source to each partition. Blocks until all are acknowledged, at most 30 s.
 
@@ -97,7 +97,8 @@ def write_boundaries(
 
     Args:
         updates_id: Of the topic that the batch's rows were sent to.
-        sources: In the query's order.
+        sources: In the query's order, each with the name of its topic: a feeder that finds a topic of that name made
+            anew goes by it.
 
     Raises:
         ChangelogRecreated: The updates topic is another one now, which lacks these rows.
@@ -114,9 +115,9 @@ def write_boundaries(
                 topic_id=found,
             )
     whole = WholeTopic(updates, clock)
-    for source, ends in zip(sources, batch.ends, strict=True):
+    for (source, topic), ends in zip(sources.items(), batch.ends, strict=True):
         if ends:
-            whole.write(BoundaryRecord(source, batch.batch, dict(ends), "", updates_id))
+            whole.write(BoundaryRecord(source, batch.batch, dict(ends), topic, updates_id))
     whole.wait(f"the boundary of batch {batch.batch}")
 
 

@@ -31,10 +31,12 @@ from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
-from keyhole.errors import InvalidConfiguration, ValueMismatch
+from keyhole.errors import ChangelogRecreated, InvalidConfiguration, ValueMismatch
+from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.model.names import checked_name
 from keyhole.model.state import StateDescriptor
+from keyhole.protocol.fed_sources import FedState, source_of_branch, unrecorded
 from keyhole.spark.declaration.batch_columns import case_sensitive
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
@@ -59,7 +61,7 @@ _ASK_SECONDS = 10.0
 _MOST_SOURCE = 64
 _REPEAT_SECONDS = 600.0
 _DELETES = "keyhole_deletes"
-_NEW_CHECKPOINT = "start the query with a new checkpoint, which reads the topic from its start"
+_NEW_CHECKPOINT = "start the query with a new checkpoint, which reads the new one from its start"
 _NEW_STATE = "what was sent is gone with it. Drop the state, and feed it from the start by a new checkpoint"
 
 _running: list[tuple[RealTimeQuery, int]] = []
@@ -119,6 +121,7 @@ def realtime(
         InvalidConfiguration: An argument is wrong. Or Spark has fewer cores than the topics have partitions.
         KeyMismatch, ValueMismatch: The columns don't fit the state.
         CheckpointMismatch, ChangelogRecreated: The checkpoint is of another query, or a topic was made anew.
+        StateConflict: One of the topics feeds the state under another name, or by `keyhole feed`.
         KeyholeError: As FeedRun.start. Nothing has been sent.
     """
     part = real_time_part(state)
@@ -142,7 +145,8 @@ def realtime(
     # Once for its refusals: `delete_when` may be no condition on these rows.
     for branch in branches:
         updates_of(branch, declared)
-    names = tuple(branch.name for branch in branches)
+    sources = {branch.name: branch.source.topic for branch in branches}
+    names = tuple(sources)
     marks = CheckpointMarks(session, checkpoint)
     marks.check(names)
     addresses = addresses_of(session.sparkContext, config.servers)
@@ -152,11 +156,13 @@ def realtime(
     started = None
     try:
 
-        def admit(known: Mapping[str, StateDescriptor]) -> None:
+        def admit(known: Mapping[str, FedState]) -> None:
             recorded = known.get(declaration.state)
-            marks.check(names, "" if recorded is None else recorded.updates_topic_id)
+            goes_on = marks.check(names, "" if recorded is None else recorded.descriptor.updates_topic_id)
+            if recorded is not None:
+                _check_earlier(config, recorded, sources, goes_on=goes_on)
 
-        run.start({declared: declaration.standbys}, admit=admit)
+        run.start({declared: declaration.standbys}, sources=sources, admit=admit)
         descriptor = run.descriptors[declaration.state]
         marks.settle(CheckpointMark(names, descriptor.updates_topic_id))
         united = functools.reduce(DataFrame.union, [updates_of(branch, descriptor) for branch in branches])
@@ -203,7 +209,7 @@ def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
             raise InvalidConfiguration(
                 f"Kafka at {source.bootstrap_servers} has no topic {source.topic}: make it first", topic=source.topic
             )
-        full = f"{topic.topic_id}.{name}"
+        full = source_of_branch(topic.topic_id, name)
         if len(full) > _MOST_SOURCE:
             raise InvalidConfiguration(
                 f"the name {name!r} of rows is too long: it and the topic's id have {_MOST_SOURCE - 1} characters at "
@@ -211,6 +217,23 @@ def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
             )
         found.append(_Branch(rows, source, full, topic.topic_id, topic.partitions))
     return found
+
+
+def _check_earlier(config: JobConfig, recorded: FedState, sources: Mapping[str, str], *, goes_on: bool) -> None:
+    """Refuses topics that have fed the state otherwise, where only its updates topic says so. Nobody is disturbed."""
+    of, new = recorded.descriptor, unrecorded(recorded.sources, sources)
+    if not new:
+        return
+    with closing(KafkaUpdates(config.bootstrap_servers, updates_topic_name(of.application, of.state))) as updates:
+        known = check_earlier(updates, of.state, new)
+    # What the checkpoint's query has sent, this one has.
+    if not (known or recorded.sources or goes_on):
+        raise ChangelogRecreated(
+            f"how the topics of state {of.state!r} were fed is not known: an earlier release has recorded it, and its "
+            "updates topic has lost its first records. Start the query with the checkpoint that it had; or feed them "
+            "from the start into a state of another name",
+            state=of.state,
+        )
 
 
 def _described(declaration: Declaration, application: str, query: str, branches: list[_Branch]) -> StateDescriptor:
@@ -326,7 +349,7 @@ class _Boundaries:
         if batch is not None and (old or batch.batch > self._written):
             self._watch()
             with closing(KafkaUpdates(self._bootstrap_servers, self._topic)) as updates:
-                sources = [branch.name for branch in self._branches]
+                sources = {branch.name: branch.source.topic for branch in self._branches}
                 write_boundaries(updates, self._updates_id, sources, batch, self._clock)
             self._written, self._written_at = batch.batch, self._clock.monotonic()
         self._looked = True
