@@ -39,6 +39,7 @@ from services.state_server.replica.member import ReplicaMember, Share
 from services.state_server.replica.take_over import StateShare
 from services.state_server.servicers.query import QueryServicer
 from services.state_server.servicers.state_server import StateServerServicer
+from services.state_server.write.fed_room import FedRoom
 from services.state_server.write.spill import StagingRoom
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class StateServer:
             kafka_deadline_seconds=_KAFKA_DEADLINE_SECONDS,
             restore_deadline_seconds=self._config.max_restore_seconds_without_progress,
             changed=registry.changed,
+            fed_room=FedRoom(self._config.max_uncommitted_bytes),
             counts=registry.counts,
             shown=_to_nobody if self._readers is None else self._readers.tables.changed,
         )

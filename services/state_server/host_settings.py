@@ -12,6 +12,7 @@ from services.state_server.counts import ServerCounts
 from services.state_server.read.table import Table
 from services.state_server.replica.follower import Follower, MakeFollower
 from services.state_server.replica.restore import AtOnce
+from services.state_server.write.fed_room import FedRoom
 from services.state_server.write.spill import StagingRoom
 
 
@@ -33,6 +34,8 @@ class HostSettings:
     make_follower: MakeFollower = Follower
     # Updates are applied in the background; else whoever tests it calls OwnerLoop.step.
     feeds_by_itself: bool = True
+    # Of all states that are fed by updates, whatever query they are of.
+    fed_room: FedRoom = field(default_factory=lambda: FedRoom(512 << 20))
     at_once: AtOnce = field(default_factory=AtOnce)
     counts: ServerCounts = field(default_factory=ServerCounts)
     # Called on the event loop, in the same step, when what readers of a table are answered has changed and its copies

@@ -21,7 +21,7 @@ from keyhole.errors import (
 )
 from keyhole.testing.changelog import MemoryChangelog, MemoryWriter
 from keyhole.testing.updates import MemoryUpdatesTopics
-from services.state_server.write import feed_commits, owner_loop
+from services.state_server.write import feed_commits
 from services.state_server.write.group_feed import GroupFeed
 from services.state_server.write.query_states import PublishedView
 from tests.support.fed_hosts import NAMES, STATE, TOPIC, Fed, begun, closed
@@ -299,12 +299,13 @@ async def test_dead_letters_are_written_in_portions_each_of_which_counts(monkeyp
     await closed(fed)
 
 
-async def test_above_so_many_bytes_that_are_not_committed_nothing_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_above_so_many_bytes_that_are_not_committed_nothing_more_is_read() -> None:
     fed = await begun()
     fed.add(NAMES[0], 1)
     await fed.steps()
     state = fed.host.feeding.fed[0]
-    monkeypatch.setattr(owner_loop, "_MOST_HELD_BYTES", state.held_bytes)
+    room = fed.host.feeding._settings.fed_room
+    room.limit_bytes = state.room_bytes + 1
 
     def away() -> None:
         raise KafkaUnreachable("no transactions for now")
@@ -317,7 +318,7 @@ async def test_above_so_many_bytes_that_are_not_committed_nothing_more_is_read(m
     held = fed.sums(NAMES[:2])
     assert held == [2, 1], "no more than what was read as it became too much"
     fed.kafka.before_commit = lambda: None
-    monkeypatch.setattr(owner_loop, "_MOST_HELD_BYTES", 1 << 20)
+    room.limit_bytes = 1 << 20
     fed.clock.advance(2.0)
     await fed.steps(6)
     assert fed.sums(NAMES[:2]) == [3, 2]

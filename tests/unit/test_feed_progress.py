@@ -15,7 +15,6 @@ from keyhole.testing.clock import ManualClock
 from services.state_server.read.feed_progress import FeedProgress, GroupLag
 from services.state_server.read.holdings import holdings
 from services.state_server.replica.ends_asking import LogEnd
-from services.state_server.write import owner_loop
 from services.state_server.write.fed_group import FedGroup
 from tests.support import figures
 from tests.support.fed_hosts import NAMES, STATE, TOPIC, Fed, begun, closed
@@ -121,9 +120,9 @@ async def test_numbers_that_are_given_up_are_counted_also_those_of_key_groups_th
     await closed(fed)
 
 
-async def test_an_owner_that_holds_too_much_says_so_and_ever_longer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_loop, "_MOST_HELD", 1)
+async def test_an_owner_that_holds_too_much_says_so_and_ever_longer_behind() -> None:
     fed = await begun()
+    fed.host.feeding._settings.fed_room.limit_bytes = 1
     fed.add(NAMES[0], 1)
     fed.add(NAMES[1], 1)
     fed.kafka.down = True

@@ -20,6 +20,7 @@ from services.state_server.read.feed_progress import FeedProgress
 from services.state_server.read.standing import Standing
 from services.state_server.replica.hosted import StateReplica
 from services.state_server.write.fed_groups import FedGroups
+from services.state_server.write.fed_room import ROW_BYTES
 from services.state_server.write.state_feed import FeedCommit, FeedCounts, StateFeed
 
 
@@ -111,6 +112,11 @@ class FedState:
     def held_bytes(self) -> int:
         """Of these, without what they cost beside."""
         return self.feed.overlay.size_bytes + sum(len(one.update.value or b"") for one in self.refused)
+
+    @property
+    def room_bytes(self) -> int:
+        """What they take of the server's room for them, about."""
+        return self.held_bytes + self.held * ROW_BYTES
 
     def begin_commit(self, generation: int, key_groups: Collection[int]) -> FeedCommit | None:
         """What was applied of these since the last one; see StateFeed.begin_commit. `commit_ended` comes after it."""

@@ -39,8 +39,6 @@ _Result = TypeVar("_Result")
 
 _POLL_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
-# Above so many rows that are not committed, or so many bytes, of all states, nothing more is read.
-_MOST_HELD, _MOST_HELD_BYTES = 500_000, 256 << 20
 
 
 class _Taken(NamedTuple):
@@ -52,8 +50,7 @@ class _Taken(NamedTuple):
         wanted: Of what it is asked where its log ends.
         views: What readers are to see.
         new: What is owned and not begun.
-        full: Nothing more is to be read before a commit.
-        commits: What was applied must be committed before it goes on.
+        commits: What was applied must be committed before all of it goes on.
         arrived: How many updates readers are to see, with where that is counted: by the broker's timestamp.
     """
 
@@ -62,7 +59,6 @@ class _Taken(NamedTuple):
     wanted: Mapping[str, FollowedUpdates]
     views: Sequence[PublishedView]
     new: Sequence[NewGroups]
-    full: bool
     commits: bool
     arrived: Sequence[tuple[FeedProgress, Mapping[int, int]]]
 
@@ -117,6 +113,8 @@ class OwnerLoop:
             self._hear_ends,
             by_itself=settings.feeds_by_itself,
         )
+        # Host thread's, and once the loop has ended its: those that have a share of the server's room.
+        self._in_room: set[FedState] = set()
         # What was heard and the host thread has not taken.
         self._ends: dict[Partition, LogEnd] = {}
 
@@ -174,7 +172,7 @@ class OwnerLoop:
         if taken.new and await self._beginnings.begin(taken.new):
             taken = await self._taken(())
         self._due.begin_if_due(early=taken.commits)
-        if taken.full or not taken.follows:
+        if not taken.follows:
             await self._break_off()
             await self._settings.clock.pause(seconds)
             return
@@ -207,14 +205,14 @@ class OwnerLoop:
                 self._different.add(of.name)
         follows: dict[Partition, int] = {}
         for of in fed:
-            if of.evolving:
-                continue
-            if of.apply([run for run in runs if run.partition.state == of.name]):
+            if not of.evolving and of.apply([run for run in runs if run.partition.state == of.name]):
                 self._different.add(of.name)
-            follows |= of.groups.follows
-        full = sum(of.held for of in fed) > _MOST_HELD or sum(of.held_bytes for of in fed) > _MOST_HELD_BYTES
+            if not self._may_read(of):
+                commits = True
+            elif not of.evolving:
+                follows |= of.groups.follows
+        self._make_room(fed)
         for of in fed:
-            of.note(full=full)
             # Behind what was applied: so it may have come to them.
             if of.groups.ended(self._ends_of(of, ends)):
                 self._different.add(of.name)
@@ -224,7 +222,27 @@ class OwnerLoop:
         arrived = [(of.progress, of.take_arrived()) for of in fed]
         topic_ids = {of.name: of.topic_id for of in fed}
         wanted = {of.name: FollowedUpdates(of.topic_id, of.groups.read) for of in fed}
-        return _Taken(follows, topic_ids, wanted, views, new, full, commits or full, arrived)
+        return _Taken(follows, topic_ids, wanted, views, new, commits, arrived)
+
+    def _may_read(self, of: FedState) -> bool:
+        """Whether there is room for more of its updates. Host thread."""
+        if not of.groups.read and not of.held:
+            self._leave_room(of)
+            of.note(full=False)
+            return True
+        self._in_room.add(of)
+        reads = self._settings.fed_room.may_read(of, of.room_bytes)
+        of.note(full=not reads)
+        return reads
+
+    def _make_room(self, fed: Sequence[FedState]) -> None:
+        """States that are closed, or were made anew, hold nothing. Host thread."""
+        for of in self._in_room.difference(fed):
+            self._leave_room(of)
+
+    def _leave_room(self, of: FedState) -> None:
+        self._in_room.discard(of)
+        self._settings.fed_room.leave(of)
 
     def _ends_of(self, of: FedState, ends: Mapping[Partition, LogEnd]) -> dict[int, LogEnd]:
         """Of the updates topic that the state has now, by key group."""
@@ -362,6 +380,7 @@ class OwnerLoop:
             self._pool.shutdown()
         await self._beginnings.close()
         await self._commits.close()
+        self._make_room(())
         await asyncio.get_running_loop().run_in_executor(None, self.ends.join)
 
     async def _in_pool(self, call: Callable[..., _Result], *args: object) -> _Result:

@@ -43,6 +43,8 @@ class StateServerConfig(SecuritySettings):
         lease_seconds: Without word from its coordinator for this long, its answers say `unconfirmed`.
         max_staged_bytes: Of rows in memory, of all epochs under way; beyond it, they go to files in `directory`.
         max_spilled_bytes: Of rows in these files; beyond it, staging is refused as overloaded.
+        max_uncommitted_bytes: Of updates in memory that are applied and not committed, of all states; beyond it,
+            they are not read until some are committed.
         max_restore_seconds_without_progress: How long a restore may stand still before it is an error.
         drain_seconds: How long SIGTERM waits, at most, until others have taken its key groups over.
         kafka_wait_seconds: How long it looks for Kafka at its start before it ends with an error.
@@ -82,6 +84,7 @@ class StateServerConfig(SecuritySettings):
     lease_seconds: float = 3.0
     max_staged_bytes: int = 2 << 30
     max_spilled_bytes: int = 64 << 30
+    max_uncommitted_bytes: int = 512 << 20
     max_restore_seconds_without_progress: float = 60.0
     drain_seconds: float = 30.0
     kafka_wait_seconds: float = 60.0
