@@ -37,10 +37,11 @@ from keyhole.protocol.updates import NO_UPDATE, BoundaryRecord, Record, UpdateRe
 from keyhole.spark import queryable
 from keyhole.spark.queryable import RealTimeQuery
 from keyhole.spark.sink import Sink
+from keyhole.spark.write_path import real_time_topics
 from keyhole.stores.memory import MemoryEngine
 from services.state_server.app import StateServer
 from tests.support.proxies import proxy_of
-from tests.support.topics import make_topic
+from tests.support.topics import grow_topic, make_topic
 from tests.support.waiting import LONG_SECONDS
 
 # No batch ends while the test waits for rows; and the shortest that Spark takes.
@@ -91,7 +92,7 @@ def declared(kafka: str, application: str) -> StateDescriptor:
 
 
 async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_batches(
-    spark: SparkSession, kafka: str, application: str, tmp_path: Path
+    spark: SparkSession, kafka: str, application: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = f"{application}-source"
     make_topic(kafka, source, 2)
@@ -208,6 +209,17 @@ async def test_rows_are_read_in_mid_batch_and_count_once_over_stops_starts_and_b
             assert query.isActive
             await asyncio.to_thread(newer.start, {declared(kafka, application): 0})
             with pytest.raises(Fenced):
+                await asyncio.to_thread(query.awaitTermination, LONG_SECONDS)
+            assert not query.query.isActive
+
+            # Spark would read those partitions that it has cores for, and no others.
+            monkeypatch.setattr(real_time_topics, "LOOK_SECONDS", 0.5)
+            monkeypatch.setattr(real_time_topics, "LACK_SECONDS", 1.0)
+            query = await start(LONG_BATCH)
+            await asyncio.to_thread(send, 8)
+            await read(client, 36)
+            await asyncio.to_thread(grow_topic, kafka, source, 100)
+            with pytest.raises(InvalidConfiguration, match=r"reads 100 partitions at once .* local\[100\]"):
                 await asyncio.to_thread(query.awaitTermination, LONG_SECONDS)
             assert not query.query.isActive
     finally:
