@@ -38,6 +38,13 @@ class Number(enum.IntEnum):
     SEVEN = 7
 
 
+class Plain(enum.Enum):
+    FIRST = "sensor-1"
+    SEVEN = 7
+    YES = True
+    NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
 class Day(date):
     pass
 
@@ -78,6 +85,11 @@ def test_a_value_of_another_type_with_one_meaning_is_that_value(kind: KeyType, g
     [
         (KeyType.STRING, 1, "give a str"),
         (KeyType.STRING, b"sensor-1", "give a str"),
+        (KeyType.STRING, Plain.FIRST, r"the Plain .* give a str \(of a member of an Enum its \.value\)$"),
+        (KeyType.STRING, Plain.SEVEN, "give a str$"),
+        (KeyType.BIGINT, Plain.SEVEN, r"give an int of 64 bits \(of a member of an Enum its \.value\)$"),
+        (KeyType.BOOLEAN, Plain.YES, r"give a bool \(of a member of an Enum its \.value\)$"),
+        (KeyType.TIMESTAMP, Plain.NOON, r"in microseconds \(of a member of an Enum its \.value\)$"),
         (KeyType.BIGINT, "1", "give an int of 64 bits"),
         (KeyType.BIGINT, 1.0, "give an int of 64 bits"),
         (KeyType.BIGINT, np.float64(1.0), "give an int of 64 bits"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -57,7 +58,7 @@ def plain(column: KeyColumn, value: object) -> Any:
     if found is None or not _fits(kind, found):
         raise KeyMismatch(
             f"key column {column.name} is a {kind}; the {_described(value)} that was given does not fit it: give "
-            f"{_WANTED[kind]}",
+            f"{_WANTED[kind]}{_of_member(kind, value)}",
             column=column.name,
             type=kind,
         )
@@ -84,6 +85,14 @@ def _has_utc(value: datetime) -> bool:
     except OverflowError:
         return False
     return True
+
+
+def _of_member(kind: KeyType, value: object) -> str:
+    """Of a member of a plain Enum, which may mean its name or its value, how to say the one that fits."""
+    if not isinstance(value, enum.Enum):
+        return ""
+    found = value.value if type(value.value) is PLAIN[kind] else _PLAINER[kind](value.value)
+    return "" if found is None or not _fits(kind, found) else " (of a member of an Enum its .value)"
 
 
 def _described(value: object) -> str:
