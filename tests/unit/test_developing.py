@@ -35,6 +35,7 @@ Traceback (most recent call last):
 pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN] `custmer` cannot be resolved;
 'Aggregate ['custmer]
 """
+_SPARKS = "pyspark.errors.exceptions.captured."
 
 
 def test_a_change_is_one_once_the_file_has_come_to_rest() -> None:
@@ -210,17 +211,28 @@ def test_a_failure_is_one_sentence_with_the_line_of_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "says"),
+    ("said", "says"),
     [
-        ("AnalysisException: Failed to find data source: kafka. Please deploy", "$(keyhole jars)"),
-        ("the checkpoint is not the one that the states came from", "begin anew with --fresh"),
-        ("StateStoreException: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema", "begin anew"),
+        (f"{_SPARKS}AnalysisException: Failed to find data source: kafka. Please deploy", "$(keyhole jars)"),
+        ("keyhole.errors.CheckpointMismatch: query 'totals' has completed epoch 3, and it expects", "with --fresh"),
+        ("keyhole.errors.StateChanged: state shop/totals can't be changed in place: orders is gone", "with --fresh"),
+        (f"{_SPARKS}StateStoreException: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema", "begin anew"),
+        (f"{_SPARKS}StateStoreException: [CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION] An error", "begin anew"),
+        ("AssertionError: There are [1] sources in the checkpoint offsets and now there are [2] sources", "begin anew"),
+        # Where nothing is kept that could be wrong, to delete it mends nothing.
+        ("keyhole.errors.InvalidConfiguration: query 'totals' has no checkpoint location: Spark has made", ""),
+        ("keyhole.errors.InvalidConfiguration: query 'totals' has no name, so below spark.sql.streaming.check", ""),
+        ("keyhole.errors.InvalidConfiguration: the checkpoint location file:/x can't be written to (java.io", ""),
+        ("keyhole.errors.InvalidConfiguration: no checkpoint is given: Spark would not know where to go on", ""),
+        (f"{_SPARKS}AnalysisException: checkpointLocation must be specified either through option", ""),
+        (f"{_SPARKS}StateStoreException: [CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] An", ""),
+        ("java.io.IOException: mkdir of file:/srv/.keyhole/checkpoints/totals failed", ""),
         ("NameError: name 'x' is not defined", ""),
     ],
 )
-def test_of_some_causes_it_is_told_what_to_do(cause: str, says: str) -> None:
-    assert says in advice(cause)
-    assert bool(says) == bool(advice(cause))
+def test_of_some_causes_it_is_told_what_to_do(said: str, says: str) -> None:
+    assert says in advice(said)
+    assert bool(says) == bool(advice(said))
 
 
 def test_the_last_line_is_one_that_says_something_and_no_longer_than_a_terminal_shows() -> None:

@@ -13,7 +13,7 @@ from keyhole.local.processes import last_words
 
 _KEPT = 10
 _MOST_CHARACTERS = 1_000
-_OURS = re.compile(r"^(?:Caused by: )?keyhole\.errors\.\w+: (?P<why>.+)$")
+_OURS = re.compile(r"^(?:Caused by: )?keyhole\.errors\.(?P<kind>\w+): (?P<why>.+)$")
 _CAUSED = re.compile(r"^Caused by: (?P<why>[\w.$]+: .+)$")
 _RAISED = re.compile(r"^(?P<why>(?:[\w$]+\.)*[A-Z][\w$]*(?:Error|Exception)(?:: .+)?)$")
 # They only carry what others have raised; the last comes of a text that is too long for a pattern of Spark's.
@@ -32,20 +32,26 @@ def root_cause(output: str) -> str:
     """
     lines = [line.rstrip() for line in output.splitlines()]
     for pattern in (_OURS, _CAUSED, _RAISED):
-        for why in _matches(pattern, lines):
-            return why[:_MOST_CHARACTERS]
+        for found in _matches(pattern, lines):
+            return found["why"][:_MOST_CHARACTERS]
     said = (line for line in reversed(lines) if line and not _TRACE.match(line) and not _CARRIERS.fullmatch(line))
     return next(said, "")[:_MOST_CHARACTERS]
 
 
-def _matches(pattern: re.Pattern[str], lines: list[str]) -> Iterator[str]:
-    """What the lines say of why it failed, the last one first."""
+def error_of_ours(output: str) -> str:
+    """The class of the error of Keyhole's that `root_cause` quotes; empty: it quotes none."""
+    lines = [line.rstrip() for line in output.splitlines()]
+    return next((found["kind"] for found in _matches(_OURS, lines)), "")
+
+
+def _matches(pattern: re.Pattern[str], lines: list[str]) -> Iterator[re.Match[str]]:
+    """The lines that say why it failed, the last one first."""
     for line in reversed(lines):
         found = pattern.match(line)
         if found is not None:
             why = found["why"]
             if not _CARRIERS.fullmatch(why) and "Traceback (most recent call last)" not in why:
-                yield why
+                yield found
 
 
 def reason(output: str, exit_code: int | None) -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from keyhole.client.server_status import ServerStatus
 from keyhole.demo.starting import StartSteps
-from keyhole.local.failures import root_cause
+from keyhole.errors import ChangelogRecreated, CheckpointMismatch, StateChanged
+from keyhole.local.failures import error_of_ours, root_cause
 from keyhole.local.processes import Child
 from keyhole.model.read import Role
 from keyhole.terminal.written_out import written_out
@@ -26,7 +27,16 @@ _TAIL_BYTES = 8192
 # Of an error that Python names by its module, the class alone says enough.
 _MODULE = re.compile(r"^(?:\w+\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
 _NO_SOURCE = re.compile(r"Failed to find data source: kafka\b")
-_OF_THE_CHECKPOINT = re.compile(r"checkpoint|state.?store|state.?schema|was declared", re.IGNORECASE)
+# What a job contradicts that was stored before. Errors of a checkpoint that is missing, or that can't be
+# written, are no such ones: to delete data does not mend them.
+_CONTRADICTS = {CheckpointMismatch.__name__, StateChanged.__name__, ChangelogRecreated.__name__}
+_CONTRADICTS_IN_SPARK = re.compile(
+    r"\[(?:STATE_STORE_\w*(?:SCHEMA|VARIABLE_TYPE|ROW_FORMAT|AFTER_RESTART|NOT_EMPTY|MISMATCH)"
+    r"|CANNOT_LOAD_STATE_STORE(?!\.\w*OUT_OF_MEMORY)"
+    r"|STREAMING_CHECKPOINT_MISSING|STREAMING_STATEFUL_OPERATOR_|CHECKPOINT_FILE_CHECKSUM)"
+    # Of these Spark has no class.
+    r"|in the checkpoint offsets|support recovering from checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ class JobRun:
         said = self._child.output()
         cause = written_out(sentence(said))
         where = line_in(said, self._file)
-        return f"{name}{where} has failed: {cause or f'exit code {code}'}{advice(cause)}"
+        return f"{name}{where} has failed: {cause or f'exit code {code}'}{advice(said)}"
 
 
 def sentence(said: str) -> str:
@@ -174,13 +184,14 @@ def line_in(said: str, file: str) -> str:
     return f", line {found[-1]}," if found else ""
 
 
-def advice(cause: str) -> str:
-    """What to do about some causes that others put into words; else nothing."""
+def advice(said: str) -> str:
+    """What to do about some causes of a failure, which others put into words; else nothing."""
+    cause, ours = sentence(said), error_of_ours(said)
     if _NO_SOURCE.search(cause):
         return (
             '. Give Spark its Kafka connector: spark-submit --jars "$(keyhole jars)", as `keyhole dev` does by itself'
         )
-    if _OF_THE_CHECKPOINT.search(cause):
+    if ours in _CONTRADICTS or (not ours and _CONTRADICTS_IN_SPARK.search(cause)):
         return (
             ". Where what was computed before does not matter, begin anew with --fresh: it deletes the states, and the "
             "checkpoints in the same folder, which KEYHOLE_CHECKPOINTS names; one that is elsewhere delete yourself"
