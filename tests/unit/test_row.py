@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_a_row_is_made_a_dict_and_iterates_as_one() -> None:
     assert "max(t)" in value
     assert dict(inner) == inner.asdict() == {"x": 1}
     assert dict(row()) == {}
+
+
+def test_columns_called_as_methods_of_mappings_are_columns_and_nobody_takes_a_row_for_a_mapping() -> None:
+    """docs/adr/a-row-is-read-as-a-mapping-and-is-none.md"""
+    value = row(items=1, values=2, get=3, count=4, index=5)
+    assert (value.items, value.values, value.get, value.count, value.index) == (1, 2, 3, 4, 5)
+    assert not isinstance(value, (Mapping, Sequence))
+    assert "{items} {get}".format_map(value) == "1 3"
+    assert tuple(value.asdict().values()) == (1, 2, 3, 4, 5)
+    match value:
+        case {"items": _}:
+            pytest.fail("a row was taken for a mapping")
 
 
 def test_a_row_has_one_length_and_shows_its_fields() -> None:
