@@ -20,9 +20,11 @@ from tests.support.snippets import ROOT, blocks
 
 RUN = {
     "docs/coming-from.md": "tests/rpc/test_documented_services.py",
+    "docs/compose.md": "tests/spark/test_documented_feeds.py",
     "docs/fastapi.md": "tests/rpc/test_documented_services.py",
     "docs/first-state.md": "tests/spark/test_documented_tutorial.py",
     "docs/kinds.md": "tests/spark/test_documented_kinds.py",
+    "docs/up.md": "tests/spark/test_documented_feeds.py",
 }
 """All blocks of these are run, word for word."""
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import runpy
+import textwrap
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from keyhole import Client
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.cli.main import main
 from keyhole.spark.session import has_kafka
-from tests.support.snippets import blocks
+from tests.support.snippets import ROOT, blocks
 from tests.support.streams import Service, run_to_end
 from tests.support.waiting import LONG_SECONDS
 
@@ -24,9 +23,23 @@ from tests.support.waiting import LONG_SECONDS
 def test_a_topic_takes_the_place_of_the_folder_and_servers_add_up(
     spark: SparkSession, kafka: str, service: Service, application: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reducing, from_topic = blocks("docs/first-state.md")
+    reducing, from_topic, sends = blocks("docs/first-state.md")
+    page = (ROOT / "docs/first-state.md").read_text().partition("\n## Your own topic\n")[2]
+    in_job = textwrap.indent(from_topic, " " * 4)
+    steps = [
+        in_job,
+        "\n    uv run keyhole dev --fresh job.py --topic orders\n",
+        sends,
+        '\n    eval "$(uv run keyhole env)"\n    uv run python send.py\n    uv run keyhole get shop/totals c1\n',
+    ]
+    assert sorted(steps, key=page.index) == steps, "in this order it works"
     assert main(["new", str(tmp_path / "shop")]) == 0
-    job = runpy.run_path(str(tmp_path / "shop" / "job.py"), run_name="job")
+    job_file = tmp_path / "shop" / "job.py"
+    job = runpy.run_path(str(job_file), run_name="job")
+    two_lines = '    spark = session("shop")\n    orders = spark.readStream.schema(ORDERS).json("data")\n'
+    before, found, after = job_file.read_text().partition(two_lines)
+    assert found
+    compile(before + in_job + after, "job.py", "exec")
     config = service.config(application)
     for name, value in {
         "APPLICATION": application,
@@ -38,10 +51,8 @@ def test_a_topic_takes_the_place_of_the_folder_and_servers_add_up(
 
     topic = f"orders-{uuid.uuid4().hex}"
     make_topics(kafka, {topic: 1}, LONG_SECONDS)
-    producer = Producer({"bootstrap.servers": kafka})
-    for customer, amount in (("c1", 4.5), ("c2", 12.0), ("c1", 30.0)):
-        producer.produce(topic, json.dumps({"customer": customer, "product": "tea", "amount": amount}))
-    assert producer.flush(LONG_SECONDS) == 0
+    assert '"orders"' in sends
+    exec(sends.replace('"orders"', f'"{topic}"'), {})
 
     def session(of: str, *, kafka: bool) -> SparkSession:
         """The one that the tests share: another one would change its settings."""
