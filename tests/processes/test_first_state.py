@@ -82,6 +82,15 @@ def person(tmp_path: Path) -> Iterator[Person]:
     assert_none_lives(tmp_path)
 
 
+def test_the_test_of_a_new_project_runs_as_its_readme_says(person: Person) -> None:
+    ((new, enter, _), _) = commands("README.md", "Your own state in five minutes")
+    person.typed(new)
+    person.enters(enter)
+    for page in (ROOT / "docs/first-state.md", person.directory / "README.md"):
+        assert "`uv run pytest` runs" in page.read_text()
+    assert "2 passed" in person.typed("uv run pytest")
+
+
 def test_a_state_of_ones_own_is_made_read_changed_and_ended(person: Person) -> None:
     (new, enter, dev), (get, read, curl) = commands("README.md", "Your own state in five minutes")
     told = person.typed(new)

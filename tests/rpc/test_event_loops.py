@@ -68,6 +68,24 @@ def test_one_event_loop_after_the_other_has_a_client_without_a_word_of_grpcs(
     assert not caplog.records
 
 
+def test_a_program_of_one_event_loop_after_the_other_writes_nothing_to_stderr(server: FakeServer) -> None:
+    """Neither past Python's log, as gRPC's core does. With a loop beside them, which takes what comes late for them."""
+    program = (
+        "import asyncio, sys; from keyhole import AsyncClient, Client\n"
+        "async def main():\n"
+        "    async with AsyncClient(sys.argv[1], timeout=60) as client:\n"
+        f"        await client.describe_state({APPLICATION!r}, {STATE!r})\n"
+        f"        return (await client.get({APPLICATION!r}, {STATE!r}, 'sensor-1')).value.celsius\n"
+        "print([asyncio.run(main()) for _ in range(5)])\n"
+        "with Client(sys.argv[1], timeout=60) as beside:\n"
+        f"    beside.get({APPLICATION!r}, {STATE!r}, 'sensor-1')\n"
+        "    print([asyncio.run(main()) for _ in range(20)])"
+    )
+    command = [sys.executable, "-c", program, server.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LONG_SECONDS, check=False)
+    assert (ended.stdout, ended.stderr, ended.returncode) == (f"{[1.0] * 5}\n{[1.0] * 20}\n", "", 0)
+
+
 def test_a_client_that_is_closed_ends_its_stream_and_does_not_cancel_it(server: FakeServer) -> None:
     """Of a stream that is cancelled gRPC tells the event loop later, by when that may be closed."""
 
