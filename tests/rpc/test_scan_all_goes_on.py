@@ -95,7 +95,7 @@ async def test_an_epoch_that_is_committed_in_the_middle_is_seen_whole_by_key_gro
     assert {of for group, some in epochs.items() if group > large for of in some} == {2}
 
 
-async def test_an_owner_that_goes_in_the_middle_breaks_the_scan_off_and_its_token_goes_on_at_the_next_owner(
+async def test_an_owner_that_goes_in_the_middle_loses_nothing_and_the_token_goes_on_at_the_next_owner(
     owners: tuple[RunningServer, RunningServer, AsyncClient],
 ) -> None:
     even, odd, client = owners

@@ -207,7 +207,7 @@ class AsyncClient(EventLoopCatalogue):
             KeyMismatch, NullKey: A bound does not fit the key.
             Unsupported: A bound of map keys, of a state that has none under its keys.
             ValueMismatch: The state has no such field, or of another type: `where` or `fields` names it.
-            ServerLost: It broke off within a key group.
+            ServerLost: It broke off within a key group, and no copy has the rest as of the same epoch.
             StaleDescriptor: The state was made anew since the scan, or the one of its token, has begun.
             DeadlineExceeded: A key group took too long; a server closes a scan that is not read for a minute.
             Overloaded: Too many scans are under way.

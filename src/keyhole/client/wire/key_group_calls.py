@@ -114,13 +114,21 @@ class KeyGroupCalls:
         return self._selected[1]
 
     async def pages(
-        self, link: Link, codec: StateCodec, key_group: pb.KeyGroupScan, deadline: float, **asked: Any
+        self, link: Link, codec: StateCodec, key_group: pb.KeyGroupScan, deadline: float, as_of: int = 0, **asked: Any
     ) -> AsyncGenerator[pb.ScanResponse]:
-        """The answer to one call. Close the iterator. Raises KeyholeError."""
+        """The answer to one call. Close the iterator. Raises KeyholeError.
+
+        Args:
+            as_of: The epoch of which it is the rest; 0: it begins, as of what is asked for.
+        """
+        bounds = self._bounds.among([key_group.key_group])
+        if as_of:
+            # It has met the other bounds as it began.
+            bounds = ReadBounds(stale=bounds.stale, as_of=as_of)
         request = pb.ScanRequest(
             state=pb.StateRef(application=self._name[0], state=self._name[1]),
             key_group=key_group,
-            options=bounds_to_proto(self._bounds.among([key_group.key_group])),
+            options=bounds_to_proto(bounds),
             topic_id=codec.descriptor.topic_id,
             selection=self._selection(key_group),
             scan=self._number,
@@ -140,6 +148,15 @@ class KeyGroupCalls:
             raise link.failed(error) from error
         finally:
             call.cancel()
+
+    @property
+    def of_one_epoch(self) -> bool:
+        """Whether its caller has said of which epoch all is to be."""
+        return self._bounds.as_of > 0
+
+    def may_go_on(self, codec: StateCodec, epoch: int) -> bool:
+        """Whether the rest of a key group can be read by another call, as of the epoch that its beginning was of."""
+        return epoch > 0 and not self._bounds.latest and not codec.descriptor.updates_topic_id
 
     async def read_whole(self, read: Callable[[Link, StateCodec], Awaitable[T]], deadline: float) -> T:
         """What is read by one call. It is made again where it was cut off, also in the middle: nobody has seen any of

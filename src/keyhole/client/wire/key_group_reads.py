@@ -13,6 +13,7 @@ from keyhole.client.wire.links import CallAttempts, Links
 from keyhole.encoding.scan_token import OrderedPlace, ScanPlace, place_of
 from keyhole.errors import (
     DeadlineExceeded,
+    EpochGone,
     KeyholeError,
     MalformedRequest,
     ServerLost,
@@ -120,30 +121,53 @@ class KeyGroupReads:
         return only
 
     async def _key_group(self, place: ScanPlace) -> AsyncGenerator[tuple[list[bytes], list[KeyedEntry]]]:
-        """Storage keys, and their entries. Until the first page has come it is asked for again."""
+        """Storage keys, and their entries, all of one epoch. Raises ServerLost, DeadlineExceeded: it broke off behind
+        the first of them, and can't go on by itself.
+        """
+        given = False
+        try:
+            async with aclosing(self._attempted(place)) as pages:
+                async for page in pages:
+                    given = True
+                    yield page
+        except UnavailableError as error:
+            if given:
+                raise self._broken_off(error) from error.__cause__
+            raise
+
+    async def _attempted(self, place: ScanPlace) -> AsyncGenerator[tuple[list[bytes], list[KeyedEntry]]]:
+        """The same. What is cut off is asked for again: behind what was given, as of the epoch that this is of."""
         deadline = self._loop.time() + self._seconds
         attempts = CallAttempts(self._links, deadline)
-        while True:
+        after, as_of = place.after, 0
+        cut: UnavailableError | None = None
+        while self._left != 0:
             codec = await self._calls.codec(deadline)
             link = await attempts.link()
             begun = False
             try:
-                asked = self._calls.key_group(codec, place.key_group, place.after)
-                answer = self._calls.pages(link, codec, asked, deadline, limit=self._left or 0)
+                asked = self._calls.key_group(codec, place.key_group, after)
+                answer = self._calls.pages(link, codec, asked, deadline, as_of, limit=self._left or 0)
                 async with aclosing(answer) as pages:
                     async for page in pages:
                         begun = True
                         if page.values:
-                            yield await self._calls.page_entries(page, place.key_group, deadline)
+                            keys, entries = await self._calls.page_entries(page, place.key_group, deadline)
+                            after, as_of = keys[-1], page.source.epoch
+                            yield keys, entries
             except StaleDescriptor as error:
                 if begun:
                     raise
                 await self._calls.describe_again(codec, error, deadline)
+            except EpochGone as error:
+                if cut is None or not as_of or self._calls.of_one_epoch:
+                    raise
+                raise ServerLost(f"{cut.message}; the rest is not kept any more: {error.message}") from error
             except UnavailableError as error:
-                if begun:
-                    raise self._broken_off(error) from error.__cause__
-                if not is_cut_off(error):
+                goes_on = after == place.after or self._calls.may_go_on(codec, as_of)
+                if not (goes_on and is_cut_off(error)):
                     raise attempts.told(error) from error.__cause__
+                cut = error
                 await attempts.again(error, link)
             else:
                 return
