@@ -44,8 +44,8 @@ class Changing(NamedTuple):
 def changing(expression: JavaObject) -> Changing | None:
     """The first part of an analyzed expression that may come to another value; None: there is none.
 
-    Not found is what is no part of it any more, as `date'today'`, nor what goes by a setting of the session, as hours
-    do by its time zone, nor a function of the user's that is said to be deterministic and is not.
+    Not found is what is no part of it any more, as `date'today'`. Nor is what goes by a setting of the session, as
+    hours do by its time zone, nor a function of the user's that is said to be deterministic and is not.
     """
     for node in nodes(expression):
         if (found := _known(node)) is not None:
