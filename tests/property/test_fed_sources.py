@@ -20,7 +20,7 @@ from keyhole.errors import ChangelogRecreated, Fenced, KeyholeError, StateConfli
 from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.fed_topics import Done
 from keyhole.model.state import StateKind, ValueField, ValueSchema
-from keyhole.protocol.fed_sources import FedState, source_of_branch, topic_id_of, unrecorded
+from keyhole.protocol.fed_sources import StateOnRecord, source_of_branch, topic_id_of, unrecorded
 from keyhole.protocol.start import Start
 from keyhole.protocol.updates import PUT, BoundaryRecord, EndRecord, FeedRules, RulesRecord, UpdateRecord, decode
 from keyhole.testing.changelog import MemoryChangelog
@@ -115,7 +115,7 @@ class Lanes:
         run = self._run()
         begin = run._begin
 
-        def admit(known: Mapping[str, FedState]) -> None:
+        def admit(known: Mapping[str, StateOnRecord]) -> None:
             of = known.get(SUM.state)
             new = unrecorded(() if of is None else of.sources, sources)
             if of is not None and new and not check_earlier(Log(self.world), SUM.state, new) and not of.sources:

@@ -31,7 +31,7 @@ from keyhole.errors import (
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import read_control
-from keyhole.protocol.fed_sources import FedState
+from keyhole.protocol.fed_sources import StateOnRecord
 from keyhole.protocol.updates import PUT, BoundaryRecord, RulesRecord, UpdateRecord, decode
 from keyhole.testing.changelog import MemoryChangelog, NextCommit
 from keyhole.testing.updates import send
@@ -369,7 +369,7 @@ def test_two_new_states_whose_topics_kafka_can_not_tell_apart_are_refused_before
 
 
 def test_a_start_is_asked_about_with_the_states_that_are_on_record(world: World) -> None:
-    asked: list[Mapping[str, FedState]] = []
+    asked: list[Mapping[str, StateOnRecord]] = []
     for sources in ({}, {"id": "orders"}, {"id": "orders"}):
         run = feed_run(world)
         run.start({SUM: 0}, sources=sources, admit=asked.append)
@@ -378,7 +378,7 @@ def test_a_start_is_asked_about_with_the_states_that_are_on_record(world: World)
     assert new == {}
     of = run.descriptors[SUM.state]
     # The first run did not say what it was fed by, as one of an earlier release.
-    assert known == [{SUM.state: FedState(of, ())}, {SUM.state: FedState(of, ("id",))}]
+    assert known == [{SUM.state: StateOnRecord(of, ())}, {SUM.state: StateOnRecord(of, ("id",))}]
 
 
 def test_what_is_on_record_of_a_feed_run(world: World) -> None:

@@ -25,7 +25,7 @@ from keyhole.errors import (
     StateConflict,
     Unsupported,
 )
-from keyhole.protocol.fed_sources import FedState
+from keyhole.protocol.fed_sources import StateOnRecord
 from keyhole.protocol.updates import BoundaryRecord, encode
 from keyhole.spark import queryable
 from keyhole.spark.driver import real_time_log
@@ -213,7 +213,7 @@ def test_what_an_earlier_release_has_fed_a_topic_by_is_looked_for_in_the_log(
             pass
 
     monkeypatch.setattr(real_time, "KafkaUpdates", Log)
-    of = FedState(descriptor(state="s"), recorded)
+    of = StateOnRecord(descriptor(state="s"), recorded)
     with contextlib.nullcontext() if error is None else pytest.raises(error, match=message):
         real_time._check_earlier(CONFIG, of, {"id.s": "orders"}, goes_on=goes_on)
 

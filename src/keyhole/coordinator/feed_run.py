@@ -29,7 +29,7 @@ from keyhole.errors import ChangelogRecreated, Fenced, StateConflict
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl
-from keyhole.protocol.fed_sources import FedState
+from keyhole.protocol.fed_sources import StateOnRecord
 from keyhole.protocol.start import Start, decide_feed, recorded_sources
 from keyhole.protocol.updates import FeedRules, RulesRecord, encode
 
@@ -74,7 +74,7 @@ class FeedRun(HeldQuery):
         *,
         sources: Mapping[str, str] = {},
         take_over: bool = True,
-        admit: Callable[[Mapping[str, FedState]], None] = lambda _: None,
+        admit: Callable[[Mapping[str, StateOnRecord]], None] = lambda _: None,
     ) -> None:
         """Takes the query over, and returns once every key group has an owner that applies its updates.
 
@@ -104,7 +104,7 @@ class FeedRun(HeldQuery):
         known = self._run.known()
         found, fed = decide(known).states, recorded_sources(known)
         self._check_updates(found)
-        admit({of.state: FedState(of, fed.get(of.state, ())) for of in found if of.updates_topic_id})
+        admit({of.state: StateOnRecord(of, fed.get(of.state, ())) for of in found if of.updates_topic_id})
         if not take_over:
             self._refuse_beside_another()
         with self._changes.held():

@@ -19,7 +19,7 @@ from keyhole.clock import Clock
 from keyhole.errors import Fenced, KeyholeError
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.fed_sources import FedState
+from keyhole.protocol.fed_sources import StateOnRecord
 
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS, _FENCED_SECONDS, _ON_RECORD_SECONDS = 0.1, 5.0, 15.0
@@ -34,7 +34,7 @@ class StateRun(Protocol):
         *,
         sources: Mapping[str, str],
         take_over: bool,
-        admit: Callable[[Mapping[str, FedState]], None],
+        admit: Callable[[Mapping[str, StateOnRecord]], None],
     ) -> None:
         """Returns once every key group has an owner."""
 
@@ -114,7 +114,7 @@ class FeedProcess:
         wanted = {self._descriptor: self._standbys}
         self._run.start(wanted, sources=sources, take_over=self._take_over, admit=self._admit)
 
-    def _admit(self, known: Mapping[str, FedState]) -> None:
+    def _admit(self, known: Mapping[str, StateOnRecord]) -> None:
         """Of a state that is new nothing was fed that could be missing."""
         if (recorded := known.get(self._descriptor.state)) is not None:
             self._feed_of(recorded.descriptor, self._topic_id).check(recorded.sources)

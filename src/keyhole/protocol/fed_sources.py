@@ -19,7 +19,7 @@ from keyhole.model.state import StateDescriptor
 _OF_BRANCH = "."
 
 
-class FedState(NamedTuple):
+class StateOnRecord(NamedTuple):
     """A state that is on record.
 
     Attributes:

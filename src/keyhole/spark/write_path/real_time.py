@@ -36,7 +36,7 @@ from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.model.names import checked_name
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.fed_sources import FedState, source_of_branch, unrecorded
+from keyhole.protocol.fed_sources import StateOnRecord, source_of_branch, unrecorded
 from keyhole.spark.declaration.batch_columns import case_sensitive
 from keyhole.spark.declaration.declared import Declaration
 from keyhole.spark.declaration.schema import describe
@@ -156,7 +156,7 @@ def realtime(
     started = None
     try:
 
-        def admit(known: Mapping[str, FedState]) -> None:
+        def admit(known: Mapping[str, StateOnRecord]) -> None:
             recorded = known.get(declaration.state)
             goes_on = marks.check(names, "" if recorded is None else recorded.descriptor.updates_topic_id)
             if recorded is not None:
@@ -219,7 +219,7 @@ def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
     return found
 
 
-def _check_earlier(config: JobConfig, recorded: FedState, sources: Mapping[str, str], *, goes_on: bool) -> None:
+def _check_earlier(config: JobConfig, recorded: StateOnRecord, sources: Mapping[str, str], *, goes_on: bool) -> None:
     """Refuses topics that have fed the state otherwise, where only its updates topic says so. Nobody is disturbed."""
     of, new = recorded.descriptor, unrecorded(recorded.sources, sources)
     if not new:
