@@ -133,6 +133,10 @@ def test_entries_are_filtered_by_what_http_takes_and_a_filter_that_is_none_says_
     filter_by("max < 5")  # of all keys
     page.comes_true(lambda: rows() == 10)
     page.shows("Where max < 5.", ".result")
+    # Beside a long one, too, a short key is one line.
+    lines = "const of = document.querySelector('.result tbody .value'); return [of.innerText, of.offsetHeight]"
+    text, height = page.run(lines)
+    assert (text, height < 30) == ("oslo", True)
     page.click("summary")
     page.shows('client.scan_all("console-weather", "hourly", where=field("max") < 5)', "pre")
     page.click(".code .choice button", "curl")
