@@ -88,9 +88,10 @@ def test_a_feeds_state_may_have_indexes() -> None:
 
 
 def test_all_options_are_passed_on() -> None:
-    words = arguments(standbys=1, fromEarliest=True, unchecked=True, registry="http://registry:8081")
-    assert {"--standbys=1", "--from-earliest", "--unchecked", "--registry=http://registry:8081"} <= set(words)
-    assert not {"--from-earliest", "--unchecked"} & set(arguments())
+    words = arguments(standbys=1, fromEarliest=True, strict=True, unchecked=True, registry="http://registry:8081")
+    flags = {"--from-earliest", "--strict", "--unchecked"}
+    assert flags | {"--standbys=1", "--registry=http://registry:8081"} <= set(words)
+    assert not flags & set(arguments())
 
 
 def test_what_feeds_share_stands_once() -> None:

@@ -154,7 +154,13 @@ class FeederProcess:
     encoding: RecordEncoding = JSON
 
     def __init__(
-        self, world: World, kind: type[Feeder] = Feeder, *, from_earliest: bool = False, topic_id: str = ""
+        self,
+        world: World,
+        kind: type[Feeder] = Feeder,
+        *,
+        from_earliest: bool = False,
+        topic_id: str = "",
+        strict: bool = False,
     ) -> None:
         self.world = world
         self.calls_left: int | None = None
@@ -174,6 +180,7 @@ class FeederProcess:
             world.clock,
             from_earliest=from_earliest,
             topic_id=topic_id,
+            strict=strict,
         )
 
     def call(self) -> None:

@@ -359,3 +359,16 @@ def test_how_far_a_feed_is_in_words() -> None:
     assert progress(figures, 0.0) == (
         "0 rows/s, 5,678 behind, 1,234 in all, 2 refused, the last one as the record's value is no JSON object"
     )
+
+
+@pytest.mark.parametrize("words", [[], ["--strict"]])
+def test_a_feed_is_strict_where_that_was_asked_for(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr(feed, "TopicFeed", lambda *_, **more: made.append(more))
+    stack = ["--bootstrap-servers", "kafka:9092", "--servers", "server:7410"]
+    options = parser_of_all().parse_args([*FEED, *KEY, "--value", "amount:double", *stack, *words])
+    chosen = feed_options(options)
+    descriptor, config = describe(chosen), feed_config(options, chosen.application)
+    process = feed._process(options, config, descriptor, chosen, JSON, ManualClock())
+    process._feed_of(descriptor, "")
+    assert [more["strict"] for more in made] == [bool(words)]

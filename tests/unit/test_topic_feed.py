@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable
+from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, MalformedRequest
 from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.feeder import Feeder
 from keyhole.feed.record_encoding import JsonEncoding, RegistryAway
@@ -52,8 +52,12 @@ class WorldFeed(TopicFeed):
 
     process: type[UnsteadyProcess] = UnsteadyProcess
 
-    def __init__(self, world: World, stop: threading.Event, *away: int, from_earliest: bool = False) -> None:
-        super().__init__("world", STATE, TOPIC, RecordFormat.JSON, world.clock, from_earliest=from_earliest)
+    def __init__(
+        self, world: World, stop: threading.Event, *away: int, from_earliest: bool = False, strict: bool = False
+    ) -> None:
+        super().__init__(
+            "world", STATE, TOPIC, RecordFormat.JSON, world.clock, from_earliest=from_earliest, strict=strict
+        )
         self.world = world
         self.opened: list[UnsteadyProcess] = []
         self.between: list[FeedFigures] = []
@@ -64,7 +68,7 @@ class WorldFeed(TopicFeed):
     @contextmanager
     def _opened(self) -> Iterator[tuple[Feeder, Behind]]:
         self.between.append(self.figures)
-        process = self.process(self.world, from_earliest=self._from_earliest)
+        process = self.process(self.world, from_earliest=self._from_earliest, strict=self._strict)
         self.opened.append(process)
         if len(self.opened) == self.stop_at:
             self._stop.set()
@@ -238,3 +242,51 @@ def test_one_that_is_told_to_stop_while_the_registry_is_away_ends() -> None:
     feed.process, feed.stop_at = Process, 5
     feed.run(stop)
     assert len(feed.opened) == 5
+
+
+def world_with_two_unfit() -> World:
+    """In one partition records 3 and 5 can't be fed, and in the other one none."""
+    world = World()
+    world.add_partition()
+    for number in range(8):
+        world.append(0, {"id": "a", "n": number + 1} if number not in (3, 5) else {"id": 70007})
+        world.append(1, {"id": "b", "n": 100 + number})
+    return world
+
+
+@pytest.mark.parametrize("away", [None, *range(1, 40, 3)])
+def test_a_strict_one_ends_at_the_first_record_that_can_not_be_fed_and_says_which(away: int | None) -> None:
+    world, stop = world_with_two_unfit(), threading.Event()
+    feed = WorldFeed(world, stop, *(() if away is None else (away,)), strict=True)
+    with pytest.raises(MalformedRequest) as caught:
+        feed.run(stop)
+    assert caught.value.facts == {"topic": TOPIC, "partition": "0", "offset": "3"}
+    assert "the record at offset 3 of partition 0 of topic orders can't be fed: " in caught.value.message
+    assert "70007" not in caught.value.message
+    assert world.rejected() == set()
+    expected = world.expected()
+    counted = world.counted()
+    assert {at: n for at, n in counted.items() if at[0] == 0} == {(0, of): expected[0, of] for of in range(3)}
+    assert counted.items() <= expected.items()
+    assert feed.figures.refused == 0
+
+
+def test_a_start_that_is_strict_again_ends_there_again_and_one_that_is_not_goes_on_from_there() -> None:
+    world, stop = world_with_two_unfit(), threading.Event()
+    for _ in range(3):
+        with pytest.raises(MalformedRequest, match="offset 3 of partition 0"):
+            WorldFeed(world, stop, strict=True).run(stop)
+    WorldFeed(world, stop).run(stop)
+    assert world.counted() == world.expected()
+    assert world.rejected() == {(0, 3), (0, 5)}
+    assert max(map(len, world.sent().values())) == 1, "what was before it was not sent once more"
+
+
+def test_a_strict_one_that_comes_past_where_another_was_ends_at_the_next() -> None:
+    world, stop = world_with_two_unfit(), threading.Event()
+    world.source[0], later = world.source[0][:4], world.source[0][4:]
+    WorldFeed(world, stop).run(stop)
+    world.source[0] += later
+    stop.clear()
+    with pytest.raises(MalformedRequest, match="offset 5 of partition 0"):
+        WorldFeed(world, stop, strict=True).run(stop)

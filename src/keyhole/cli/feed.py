@@ -270,6 +270,7 @@ def _process(
             columns=chosen.columns,
             deletions=chosen.deletions,
             topic_id=topic_id,
+            strict=options.strict,
         )
 
     return FeedProcess(run, descriptor, options.standbys, feed_of, clock, take_over=options.take_over)

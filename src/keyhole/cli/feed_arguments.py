@@ -86,6 +86,9 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--take-over", action="store_true", help="take the state from a process that feeds it now, and ends then"
     )
     start.add_argument("--unchecked", action="store_true", help="make the state without a look at the topic's records")
+    feed.add_argument(
+        "--strict", action="store_true", help="end at the first record that can't be fed; else it is a dead letter"
+    )
     stack = feed.add_argument_group(
         "where Kafka and the state servers are (or KEYHOLE_JOB_BOOTSTRAP_SERVERS and so on)"
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from keyhole.clock import Clock
-from keyhole.errors import RequestError, TooLarge
+from keyhole.errors import MalformedRequest, RequestError, TooLarge
 from keyhole.feed.fed_topics import DeadLetterTopic, FeederLease, SourceTopic, UpdatesTopic
 from keyhole.feed.mapping import RecordMapper, RoutedUpdate
 from keyhole.feed.positions import (
@@ -55,6 +55,7 @@ class Feeder:
             updates.
         from_earliest: See start_positions.
         topic_id: Of the source, as it is on record; empty: whichever it is.
+        strict: A record that would be a dead letter ends it, and nothing behind that record in its partition is sent.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Feeder:
         repeat_seconds: float = 600.0,
         from_earliest: bool = False,
         topic_id: str = "",
+        strict: bool = False,
     ) -> None:
         self._topic = topic
         self._topic_id = topic_id
@@ -83,6 +85,7 @@ class Feeder:
         self._boundary_seconds = boundary_seconds
         self._repeat_seconds = repeat_seconds
         self._from_earliest = from_earliest
+        self._strict = strict
         self._whole = WholeTopic(updates, clock)
         self._boundary: dict[int, int] = {}
         self._boundary_at = self._looked_at = clock.monotonic()
@@ -145,6 +148,7 @@ class Feeder:
             KeyholeError: Kafka can't be reached, or refuses.
             RegistryAway: How a record is to be read can't be asked now. It was not sent, and those before it were:
                 `finish`, and a new feeder begins with it.
+            MalformedRequest: A record can't be fed, and the feeder is strict. The same holds of it.
         """
         # First: whoever wakes late finds out before it sends.
         if self._clock.monotonic() - self._looked_at >= self._boundary_seconds:
@@ -197,6 +201,9 @@ class Feeder:
         except (MemoryError, RegistryAway):
             raise
         except Exception as error:  # noqa: BLE001 - were one record to end a feeder, none would come past it
+            if self._strict:
+                # Not as the cause: it may quote the record.
+                raise self._unfit(record, _reason(error)) from None
             self.refused += 1
             self._progress.begin(partition, offset, 1)
             self.why_refused = _reason(error)
@@ -205,6 +212,16 @@ class Feeder:
         self._progress.begin(partition, offset, len(encoded))
         for group, value in encoded:
             self._updates.send(group, value, done)
+
+    def _unfit(self, record: SourceRecord, why: str) -> MalformedRequest:
+        place = f"the record at offset {record.offset} of partition {record.partition} of topic {self._topic}"
+        return MalformedRequest(
+            f"{place} can't be fed: {why}. All before it in its partition is fed, and nothing behind it. Without "
+            f"--strict the next start goes on there, and the record goes to {self._topic}.dead-letter",
+            topic=self._topic,
+            partition=record.partition,
+            offset=record.offset,
+        )
 
     def _encoded(self, updates: Iterable[RoutedUpdate]) -> list[tuple[int, bytes]]:
         """All of a record's, or none. Raises TooLarge."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from keyhole.backoff import Backoff
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock
-from keyhole.errors import KafkaUnreachable
+from keyhole.errors import KafkaUnreachable, MalformedRequest
 from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.feed_options import RecordFormat
@@ -69,6 +69,7 @@ class TopicFeed:
         encoding: Of the source's records.
         columns, deletions: As of RecordMapper.
         topic_id: Kafka's id of the source, as it is on record; empty: whichever it is.
+        strict: As of Feeder.
     """
 
     def __init__(
@@ -85,9 +86,11 @@ class TopicFeed:
         columns: Sequence[str] = (),
         deletions: Deletions = NO_ROWS,
         topic_id: str = "",
+        strict: bool = False,
     ) -> None:
         self._topic_id = topic_id
         self._deletions = deletions
+        self._strict = strict
         self._encoding = encoding
         self._columns = columns
         self._bootstrap_servers = bootstrap_servers
@@ -144,6 +147,7 @@ class TopicFeed:
             Fenced: Another feeder has begun.
             ChangelogRecreated: The source or the updates topic was made anew, or records were deleted before they were
                 read.
+            MalformedRequest: A record can't be fed, and the feed is strict: the next one begins with it.
             KeyholeError: Kafka refuses, or the state is not fed by updates.
         """
         backoff, registry_backoff = (Backoff(_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS) for _ in range(2))
@@ -159,7 +163,7 @@ class TopicFeed:
                         try:
                             if read := feeder.step(_POLL_SECONDS):
                                 registry_backoff.reset()
-                        except RegistryAway:
+                        except (RegistryAway, MalformedRequest):
                             # With a boundary at that record: what was sent before it is not sent once more each time.
                             feeder.finish(_FINISH_SECONDS)
                             self._tell(before, feeder, behind, records, last=True)
@@ -218,6 +222,7 @@ class TopicFeed:
                 boundary_seconds=self._boundary_seconds,
                 from_earliest=self._from_earliest,
                 topic_id=self._topic_id,
+                strict=self._strict,
             )
             yield feeder, source.behind
 

@@ -514,6 +514,24 @@ REALTIME: tuple[Breakage, ...] = (
         ("test_feed_progress.py::test_a_key_group_that_never_had_all_of_its_log_lacks_it_since_it_began",),
     ),
     Breakage(
+        "a strict feed goes on behind a record that can't be fed",
+        "realtime",
+        "src/keyhole/feed/feeder.py",
+        "            if self._strict:\n",
+        "            if False:\n",
+        ("test_topic_feed.py::test_a_strict_one_ends_at_the_first_record_that_can_not_be_fed_and_says_which",),
+    ),
+    Breakage(
+        "a strict feed that ends loses what it has sent before",
+        "realtime",
+        "src/keyhole/feed/topic_feed.py",
+        "except (RegistryAway, MalformedRequest):",
+        "except RegistryAway:",
+        (
+            "test_topic_feed.py::test_a_start_that_is_strict_again_ends_there_again_and_one_that_is_not_goes_on_from_there",
+        ),
+    ),
+    Breakage(
         "a copy looks at the epochs of no single key group",
         "realtime",
         "services/state_server/read/bounds_check.py",

@@ -31,6 +31,7 @@
 {{- $words = append $words (printf "--key-groups=%s" (include "keyhole.text" .keyGroups)) -}}
 {{- $words = append $words (printf "--standbys=%s" (include "keyhole.text" .standbys)) -}}
 {{- if .fromEarliest }}{{ $words = append $words "--from-earliest" }}{{ end -}}
+{{- if .strict }}{{ $words = append $words "--strict" }}{{ end -}}
 {{- if .unchecked }}{{ $words = append $words "--unchecked" }}{{ end -}}
 {{ toJson $words }}
 {{- end }}
