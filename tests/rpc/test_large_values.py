@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from keyhole import AsyncClient, Client
+from keyhole.changelog.settings import MAX_RECORD_BYTES
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import KeyTooLong, NotOwner, NotReady, TooLarge
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueField, ValueSchema
@@ -38,6 +39,8 @@ NAMES = [f"blob-{number}" for number in range(64)]
 REF = pb.StateRef(application=APPLICATION, state=BLOBS)
 VALUE = ValueSchema(1, (ValueField("data", "binary"),))
 _BYTES = 300_000
+# Of a value whose row a changelog takes, with its key and what is stored beside it.
+LARGEST_BYTES = MAX_RECORD_BYTES - 100
 
 
 def blobs() -> StateDescriptor:
@@ -213,7 +216,7 @@ async def test_ten_thousand_large_values_at_once_are_not_read_at_once(tmp_path: 
 
 
 async def test_the_largest_row_that_is_stored_is_read_by_every_way() -> None:
-    data = bytes(MAX_VALUE_BYTES - 100)
+    data = bytes(LARGEST_BYTES)
     async with (
         state_server("server-a") as server,
         proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=LONG_SECONDS) as proxy,
@@ -320,7 +323,7 @@ async def test_large_keys_travel_in_frames_of_their_own_size_and_one_that_is_too
 
 
 async def test_scans_of_large_entries_come_page_by_page_and_over_http_with_where_to_go_on() -> None:
-    sizes = [10, MAX_VALUE_BYTES - 100, 5 << 20, 200_000, 200_000, MAX_VALUE_BYTES - 100, 1 << 20, 10]
+    sizes = [10, LARGEST_BYTES, 5 << 20, 200_000, 200_000, LARGEST_BYTES, 1 << 20, 10]
     entries = [(number, bytes([number]) * size) for number, size in enumerate(sizes)]
     async with (
         state_server("server-a") as server,
@@ -352,7 +355,7 @@ async def test_scans_of_large_entries_come_page_by_page_and_over_http_with_where
 async def test_a_watch_and_a_mirror_have_large_values_and_a_change_what_was_before_it() -> None:
     """As JSON each takes a third more, and both together more than a message that is asked."""
     first, second = bytes(7 << 20), bytes([1]) * (7 << 20)
-    huge = bytes(MAX_VALUE_BYTES - 100)
+    huge = bytes(LARGEST_BYTES)
     async with (
         state_server("server-a") as server,
         proxy_of(server.address, http="127.0.0.1:0", timeout_seconds=LONG_SECONDS) as proxy,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.changelog.base import Partition, RestoredEpochs
+from keyhole.changelog.settings import MAX_RECORD_BYTES
 from keyhole.encoding.envelope import Moment
 from keyhole.errors import (
     Fenced,
@@ -432,7 +433,7 @@ async def test_bases_come_in_answers_that_a_message_carries_and_one_that_none_do
         found = await hosted.host.read_base(hosted.run, INCARNATION, hosted.version, "counts", asked, keys)
         return [base and base.accumulator for base in found]
 
-    large, largest = bytes(5 << 20), bytes(MAX_VALUE_BYTES - 100)
+    large, largest = bytes(5 << 20), bytes(MAX_RECORD_BYTES - 100)
     await hosted.apply(1, {A: aggregated(row(1.0), large), B: aggregated(row(2.0), largest)})
     assert await bases(A, A, A) == [large]
     assert await bases(A, B) == [large]

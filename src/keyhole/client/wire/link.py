@@ -49,12 +49,12 @@ class Link:
         channel: grpc.aio.Channel,
         shown: Renewing | None,
         *,
-        answered: Callable[[], None] = lambda: None,
+        answered: Callable[[], None] | None = None,
     ) -> None:
         self.target = target
         self._shown = shown
         self._channel = channel
-        self._answered = answered
+        self._answered = answered or _nothing
         # The generated stubs are typed for both APIs at once.
         self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
         self.stream = LookupStream(self._channel, target, heard=self.heard, broken=self.lost, refused=self._is_there)
@@ -144,3 +144,9 @@ class Link:
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.stream.close(error)
         await self._channel.close()
+        # It knows who knows this link: without it gRPC's thread is gone with the last one who uses a link.
+        self._answered = _nothing
+
+
+def _nothing() -> None:
+    pass

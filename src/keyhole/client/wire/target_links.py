@@ -132,3 +132,8 @@ class TargetLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
         links = (self._of_name, *self._of_addresses.values())
         await asyncio.gather(*(link.close(error) for link in links), *self._closing)
+        self._changed = _nothing  # it knows who knows this
+
+
+def _nothing() -> None:
+    pass
