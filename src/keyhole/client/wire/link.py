@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.05
 """Before one that was lost is asked again, the first time."""
 _MOST_PAUSE_SECONDS = 1.0
+# A watch may be under way for as long as there is somebody who answers it.
+_UNDER_WAY_SECONDS = 1e6
 # From the end of a look at the addresses of a target to the next one.
 _LOOK_SECONDS = 1.0
 
@@ -131,10 +133,17 @@ class Link:
         self.until = now + FIRST_PAUSE_SECONDS
         return False
 
-    def is_connected(self) -> bool:
-        """Whether a call needn't wait for a connection. Where there is none, one begins to be made."""
-        state: grpc.ChannelConnectivity = self._channel.get_state(try_to_connect=True)
+    def is_connected(self, *, connect: bool = True) -> bool:
+        """Whether a call needn't wait for a connection. Where there is none, one begins to be made, if it is to."""
+        state: grpc.ChannelConnectivity = self._channel.get_state(try_to_connect=connect)
         return state is grpc.ChannelConnectivity.READY
+
+    async def let_go(self, error: KeyholeError) -> None:
+        """Closes it once what is under way has ended: gRPC would cancel a call, which no caller would expect. Lookups
+        that are under way fail with the error. `close` goes first.
+        """
+        await self.stream.close(error)
+        await self._channel.close(_UNDER_WAY_SECONDS)
 
     async def close(self, error: KeyholeError) -> None:
         """Closes the link: lookups that are under way fail with the error, and calls are cancelled."""

@@ -25,8 +25,9 @@ _log = logging.getLogger(__name__)
 DEFAULT_EVERY_SECONDS = 5.0
 # Of many proxies each client has some, by chance: a connection of each to all of them would be too many.
 _MOST = 8
-# Between two looks whether an address is connected to. Some may never be from this machine, such as those of IPv6.
-_FIRST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.05, 5.0
+# Between two looks whether an address is connected to, and for how long: some may never be from this machine, such as
+# those of IPv6, and are in the way of none that is.
+_FIRST_LOOK_SECONDS, _MOST_LOOK_SECONDS, _LOOKING_SECONDS = 0.05, 1.0, 4.0
 # A name whose addresses may be others the next time, and addresses that are written out. Any other target is one host.
 _NAMES, _WRITTEN = ("dns:",), ("ipv4:", "ipv6:")
 
@@ -64,7 +65,8 @@ class TargetLinks:
         self._of_addresses: dict[str, Link] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._following: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        # Those that are asked no more, and what is under way there.
+        self._gone: dict[Link, asyncio.Task[None]] = {}
         self._closed = False
 
     @property
@@ -82,46 +84,49 @@ class TargetLinks:
             while True:
                 name, addresses = await self._resolve(self._target)
                 self._found(name, addresses)
-                if self._target.startswith(_WRITTEN):
-                    return
                 await asyncio.sleep(self._every_seconds * JITTER.uniform(0.75, 1.0))
         except Exception:  # noqa: BLE001 - the top of a task: the links that there are stay
             _log.exception("the addresses of a target could not be followed", extra={"target": self._target})
 
     def _found(self, name: str, addresses: list[str]) -> None:
-        """What an answer lacks goes once it is lost: answers may be cut short, and proxies drain."""
+        """What an answer lacks goes once it does not answer: answers may be cut short, and proxies drain."""
         known = self._of_addresses
         if not addresses or (len(addresses) == 1 and not known):
             return
         for address in self._connecting.keys() - set(addresses):
             self._connecting.pop(address).cancel()
-        for address in [of for of, link in known.items() if of not in addresses and link.cause is not None]:
+        for address in [of for of, link in known.items() if of not in addresses and not _is_well(link)]:
             self._let_go(known.pop(address))
         new = [address for address in addresses if address not in known and address not in self._connecting]
-        room = _MOST - len(known) - len(self._connecting)
+        room = _MOST - sum(map(_is_well, known.values())) - len(self._connecting)
         for address in JITTER.sample(new, max(0, min(len(new), room))):
             self._connecting[address] = asyncio.get_running_loop().create_task(self._connect(address, name))
         self._changed()
 
     async def _connect(self, address: str, name: str) -> None:
-        """Nobody asks it before it can answer."""
-        link = Link(address, channels.aio_channel_to(address, name, self._shown), self._shown)
-        looks = Backoff(_FIRST_LOOK_SECONDS, _MOST_LOOK_SECONDS)
+        """Nobody asks it before it can answer. One that can't be connected to in time has its turn again later."""
+        loop = asyncio.get_running_loop()
+        looks, until, link = Backoff(_FIRST_LOOK_SECONDS, _MOST_LOOK_SECONDS), loop.time() + _LOOKING_SECONDS, None
         try:
-            while not link.is_connected():  # noqa: ASYNC110 - as rarely as connections are made
+            link = Link(address, channels.aio_channel_to(address, name, self._shown), self._shown)
+            while not link.is_connected():  # as rarely as connections are made
+                if loop.time() > until:
+                    return
                 await asyncio.sleep(looks.next())
-        except BaseException:
-            self._let_go(link)
-            raise
-        del self._connecting[address]
-        self._of_addresses[address] = link
-        self._changed()
+            self._of_addresses[address], link = link, None
+            self._changed()
+        except Exception:  # noqa: BLE001 - the top of a task: the others stay
+            _log.exception("an address of a target could not be connected to", extra={"target": self._target})
+        finally:
+            if self._connecting.get(address) is asyncio.current_task():
+                del self._connecting[address]
+            if link is not None:
+                self._let_go(link)
 
     def _let_go(self, link: Link) -> None:
         error = ServerLost(f"{link.target} is no address of {self._target} any more")
-        closing = asyncio.get_running_loop().create_task(link.close(error))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._gone[link] = ending = asyncio.get_running_loop().create_task(link.let_go(error))
+        ending.add_done_callback(lambda _: self._gone.pop(link, None))
 
     async def close(self, error: KeyholeError) -> None:
         """What is under way fails with the error."""
@@ -130,9 +135,15 @@ class TargetLinks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        links = (self._of_name, *self._of_addresses.values())
-        await asyncio.gather(*(link.close(error) for link in links), *self._closing)
+        gone = dict(self._gone)
+        links = (self._of_name, *self._of_addresses.values(), *gone)
+        await asyncio.gather(*(link.close(error) for link in links))
+        await asyncio.gather(*gone.values(), return_exceptions=True)
         self._changed = _nothing  # it knows who knows this
+
+
+def _is_well(link: Link) -> bool:
+    return link.cause is None and link.is_connected(connect=False)
 
 
 def _nothing() -> None:
