@@ -87,7 +87,8 @@ def check_earlier(updates: UpdatesTopic, state: str, sources: Mapping[str, str])
         topic = next(name for source, name in sources.items() if topic_id_of(source) == topic_id_of(other))
         raise StateConflict(
             f"topic {topic} has fed state {state!r} {told(other)} too, by an earlier release, which has not recorded "
-            "it: start it once as it was fed then. From then on that may go",
+            "it: start it once as it was fed then, from then on that may go. Where no start feeds it by both, as by "
+            "keyhole feed and a real-time query, feed another state, or drop this one",
             state=state,
             topic=topic,
         )
