@@ -93,6 +93,17 @@ def test_messages_are_whole_however_their_bytes_come(messages: list[bytes], cuts
     assert incoming.held == 0
 
 
+def test_nothing_is_kept_of_a_message_that_was_taken() -> None:
+    """An idle connection kept the megabytes of its last one, which no bound counted."""
+    sent, incoming = packed(b"x" * 1000), Incoming(1000)
+    for pieces in ((sent,), (sent[:400], sent[400:]), (sent + sent[:2], sent[2:])):
+        for piece in pieces:
+            incoming.add(piece)
+        while incoming.next() is not None:
+            pass
+        assert len(incoming._data) == 0
+
+
 def test_a_length_above_the_most_is_refused_before_its_bytes_come() -> None:
     incoming = Incoming(10)
     incoming.add(packed(b"x" * 10) + (11).to_bytes(4, "big"))

@@ -85,5 +85,9 @@ class Incoming:
             )
         if begin + size > len(self._data):
             return None
+        message = bytes(memoryview(self._data)[begin : begin + size])
         self._at = begin + size
-        return bytes(self._data[begin : self._at])
+        if not self.held:
+            # An idle connection would keep what its last message came in: of megabytes, and for as long as it is open.
+            self._data, self._at = b"", 0
+        return message
