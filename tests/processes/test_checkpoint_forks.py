@@ -72,4 +72,7 @@ def test_a_batch_starts_one_process_for_each_file_that_it_writes_and_no_other(
     written = [name for name in told["files"] if not name.endswith(".crc")]
     assert len(written) == 5, told["files"]
     # A chmod for each, as Hadoop has no native library here. Spark's default looks four links up for each as well.
-    assert Counter(command.split()[0] for command in told["commands"]) == {"chmod": len(told["files"])}
+    started = Counter(command.split()[0] for command in told["commands"])
+    # Spark asks once for the size of a page, with the first heartbeat of its executor, whenever that comes.
+    started.pop("getconf", None)
+    assert started == {"chmod": len(told["files"])}
