@@ -56,7 +56,7 @@ class Link:
         self.target = target
         self._shown = shown
         self._channel = channel
-        self._answered = answered or _nothing
+        self._answered = answered
         # The generated stubs are typed for both APIs at once.
         self.stub: Any = query_pb2_grpc.QueryStub(self._channel)
         self.stream = LookupStream(self._channel, target, heard=self.heard, broken=self.lost, refused=self._is_there)
@@ -80,8 +80,9 @@ class Link:
 
     def _is_there(self) -> None:
         """A proxy has said something, if only that it goes or refuses: whatever else its name stands for."""
-        if not self._has_answered:
+        if self._answered is not None:
             self._answered()
+            self._answered = None
         if self._misplaced is not None and self.cause is self._misplaced:
             self.cause = None
         self._has_answered, self._misplaced = True, None
@@ -153,9 +154,4 @@ class Link:
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.stream.close(error)
         await self._channel.close()
-        # It knows who knows this link: without it gRPC's thread is gone with the last one who uses a link.
-        self._answered = _nothing
-
-
-def _nothing() -> None:
-    pass
+        self._answered = None  # it knows who knows this link

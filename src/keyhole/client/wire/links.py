@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from keyhole.backoff import JITTER
 from keyhole.client.wire.cut_off import told
+from keyhole.client.wire.each_address import addresses_of
 from keyhole.client.wire.link import FIRST_PAUSE_SECONDS, Link
-from keyhole.client.wire.target_links import DEFAULT_EVERY_SECONDS, Resolve, TargetLinks, addresses_of
+from keyhole.client.wire.target_links import DEFAULT_EVERY_SECONDS, Resolve, TargetLinks
 from keyhole.errors import KeyholeError
 from keyhole.rpc import status
 from keyhole.rpc.rotation import Renewing
@@ -98,6 +99,8 @@ class Links:
         """What is under way fails with the error, and so does what waits to be sent again. Called once."""
         self._closed.set_result(error)
         await asyncio.gather(*(target.close(error) for target in self._targets))
+        # They know this: without them gRPC's thread is gone with the last one who uses a link.
+        self._targets.clear()
 
 
 class CallAttempts:

@@ -12,13 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from keyhole.backoff import JITTER, Backoff
-from keyhole.client.wire.each_address import addresses_of
 from keyhole.client.wire.link import Link
 from keyhole.errors import KeyholeError, ServerLost
 from keyhole.rpc import channels
 from keyhole.rpc.rotation import Renewing
-
-__all__ = ["DEFAULT_EVERY_SECONDS", "Resolve", "TargetLinks", "addresses_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +25,8 @@ _MOST = 8
 # Between two looks whether an address is connected to, and for how long: some may never be from this machine, such as
 # those of IPv6, and are in the way of none that is.
 _FIRST_LOOK_SECONDS, _MOST_LOOK_SECONDS, _LOOKING_SECONDS = 0.05, 1.0, 4.0
-# A name whose addresses may be others the next time, and addresses that are written out. Any other target is one host.
-_NAMES, _WRITTEN = ("dns:",), ("ipv4:", "ipv6:")
+# Any other target is one host.
+_OF_SEVERAL_ADDRESSES = ("dns:", "ipv4:", "ipv6:")
 
 Resolve: TypeAlias = Callable[[str], Awaitable[tuple[str, list[str]]]]
 """The addresses of a target, each as gRPC takes it, and the name that all of them are asked by. None: it can't tell."""
@@ -39,6 +36,8 @@ class TargetLinks:
     """Those of one target. Used from the event loop's thread only.
 
     Args:
+        resolve: Finds the addresses of the target.
+        every_seconds: How often it is asked.
         shown: What is shown to whoever is there.
         alone: The client has no other target.
         changed: Called whenever `links` are others.
@@ -76,7 +75,7 @@ class TargetLinks:
 
     def _answered(self) -> None:
         """Until then gRPC tries all addresses, and what is wrong with them is told of the target as a whole."""
-        if not self._closed and self._target.startswith((*_NAMES, *_WRITTEN)):
+        if not self._closed and self._target.startswith(_OF_SEVERAL_ADDRESSES):
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -139,12 +138,7 @@ class TargetLinks:
         links = (self._of_name, *self._of_addresses.values(), *gone)
         await asyncio.gather(*(link.close(error) for link in links))
         await asyncio.gather(*gone.values(), return_exceptions=True)
-        self._changed = _nothing  # it knows who knows this
 
 
 def _is_well(link: Link) -> bool:
     return link.cause is None and link.is_connected(connect=False)
-
-
-def _nothing() -> None:
-    pass
