@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,13 +12,28 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.predicate_binding import bound
 from keyhole.encoding.selected_entries import usable_keys
 from keyhole.encoding.storage_key import GROUP_BYTES
-from keyhole.model.predicates import Field, FieldPath, FieldPlace, Predicate
+from keyhole.model.predicates import Field, FieldPath, FieldPlace, Predicate, field
+from tests.support.entries import hourly
 from tests.support.predicate_model import Drawn, fields_of, leaves, predicates, states, truth
 
 
 def is_read(drawn: Drawn, predicate: Predicate, storage_key: bytes) -> bool:
     keys, key = usable_keys(drawn.of, predicate), storage_key[GROUP_BYTES:]
     return keys.first <= key and (keys.end is None or key < keys.end)
+
+
+def test_a_number_that_no_key_can_be_is_compared_at_once_however_many_digits_it_has() -> None:
+    """Of a Decimal the next whole number has as many: a server would count them for ever."""
+    of, number = hourly(), field("m0")
+    sensor = field("sensor") == "a"
+    whole, least = usable_keys(of, sensor), bytes(4)
+    for huge, below in (
+        (Decimal("1E+999999999"), Decimal("-1E+999999999")),
+        (math.inf, -math.inf),
+        (1 << 70, -1 << 70),
+    ):
+        assert usable_keys(of, sensor & (number < huge)) == whole
+        assert usable_keys(of, sensor & (number > below)) == whole._replace(first=whole.first + least)
 
 
 @given(states().flatmap(lambda drawn: st.tuples(st.just(drawn), predicates(drawn.of) | leaves(drawn.of))))

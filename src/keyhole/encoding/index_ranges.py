@@ -1,4 +1,4 @@
-"""Which values of an indexed field a predicate can be true of: ranges of bytes. Pure.
+"""Which values of an indexed field, or of another column, a predicate can be true of: ranges of bytes. Pure.
 
     customer = 'a' and total > 5, by customer    ->  [(01 61 00 00, 01 61 00 01)]
     customer is null or customer in ('a', 'b')   ->  three ranges
@@ -9,8 +9,9 @@ They may hold values that it is not true of, and lack none that it is true of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from keyhole.encoding.indexed_fields import NULL, THERE, IndexBound, IndexedField
 from keyhole.encoding.key_codec import end_of_prefix
@@ -62,15 +63,27 @@ _ALL_BUT_NULL = ValueRange(THERE, _after(THERE))
 
 def indexed_values(of: Bound, fields: Sequence[IndexedField]) -> list[IndexedValues]:
     """By which indexes the predicate can be looked up, those first that are asked for single values."""
-    found = [IndexedValues(field, ranges) for field in fields if (ranges := _ranges(of, field)) is not None]
+    found = [
+        IndexedValues(field, ranges)
+        for field in fields
+        if (ranges := value_ranges(of, partial(_is, field), field.bound)) is not None
+    ]
     return sorted(found, key=lambda of: not all(part.is_one_value for part in of.ranges))
 
 
-def _ranges(of: Bound, field: IndexedField) -> list[ValueRange] | None:
-    """None: it may be true of any value of the field."""
+def value_ranges(
+    of: Bound, is_asked: Callable[[BoundField], bool], bound: Callable[[Any], IndexBound]
+) -> list[ValueRange] | None:
+    """Which values of one column the predicate can be true of. None: any.
+
+    Args:
+        is_asked: Whether a field is that column.
+        bound: Where what it is compared with stands among its values.
+    """
     match of:
         case BoundAll(parts):
-            known = [ranges for part in parts if (ranges := _ranges(part, field)) is not None]
+            each = (value_ranges(part, is_asked, bound) for part in parts)
+            known = [ranges for ranges in each if ranges is not None]
             if not known:
                 return None
             common = known[0]
@@ -80,21 +93,21 @@ def _ranges(of: Bound, field: IndexedField) -> list[ValueRange] | None:
         case BoundAny(parts):
             found: list[ValueRange] = []
             for part in parts:
-                ranges = _ranges(part, field)
+                ranges = value_ranges(part, is_asked, bound)
                 if ranges is None:
                     return None
                 found += ranges
             return _joined(found)
-        case BoundNull(asked, negated) if _is(asked, field):
+        case BoundNull(asked, negated) if is_asked(asked):
             return [_ALL_BUT_NULL if negated else _NULLS]
-        case BoundList(asked, values, negated=False) if _is(asked, field):
-            return _joined(_equal(field.bound(value)) for value in values)
-        case BoundComparison(asked, operator, value) if _is(asked, field):
-            return _compared(operator, field.bound(value))
+        case BoundList(asked, values, negated=False) if is_asked(asked):
+            return _joined(_equal(bound(value)) for value in values)
+        case BoundComparison(asked, operator, value) if is_asked(asked):
+            return _compared(operator, bound(value))
     return None
 
 
-def _is(asked: BoundField, field: IndexedField) -> bool:
+def _is(field: IndexedField, asked: BoundField) -> bool:
     return not asked.in_key and not asked.inner and asked.at == field.at
 
 

@@ -22,6 +22,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
+from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keyhole.encoding.envelope import Moment, visible
-from keyhole.encoding.key_codec import encode_bytes
+from keyhole.encoding.key_codec import encode_bytes, encode_integer
 from keyhole.encoding.predicate_binding import FLOATS, WHOLE, is_compared
 from keyhole.encoding.row_fields import fields_reader
 from keyhole.errors import ValueMismatch
@@ -141,7 +142,7 @@ def _id(descriptor: StateDescriptor, name: str, kind: TypeName) -> bytes:
 
 def _encoders(kind: TypeName) -> tuple[Callable[[Any], bytes], Callable[[Any], IndexBound]]:
     if kind.kind in _LONGS:
-        return _long, _long_bound
+        return _long, partial(whole_bound, 8)
     if kind.kind in FLOATS:
         return _double, _double_bound
     if kind.kind == "decimal":
@@ -152,15 +153,16 @@ def _encoders(kind: TypeName) -> tuple[Callable[[Any], bytes], Callable[[Any], I
 
 
 def _long(value: int | None) -> bytes:
-    return NULL if value is None else THERE + (value + _SIGN).to_bytes(8, "big")
+    return NULL if value is None else THERE + encode_integer(value, 8)
 
 
-def _long_bound(value: float | Decimal) -> IndexBound:
+def whole_bound(width: int, value: float | Decimal) -> IndexBound:
+    """Where a number stands among whole ones of so many bytes, in their order as in a key."""
+    half = 1 << 8 * width - 1
     # Compared first: the next whole number of a Decimal may have a billion digits.
-    if not -_SIGN <= value < _SIGN:
-        return IndexBound(_long(_SIGN - 1 if value > 0 else -_SIGN), exact=False)
-    below = math.floor(value)
-    return IndexBound(_long(below), below == value)
+    inside = -half <= value < half
+    below = math.floor(value) if inside else half - 1 if value > 0 else -half
+    return IndexBound(THERE + encode_integer(below, width), inside and below == value)
 
 
 def _double(value: float | None) -> bytes:

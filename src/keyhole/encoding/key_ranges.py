@@ -10,14 +10,15 @@ It may hold keys that the predicate is not true of, and lacks none that it is tr
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from keyhole.encoding.key_codec import encode_bytes, encode_integer, end_of_prefix
+from keyhole.encoding.index_ranges import ValueRange, value_ranges
+from keyhole.encoding.indexed_fields import THERE, IndexBound, whole_bound
+from keyhole.encoding.key_codec import encode_bytes, end_of_prefix
 from keyhole.encoding.key_values import BYTES
-from keyhole.encoding.predicate_binding import Bound, BoundAll, BoundAny, BoundComparison, BoundField, BoundList
-from keyhole.model.predicates import ComparedBy
+from keyhole.encoding.predicate_binding import Bound, BoundField
 from keyhole.model.state import KeyColumn, KeyType
 
 
@@ -30,16 +31,6 @@ class EncodedKeys(NamedTuple):
 
     first: bytes
     end: bytes | None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no key is in it."""
-        return self.end is not None and self.end <= self.first
-
-    @property
-    def is_one_value(self) -> bool:
-        """Whether all keys in it have the same bytes there."""
-        return bool(self.first) and self.end == end_of_prefix(self.first)
 
 
 ALL_KEYS = EncodedKeys(b"", None)
@@ -54,89 +45,31 @@ def key_range(of: Bound, columns: Sequence[KeyColumn]) -> EncodedKeys:
     """
     before = b""
     for at, column in enumerate(columns):
-        found = _range(of, at, column)
-        if found is None:
+        ranges = value_ranges(of, partial(_is, at), _BOUNDS[column.type])
+        if ranges is None:
             break
-        if found.is_empty:
-            return found
+        # A column of a key is never null.
+        if not ranges or ranges[-1].end <= THERE:
+            return _NONE
+        found = ValueRange(max(ranges[0].first, THERE), ranges[-1].end)
         if not found.is_one_value:
-            return EncodedKeys(before + found.first, end_of_prefix(before) if found.end is None else before + found.end)
-        before += found.first
+            end = before + found.end[len(THERE) :] if found.end.startswith(THERE) else end_of_prefix(before)
+            return EncodedKeys(before + found.first[len(THERE) :], end)
+        before += found.first[len(THERE) :]
     return EncodedKeys(before, end_of_prefix(before))
 
 
-def _range(of: Bound, at: int, column: KeyColumn) -> EncodedKeys | None:
-    """Of the bytes of one column; None: it may have any value."""
-    match of:
-        case BoundAll(parts):
-            known = [found for part in parts if (found := _range(part, at, column)) is not None]
-            return _both(known) if known else None
-        case BoundAny(parts):
-            each = [_range(part, at, column) for part in parts]
-            whole = [found for found in each if found is not None]
-            return _around(whole) if len(whole) == len(each) else None
-        case BoundList(field, values, negated=False) if _is(field, at):
-            return _around([_compared(ComparedBy.EQUAL, value, column) or ALL_KEYS for value in values])
-        case BoundComparison(field, operator, value) if _is(field, at):
-            return _compared(operator, value, column)
-    return None
+def _is(at: int, asked: BoundField) -> bool:
+    return asked.in_key and not asked.inner and asked.at == at
 
 
-def _is(field: BoundField, at: int) -> bool:
-    return field.in_key and not field.inner and field.at == at
+def _exactly(encode: Callable[[Any], bytes], value: Any) -> IndexBound:
+    return IndexBound(THERE + encode(value), exact=True)
 
 
-def _both(ranges: Sequence[EncodedKeys]) -> EncodedKeys:
-    ends = [of.end for of in ranges if of.end is not None]
-    return EncodedKeys(max(of.first for of in ranges), min(ends) if ends else None)
-
-
-def _around(ranges: Sequence[EncodedKeys]) -> EncodedKeys:
-    there = [of for of in ranges if not of.is_empty]
-    if not there:
-        return _NONE
-    ends = [of.end for of in there if of.end is not None]
-    return EncodedKeys(min(of.first for of in there), max(ends) if len(ends) == len(there) else None)
-
-
-def _compared(operator: ComparedBy, value: Any, column: KeyColumn) -> EncodedKeys | None:
-    if operator is ComparedBy.NOT_EQUAL:
-        return None
-    if column.type in (KeyType.STRING, KeyType.BINARY):
-        same = encode_bytes(value.encode() if column.type is KeyType.STRING else value)
-        return _from_to(operator, same, end_of_prefix(same))
-    if column.type is KeyType.BOOLEAN:
-        same = b"\1" if value else b"\0"
-        return _from_to(operator, same, end_of_prefix(same))
-    return _of_numbers(operator, value, BYTES[column.type])
-
-
-def _from_to(operator: ComparedBy, same: bytes, behind: bytes | None) -> EncodedKeys:
-    """Args: same: What it is compared with. behind: What comes after all that begin so; None: nothing does."""
-    match operator:
-        case ComparedBy.LESS:
-            return EncodedKeys(b"", same)
-        case ComparedBy.AT_MOST:
-            return EncodedKeys(b"", behind)
-        case ComparedBy.GREATER:
-            return _NONE if behind is None else EncodedKeys(behind, None)
-        case ComparedBy.AT_LEAST:
-            return EncodedKeys(same, None)
-    return EncodedKeys(same, behind)
-
-
-def _of_numbers(operator: ComparedBy, value: Any, width: int) -> EncodedKeys | None:
-    """What it is compared with may be no whole number, and none that the column can have."""
-    least, most = -(1 << 8 * width - 1), (1 << 8 * width - 1) - 1
-    if not math.isfinite(value):
-        return None
-    low = least if operator in (ComparedBy.LESS, ComparedBy.AT_MOST) else math.ceil(value)
-    high = most if operator in (ComparedBy.GREATER, ComparedBy.AT_LEAST) else math.floor(value)
-    if operator is ComparedBy.GREATER:
-        low = math.floor(value) + 1
-    elif operator is ComparedBy.LESS:
-        high = math.ceil(value) - 1
-    low, high = max(low, least), min(high, most)
-    if low > high:
-        return _NONE
-    return EncodedKeys(encode_integer(low, width), end_of_prefix(encode_integer(high, width)))
+_BOUNDS: dict[KeyType, Callable[[Any], IndexBound]] = {
+    KeyType.STRING: partial(_exactly, lambda value: encode_bytes(value.encode())),
+    KeyType.BINARY: partial(_exactly, encode_bytes),
+    KeyType.BOOLEAN: partial(_exactly, lambda value: b"\1" if value else b"\0"),
+    **{kind: partial(whole_bound, width) for kind, width in BYTES.items()},
+}
