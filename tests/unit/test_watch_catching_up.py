@@ -122,6 +122,36 @@ async def test_an_epoch_whose_outcome_its_owner_is_not_told_is_given_once(fate: 
     await hosted.host.close()
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_rows_that_an_epoch_may_have_deleted_which_is_not_complete_are_of_no_earlier_epoch(
+    *, goes_on: bool
+) -> None:
+    hosted = await owning()
+    history = ChangelogHistory(lambda of: MemoryChangelog(hosted.kafka, of))
+    await hosted.apply(1, {key("a"): row(1.0), key("b"): row(1.0)})
+    await hosted.apply(2, {key("a"): None})
+    # The driver was killed before it was known that all have epoch 2.
+    await hosted.own(generation=2, complete=1)
+    place = None
+    if goes_on:
+        async with aclosing(watching(hosted, history, None).messages()) as messages:
+            token = await anext(message.token async for message in messages if message.snapshot_done)
+        place = watch_place(token, hosted.of, 0)
+    said, keys = list[int](), list[bytes]()
+    async with aclosing(watching(hosted, history, place).messages()) as messages, asyncio.timeout(LONG_SECONDS):
+        async for message in messages:
+            said.append(message.stamp.epoch)
+            keys += [of for sent in message.sent for of in sent.keys]
+            if len(said) == 3:
+                await hosted.apply(2, {key("a"): None})
+            if said[-1] == 2:
+                break
+            hosted.clock.advance(10.0)
+    assert keys == ([] if goes_on else [key("b")])
+    assert set(said) == {0, 2}
+    await hosted.host.close()
+
+
 async def test_what_is_kept_of_one_epoch_is_bounded_over_all_its_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_by_one(written: Sequence[PartitionChanges]) -> Iterator[list[PartitionChanges]]:
         return ([item] for item in written)
