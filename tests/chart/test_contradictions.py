@@ -89,6 +89,10 @@ CONTRADICTIONS = {
         KAFKA | job(stateServer={"sidecar": False}),
         "jobs[temperature-monitor].stateServer.sidecar is false, and there are no other state servers",
     ),
+    "static discovery beside sidecars": (
+        KAFKA | job() | {"discovery": {"kind": "static", "servers": ["a:7410"]}},
+        "jobs[temperature-monitor].stateServer.sidecar is true, and discovery.kind is static",
+    ),
     "claims of no sidecar": (
         KAFKA
         | {"stateServers": {"enabled": True}}
@@ -109,6 +113,22 @@ CONTRADICTIONS = {
     "two checkpoints": (
         KAFKA | job(checkpoint={"url": "s3a://a/b", "claim": {"size": "1Gi"}}),
         "has a url and a claim",
+    ),
+    "one checkpoint of two jobs": (
+        KAFKA
+        | {
+            "jobs": [
+                JOB | {"checkpoint": {"url": "s3a://a/b"}},
+                JOB | {"name": "again", "checkpoint": {"url": "s3a://a/b/"}},
+            ]
+        },
+        "jobs[again].checkpoint.url is s3a://a/b/, which is the checkpoint of jobs[temperature-monitor]",
+    ),
+    "one checkpoint of all jobs": (
+        KAFKA
+        | {"jobDefaults": {"checkpoint": {"url": "s3a://a/b"}}}
+        | {"jobs": [JOB | {"checkpoint": {}}, JOB | {"name": "again", "checkpoint": {}}]},
+        "jobs[again].checkpoint.url is s3a://a/b, which is the checkpoint of jobs[temperature-monitor]",
     ),
     "a new claim and an old one": (
         KAFKA | job(checkpoint={"claim": {"size": "1Gi", "existingClaim": "mine"}}),
@@ -143,6 +163,10 @@ CONTRADICTIONS = {
     "a state server's port as a variable": (
         KAFKA | {"stateServers": {"enabled": True, "env": {"KEYHOLE_STATE_SERVER_PORT": "1"}}},
         "stateServers.env has KEYHOLE_STATE_SERVER_PORT",
+    ),
+    "a lookup port as a variable where it is off": (
+        KAFKA | job(stateServer={"env": {"KEYHOLE_STATE_SERVER_LOOKUPS": "0.0.0.0:7412"}}),
+        "jobs[temperature-monitor].stateServer.env has KEYHOLE_STATE_SERVER_LOOKUPS",
     ),
     "a replica's applications as a variable": (
         KAFKA | job() | {"replica": {"enabled": True, "env": {"KEYHOLE_STATE_SERVER_APPLICATIONS": "a"}}},
@@ -242,4 +266,9 @@ def test_what_is_refused_with_one_thing_is_taken_without_it() -> None:
     assert render(EXTERNAL)
     assert render(KAFKA, job(checkpoint={"url": "s3a://a/b"}))
     assert render(KAFKA, {"jobs": [JOB, JOB | {"name": "again"}]})
+    one = {"claim": {"existingClaim": "mine"}}
+    assert render(KAFKA, {"jobs": [JOB | {"checkpoint": one}, JOB | {"name": "again", "checkpoint": one}]})
+    static = {"discovery": {"kind": "static", "servers": ["a:7410"]}}
+    assert render(KAFKA, static, job(stateServer={"sidecar": False}))
+    assert render(KAFKA, job(checkpoint={"claim": {"size": "1Gi", "accessModes": ["ReadWriteOnce"]}}))
     assert render(KAFKA, {"discovery": {"kind": "static", "servers": ["a:7410"]}})

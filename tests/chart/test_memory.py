@@ -105,6 +105,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         _job(driver={"memory": "2048m"}),
         "raise the limit to 2560Mi or more",
     ),
+    "a driver's heap that Spark doesn't start with": (
+        _job(driver={"memory": "511m"}),
+        "jobs[temperature-monitor].driver.memory is 511m, and Spark needs a heap of 512 MiB",
+    ),
+    "a driver's heap in another unit": (
+        _job(driver={"memory": "500000k"}),
+        "jobs[temperature-monitor].driver.memory is 500000k",
+    ),
     "Kafka's heap above its limit": (
         KAFKA | {"kafka.heapMegabytes": 4000},
         "kafka.resources.limits.memory is 1Gi, and kafka.heapMegabytes is a heap of 4000 MiB",

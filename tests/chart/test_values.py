@@ -130,6 +130,15 @@ def test_an_unknown_setting_is_refused_by_its_name(wrong: dict[str, object]) -> 
         ({"jobDefaults.settings": {"TOPIC": "readings"}}, "'TOPIC' does not match"),
         ({"discovery.kind": "consul"}, "/discovery/kind"),
         ({"jobDefaults.driver.memory": "1Gi"}, "/jobDefaults/driver/memory"),
+        # The claim is mounted by driver and executors.
+        (
+            {"jobDefaults.checkpoint.claim.accessModes": ["ReadWriteOncePod"]},
+            "/jobDefaults/checkpoint/claim/accessModes/0",
+        ),
+        (
+            {"jobs": [{"name": "a", "checkpoint": {"claim": {"size": "1Gi", "accessModes": ["ReadWriteOncePod"]}}}]},
+            "/jobs/0/checkpoint/claim/accessModes/0",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

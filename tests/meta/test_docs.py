@@ -101,6 +101,30 @@ def test_two_rows_on_one_line_are_found_and_other_bars_are_not() -> None:
     assert _odd_rows(f"{table}\n| a |\n|---|\n| 1 |\n\n```\n{table}```\n") == [4, 5]
 
 
+def _glued_lines(page: str) -> list[int]:
+    """The numbers of lines that begin at the margin right behind an item of a list, whose last line they become."""
+    found, fence, in_item = [], "", False
+    for number, line in enumerate(page.splitlines(), start=1):
+        opened = re.match(r" *(`{3,})", line)
+        if opened and (not fence or opened[1] == fence):
+            fence = "" if fence else opened[1]
+        if in_item and not fence and re.match(r"[^ #|`-]", line) and not re.match(r"[*] |\d+\. ", line):
+            found.append(number)
+        begins = re.match(r" *([-*]|\d+\.) ", line) is not None
+        in_item = not fence and (begins or (in_item and line.startswith(" ")))
+    return found
+
+
+@of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
+def test_no_paragraph_is_glued_to_the_list_above_it(page: Path) -> None:
+    assert _glued_lines(page.read_text()) == []
+
+
+def test_a_paragraph_that_is_glued_to_a_list_is_found_and_what_belongs_to_it_is_not() -> None:
+    apart = "- one\n  of it\n- two\n\nText.\n\n1. one\n2. two\n   of it\n"
+    assert _glued_lines(f"{apart}Text.\n\n```\n- code\nmore\n```\n") == [10]
+
+
 @of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"`(tests/[a-z_/]+\.py)`", page.read_text()))

@@ -136,6 +136,9 @@ error. dict memory, given */}}
 {{- include "keyhole.validate.memory" (dict "path" (printf "%s.driver.resources" $path) "resources" $job.driver.resources) -}}
 {{- include "keyhole.validate.memory" (dict "path" (printf "%s.stateServer.resources" $path) "resources" $job.stateServer.resources) -}}
 {{- include "keyhole.validate.memory" (dict "path" (printf "%s.source.resources" $path) "resources" $job.source.resources) -}}
+{{- if lt (include "keyhole.sparkMebibytes" $job.driver.memory | int64) 512 -}}
+{{- fail (printf "%s.driver.memory is %s, and Spark needs a heap of 512 MiB: with less the driver ends as it starts. Set it to 512m or more" $path $job.driver.memory) -}}
+{{- end -}}
 {{- include "keyhole.validate.heap" (dict "path" (printf "%s.driver.resources" $path) "resources" $job.driver.resources "heapPath" (printf "%s.driver.memory" $path) "heap" (include "keyhole.sparkMebibytes" $job.driver.memory) "beside" 512) -}}
 {{- range $name := list "memoryLimit" "pythonMemory" "rocksdbMemory" -}}
 {{- $given := get $job.executors $name -}}

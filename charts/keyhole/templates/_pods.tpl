@@ -110,7 +110,7 @@ livenessProbe:
 name: state-server
 image: {{ include "keyhole.image" (dict "root" .root "image" .root.Values.images.stateServer) | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (include "keyhole.stateServer.env" .) "more" .server.env "prefix" "KEYHOLE_STATE_SERVER_" "owned" (list "DIRECTORY" "APPLICATIONS" "REPLICA_GROUP")) | nindent 2 }}
+env: {{- include "keyhole.ownEnv" (dict "path" (printf "%s.env" .path) "own" (include "keyhole.stateServer.env" .) "more" .server.env "prefix" "KEYHOLE_STATE_SERVER_" "owned" (list "DIRECTORY" "APPLICATIONS" "REPLICA_GROUP" "LOOKUPS")) | nindent 2 }}
 ports:
   - {name: grpc, containerPort: 7410}
   - {name: metrics, containerPort: 7411}

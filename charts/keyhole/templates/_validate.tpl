@@ -117,6 +117,7 @@
 {{- define "keyhole.validate.jobs" -}}
 {{- $names := list }}
 {{- $applications := list }}
+{{- $checkpoints := dict }}
 {{- range .Values.jobs }}
 {{- $job := include "keyhole.job" (dict "root" $ "given" .) | fromYaml }}
 {{- $path := printf "jobs[%s]" .name }}
@@ -132,11 +133,21 @@
 {{- fail (printf "the release and %s together have the name %s, which is longer than 50 characters, and names made of it would be too long: shorten one" $path $job.fullname) }}
 {{- end }}
 {{- include "keyhole.validate.checkpoint" (dict "path" (printf "%s.checkpoint" $path) "checkpoint" $job.checkpoint) }}
+{{- with $job.checkpoint.url }}
+{{- $place := trimAll "/" . }}
+{{- if hasKey $checkpoints $place }}
+{{- fail (printf "%s.checkpoint.url is %s, which is the checkpoint of %s: each job would go on with what the other one has read; give each a folder of its own" $path . (get $checkpoints $place)) }}
+{{- end }}
+{{- $_ := set $checkpoints $place $path }}
+{{- end }}
 {{- include "keyhole.validate.store" (dict "path" (printf "%s.stateServer.store" $path) "store" $job.stateServer.store) }}
 {{- with $job.stateServer.store }}
 {{- if and (eq .volume "persistentClaim") (not .storageClassName) }}
 {{- fail (printf "%s.stateServer.store.storageClassName is empty: Spark makes the executors' claims, and makes none without a class" $path) }}
 {{- end }}
+{{- end }}
+{{- if and $job.stateServer.sidecar (eq $.Values.discovery.kind "static") }}
+{{- fail (printf "%s.stateServer.sidecar is true, and discovery.kind is static: executors have no fixed addresses, so proxies and exporter would not find the state servers beside them. Choose kubernetes or dns, or set %s.stateServer.sidecar=false, and the job's states are on discovery.servers" $path $path) }}
 {{- end }}
 {{- if and (not $job.stateServer.sidecar) (not $.Values.stateServers.enabled) (ne $.Values.discovery.kind "static") }}
 {{- fail (printf "%s.stateServer.sidecar is false, and there are no other state servers: enable stateServers, or name some in discovery.servers (discovery.kind: static)" $path) }}
