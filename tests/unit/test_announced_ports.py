@@ -1,7 +1,10 @@
-"""Which lookup port a client that asks servers directly takes for a server's, of what proxies have told it."""
+"""What a client that asks servers directly takes in of what proxies have told it: routes, and lookup ports."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from keyhole.client.routing import direct_servers
 from keyhole.client.routing.direct_servers import DirectServers
 from keyhole.security.credentials import PLAIN
 from keyhole.v1 import query_pb2 as pb
+from tests.support.waiting import eventually
 
 
 class Server:
@@ -64,3 +68,41 @@ async def test_the_port_of_a_server_that_is_lost_is_not_tried(monkeypatch: pytes
     links: Any = None
     DirectServers(links, PLAIN)._take(COUNTS, routes(9000, "two", lost=True))
     assert Server.made["a:7400"].told == []
+
+
+class Call:
+    """In place of gRPC's: the routes of one proxy, until its channel is closed."""
+
+    def __init__(self, told: pb.Routes, *, closed: bool) -> None:
+        self._told = told
+        self._closed = closed
+
+    async def __aiter__(self) -> AsyncIterator[pb.Routes]:
+        if self._closed:
+            # As gRPC does with the calls of a channel that is closed.
+            raise asyncio.CancelledError
+        yield self._told
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None:
+        pass
+
+
+async def test_routes_are_followed_at_another_address_once_the_channel_of_the_first_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct_servers, "DirectServer", Server)
+    monkeypatch.setattr(direct_servers, "_FIRST_PAUSE_SECONDS", 0.001)
+    Server.made.clear()
+    calls = iter([Call(OLD, closed=True), Call(NEW, closed=False)])
+    link = SimpleNamespace(
+        stub=SimpleNamespace(WatchRoutes=lambda _: next(calls)), heard=lambda: None, target="proxies:7400"
+    )
+    links: Any = SimpleNamespace(next=lambda: link)
+    servers = DirectServers(links, PLAIN)
+    servers.follow(COUNTS)
+    await eventually(lambda: "a:7400" in Server.made)
+    following = servers._following[COUNTS]
+    following.cancel()
+    await asyncio.wait([following])
+    assert following.cancelled()

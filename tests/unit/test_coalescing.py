@@ -147,8 +147,12 @@ def test_frames_shrink_where_values_are_large() -> None:
 def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
     coalescer = Coalescer("a", max_keys=10)
     sink = _add(coalescer, _keys(8))
-    with pytest.raises(Overloaded, match="8 lookups wait for a already, and at most 10"):
+    with pytest.raises(Overloaded, match="8 lookups wait for a already, and at most 10") as refused:
         _add(coalescer, _keys(3))
+    assert refused.value.facts["retry_after_seconds"] == "0.05"
+    with pytest.raises(Overloaded) as refused:
+        _add(coalescer, _keys(11))
+    assert "retry_after_seconds" not in refused.value.facts
     _answer(coalescer, _next(coalescer))
     assert len(sink.values) == 8
     _add(coalescer, _keys(10))
@@ -156,7 +160,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
 
 def test_keys_that_fail_do_so_alone() -> None:
     coalescer = Coalescer("a")
-    first, second = _add(coalescer, _keys(2)), _add(coalescer, _keys(2))
+    first, second = _add(coalescer, _keys(2, "x")), _add(coalescer, _keys(2, "y"))
     moved = NotOwner("moved")
     coalescer.receive(_next(coalescer).number, Answers([b"0", b"1", b"", b"3"], [SOURCE], (), {2: moved}))
     assert first.values == {0: b"0", 1: b"1"}
@@ -166,6 +170,33 @@ def test_keys_that_fail_do_so_alone() -> None:
 def test_answers_of_several_sources_keep_theirs() -> None:
     answers = Answers([b"0", b"1", b"2"], [SOURCE, state_pb2.Source(server="b")], (0, 1, 1))
     assert answers.part(1, 3).source_of == (1, 1)
+
+
+def test_a_key_that_several_wait_for_is_asked_for_once_and_never_shared_with_a_frame_on_its_way() -> None:
+    coalescer = Coalescer("a", frames_in_flight=1)
+    before = _add(coalescer, [b"hot"])
+    under_way = _next(coalescer)
+    waiting = [_add(coalescer, keys) for keys in ([b"hot"], [b"x", b"hot"], [b"hot", b"y"])]
+    coalescer.receive(under_way.number, Answers([b"old"], [SOURCE]))
+    frame = _next(coalescer)
+    assert frame.keys == [b"hot", b"x", b"y"]
+    moved = NotOwner("moved")
+    sources = [SOURCE, state_pb2.Source(server="b")]
+    coalescer.receive(frame.number, Answers([b"new", b"", b"vy"], sources, (1, 0, 0), {1: moved}))
+    assert before.values == {0: b"old"}
+    assert [sink.values for sink in waiting] == [{0: b"new"}, {1: b"new"}, {0: b"new", 1: b"vy"}]
+    assert waiting[1].errors == {0: moved}
+    assert coalescer.keys == 0
+
+
+def test_answers_of_merged_keys_have_their_sources_and_failures() -> None:
+    moved = NotOwner("moved")
+    answers = Answers([b"0", b"", b"2"], [SOURCE, state_pb2.Source(server="b")], (0, 1, 1), {1: moved}, 7)
+    spread = answers.spread([1, 0, 1, 2])
+    assert spread.values == [b"", b"0", b"", b"2"]
+    assert spread.source_of == [1, 0, 1, 1]
+    assert spread.failures == {0: moved, 2: moved}
+    assert (spread.server_micros, spread.message) == (7, None)
 
 
 def test_a_refused_frame_fails_all_that_is_in_it_and_nothing_else() -> None:

@@ -391,6 +391,26 @@ async def test_whoever_ends_its_handshake_behind_a_drain_is_told_so_and_behind_a
         await eventually(lambda: not port.connections)
 
 
+async def test_who_never_ends_a_handshake_takes_the_place_of_a_connection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("server", "127.0.0.1")
+    own, shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=authority.path)
+    own.load_cert_chain(files.certificate, files.key)
+    guard: Any = SimpleNamespace(check_host=lambda *_: None, http_context=lambda: own, access=None)
+    port = LookupPort("127.0.0.1:0", echo, unlimited(), LookedAt(), guard, PortLimits(connections=2))
+    await port.start()
+    async with calling(port.port) as silent, calling(port.port) as second:
+        await eventually(lambda: port.open_connections == 2)
+        async with calling(port.port) as third:
+            assert await third.is_over()
+        silent.writer.close()
+        await eventually(lambda: port.open_connections == 1)
+        await second.writer.start_tls(shown, server_hostname="127.0.0.1")
+        await second.open()
+        assert port.open_connections == len(port.connections) == 1
+    await port.stop()
+
+
 async def test_an_address_that_is_taken_or_none_or_in_the_clear_for_all_is_refused() -> None:
     async with served() as port:
         with pytest.raises(PortTaken, match="the lookup port"):

@@ -225,8 +225,9 @@ async def test_the_server_answers_as_one_call_whatever_callers_say_of_their_cloc
         writer.write(framed(Answered(number, pb.LookupResponse(frame=number).SerializeToString())))
         assert (await answers[number - 1]).frame == number
     monkeypatch.setattr(reader_link, "_MOST_WAITING_BYTES", -1)
-    with pytest.raises(Overloaded, match="try again later"):
+    with pytest.raises(Overloaded, match="try again later") as refused:
         link.pass_on(asked(), None)
+    assert refused.value.facts["retry_after_seconds"] == "0.05"
     listening.cancel()
     await link.close()
     writer.close()

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING_BYTES = 64 << 20
 """Of frames that are passed on, until the server has read them: it is overloaded then."""
 
+_AGAIN_SECONDS = 0.05
+
 _READ = msgspec.msgpack.Decoder[ToReader](ToReader)
 
 
@@ -65,7 +67,9 @@ class ReaderLink:
             Overloaded: Too much waits for the server.
         """
         if self._writer.transport.get_write_buffer_size() > _MOST_WAITING_BYTES:
-            raise Overloaded("the server has not read what was passed on to it; try again later")
+            raise Overloaded(
+                "the server has not read what was passed on to it; try again later", retry_after_seconds=_AGAIN_SECONDS
+            )
         # How late it has come by its caller's clock is in `until`: the server would see all callers as one.
         request.sent_ms = 0
         number = next(self._numbers)

@@ -96,6 +96,8 @@ class LookupPort:
         self.stopped = False
         self._hand_over = hand_over
         self._server: Accepting | None = None
+        # Those that are connected and have no protocol yet: a handshake of TLS takes as long as its caller likes.
+        self.beginning: set[_Connection] = set()
         self._tls = guard.http_context() if guard is not None else None
         self._taking: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -123,15 +125,20 @@ class LookupPort:
             self.take(connection)
 
     def take(self, connection: socket.socket) -> None:
-        """Serves a connection that was accepted, as if it were by this port."""
-        taking = asyncio.get_running_loop().create_task(self._take(connection))
+        """Serves a connection that was accepted, as if it were by this port; closes it where there are too many."""
+        if self.stopped or self.open_connections >= self.limits.connections:
+            connection.close()
+            return
+        made = _Connection(self)
+        self.beginning.add(made)
+        taking = asyncio.get_running_loop().create_task(self._take(connection, made))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
 
-    async def _take(self, connection: socket.socket) -> None:
+    async def _take(self, connection: socket.socket, made: _Connection) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Connection(self), connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
+                lambda: made, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
             )
         except OSError as error:  # whoever connected has gone, or can't speak TLS
             _log.debug("a connection has not begun", extra={"reason": str(error)})
@@ -139,11 +146,13 @@ class LookupPort:
         except Exception:  # noqa: BLE001 - the top of a task: whoever has connected would wait
             _log.exception("a connection could not be begun")
             connection.close()
+        finally:
+            self.beginning.discard(made)
 
     @property
     def open_connections(self) -> int:
-        """How many there are, those that are just beginning included."""
-        return len(self.connections) + len(self._taking)
+        """How many there are, those whose handshake has yet to end included."""
+        return len(self.connections) + len(self.beginning)
 
     def drain(self) -> None:
         """Takes no more connections, and tells those that stand, or that wait to be taken, to ask by gRPC; answers on
@@ -196,8 +205,9 @@ class _Connection(asyncio.Protocol):
         # Not every loop's transport is a subclass of asyncio's; it does the same.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._port.limits.unsent_bytes)
+        self._port.beginning.discard(self)
         self._port.connections.add(self)
-        if self._port.stopped or len(self._port.connections) > self._port.limits.connections:
+        if self._port.stopped:
             self.cut()
         elif self._port.drained is not None:
             # Its handshake began before.

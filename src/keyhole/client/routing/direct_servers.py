@@ -171,6 +171,11 @@ class DirectServers:
                         link.heard()
                         self._take(name, routes)
                         backoff.reset()
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    # The channel of that link was closed: a name has that address no more.
                 except grpc.RpcError as error:
                     why = link.failed(error)
                     # The last routes stay where it may pass: servers themselves refuse what is no longer theirs.

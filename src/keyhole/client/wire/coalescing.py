@@ -35,6 +35,7 @@ from keyhole.client.wire.segments import (
     key_too_long,
     keys_of,
     lightened,
+    merged,
     not_handed_out,
     take,
 )
@@ -64,7 +65,10 @@ Moved: TypeAlias = list[tuple[Lane, list[Part]]]
 
 @dataclass(slots=True)
 class Frame:
-    """One message. `deadline` is that of its most patient segment, `first_deadline` that of the least patient one."""
+    """One message. `deadline` is that of its most patient segment, `first_deadline` that of the least patient one.
+
+    `places`: where several want the same key, which of `keys` each key of the parts is; None: each is its own.
+    """
 
     number: int
     lane: Lane
@@ -73,12 +77,15 @@ class Frame:
     first_deadline: float
     sent_at: float
     parts: list[Part] = field(repr=False)
+    places: Sequence[int] | None = None
 
 
 # What a frame's answer should have: below FRAME_BYTES, so that few keys are asked for in vain. Of the first frame of a
 # state nothing is known.
 _ANSWER_BYTES = FRAME_BYTES // 2
 _FIRST_FRAME_KEYS = 64
+# Others' keys fill the queue: by then a server has answered thousands of them.
+_AGAIN_SECONDS = 0.05
 
 
 class Coalescer:
@@ -135,14 +142,17 @@ class Coalescer:
         """Lets a segment wait for the next frame.
 
         Raises:
-            Overloaded: Too much waits already. Nothing was added.
+            Overloaded: Too much waits already. Nothing was added. The fact `retry_after_seconds` says when to try
+                again; there is none where the segment alone is too much.
         """
         count = len(segment.keys)
         if self._keys + count > self._max_keys:
+            again = {"retry_after_seconds": _AGAIN_SECONDS} if count <= self._max_keys else {}
             raise Overloaded(
                 f"{self._keys} lookups wait for {self._target} already, and at most {self._max_keys} may; send fewer "
                 "at once, or wait for answers",
                 address=self._target,
+                **again,
             )
         self._keys += count
         self._earliest_deadline = min(self._earliest_deadline, segment.deadline)
@@ -186,7 +196,9 @@ class Coalescer:
             if parts:
                 self._frames += 1
                 deadlines = [part.segment.deadline for part in parts]
-                frame = Frame(self._frames, lane, keys, max(deadlines), min(deadlines), now, parts)
+                # What is on its way already is never shared: its answer may be older than whoever asks now has seen.
+                keys, places = merged(keys) if len(parts) > 1 else (keys, None)
+                frame = Frame(self._frames, lane, keys, max(deadlines), min(deadlines), now, parts, places)
                 self._in_flight[frame.number] = frame
                 return frame
         return None
@@ -203,11 +215,13 @@ class Coalescer:
             )
             self._fail(frame.parts, error)
             return
+        if frame.places is not None:
+            answers = answers.spread(frame.places)
         if not answers.failures:  # keys that failed say nothing of how large values are
             self._note_size(frame.lane, answers.values)
         else:
             full = {index for index, why in answers.failures.items() if isinstance(why, AskAgain) and why.full}
-            if 0 < len(full) < len(frame.keys):
+            if 0 < len(full) < len(answers.values):
                 self._receive_full(frame, answers, full)
                 return
         first = 0

@@ -42,6 +42,18 @@ class Answers(NamedTuple):
         failures = {index - start: error for index, error in self.failures.items() if start <= index < stop}
         return Answers(self.values[start:stop], self.sources, self.source_of[start:stop], failures, self.server_micros)
 
+    def spread(self, places: Sequence[int]) -> Answers:
+        """The answers of keys that were merged: `places` says for each of them which of these is its."""
+        return Answers(
+            [self.values[place] for place in places],
+            self.sources,
+            [self.source_of[place] for place in places] if self.source_of else (),
+            {index: self.failures[place] for index, place in enumerate(places) if place in self.failures}
+            if self.failures
+            else {},
+            self.server_micros,
+        )
+
 
 class SegmentSink(Protocol):
     """Takes the answers of one segment, in one or several parts. Must not raise, and not call the coalescer back."""
@@ -166,6 +178,15 @@ def keys_of(parts: Sequence[Part]) -> Sequence[bytes]:
     for segment, start, stop, _ in parts:
         keys += segment.keys[start:stop]
     return keys
+
+
+def merged(keys: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int] | None]:
+    """Each key once, and for each of the given ones which of those it is; None: they are all different."""
+    each = dict.fromkeys(keys)
+    if len(each) == len(keys):
+        return keys, None
+    number = {key: index for index, key in enumerate(each)}
+    return list(each), [number[key] for key in keys]
 
 
 def gone(part: Part) -> Part:
