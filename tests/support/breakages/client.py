@@ -13,7 +13,7 @@ CLIENT = (
         "src/keyhole/client/wire/segments.py",
         "    return list(each), [number[key] for key in keys]\n",
         "    return list(each), [number[key] * 0 for key in keys]\n",
-        ("test_coalescing.py",),
+        ("unit/test_coalescing.py",),
     ),
     Breakage(
         "a name whose other address is a port for HTTP is waited for until the deadline",
