@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ class ClientProxy:
                 "over HTTP; set both, or neither"
             )
         self._health: asyncio.Task[None] | None = None
+        self._http_drain: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -113,8 +115,7 @@ class ClientProxy:
         Raises:
             InvalidConfiguration: The discovery is refused its answer, as it was from the start.
         """
-        draining = self._rpc.run_until(stopping, self._config.drain_seconds, self._end_streams)
-        serving = asyncio.ensure_future(draining)
+        serving = asyncio.ensure_future(self._serve_until(stopping))
         try:
             await asyncio.wait((serving, self._directory.following), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -125,10 +126,13 @@ class ClientProxy:
             await self.stop(0)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Lets what is under way end, then closes everything. Idempotent."""
-        await self._end_streams()
+        """Lets what is under way end, by gRPC and by HTTP within one time, then closes everything. Idempotent."""
+        await self._begin_drain(grace_seconds)
         await self._rpc.stop(grace_seconds)
-        if self._http is not None:
+        if self._http is not None and self._http_drain is not None:
+            if grace_seconds > 0:
+                await self._http_drain
+            self._http_drain.cancel()
             await self._http.stop()
         if self._console is not None:
             await self._console.close()
@@ -136,7 +140,14 @@ class ClientProxy:
             await self._page.stop()
         await self._directory.close()
 
-    async def _end_streams(self) -> None:
+    async def _serve_until(self, stopping: asyncio.Event) -> None:
+        seconds = self._config.drain_seconds
+        await self._rpc.run_until(stopping, seconds, functools.partial(self._begin_drain, seconds))
+        if self._http_drain is not None:
+            await self._http_drain
+
+    async def _begin_drain(self, seconds: float) -> None:
+        """Ends streams, and has HTTP drain beside what the caller drains: a pod's end waits for the time once."""
         if self._health is not None:
             self._health.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -144,8 +155,8 @@ class ClientProxy:
         self._servicer.drain()
         if self._reads is not None:
             self._reads.draining = True
-        if self._http is not None:
-            await self._http.drain(self._config.drain_seconds)
+        if self._http is not None and self._http_drain is None:
+            self._http_drain = asyncio.ensure_future(self._http.drain(seconds))
 
     def _read_by_http(self, address: str) -> None:
         # Not at the top: the HTTP server takes a third of the time in which a proxy without it starts.

@@ -39,6 +39,7 @@ async def proxy_of(
     http_origins: tuple[str, ...] = (),
     http_hosts: tuple[str, ...] = (),
     applications: tuple[str, ...] = (),
+    drain_seconds: float = 5.0,
     security: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ClientProxy]:
     """A started proxy, which may not have reached its servers yet.
@@ -59,6 +60,7 @@ async def proxy_of(
         http_origins=http_origins,
         http_hosts=http_hosts,
         applications=applications,
+        drain_seconds=drain_seconds,
         **given,
     )
     proxy = ClientProxy(config, discovery or StaticDiscovery(addresses), SystemClock())
