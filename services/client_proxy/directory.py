@@ -19,6 +19,9 @@ from services.client_proxy.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
+_BEGINNING_SECONDS = 60.0
+"""A job's queries begin one after the other: for so long after the first one a state that nobody knows may be late."""
+
 
 class Directory:
     """Keeps a link per discovered server, and route tables that are swapped whole whenever a server says something new.
@@ -52,8 +55,10 @@ class Directory:
         # Their last holder has let go of them: they aren't away, but gone, once nobody else names them.
         self._let_go: set[StateName] = set()
         self._expected = expected
-        # Of those, the ones whose states are all gone: they were there, and are not merely late.
-        self._retired: set[str] = set()
+        # States of those that are gone: they were there, and are not merely late.
+        self._retired: set[StateName] = set()
+        # When the first state came of those that had none as this proxy knew all servers, by the clock.
+        self._begun: dict[str, float] = {}
         self._discovered = False
         self.silent_calls = 0
         self.events = RouteEvents()
@@ -117,8 +122,8 @@ class Directory:
         """Returns the routes of a state.
 
         Raises:
-            NoServer: No server can be reached, so nobody knows which states there are; or none has heard yet of an
-                application that is to be there.
+            NoServer: No server can be reached, so nobody knows which states there are. Or none has heard yet of an
+                application that is to be there, or of a state of it that may still come.
             UnknownApplication, UnknownState: The message names those that exist.
         """
         table = self._tables.get(name)
@@ -163,7 +168,8 @@ class Directory:
         unheard = f" (not asked: {reasons})" if reasons else ""
         applications = ", ".join(sorted({known for known, _ in self._tables})) or "none yet"
         states = ", ".join(sorted(known for owner, known in self._tables if owner == application))
-        if not states and application in self._expected - self._retired:
+        is_expected = application in self._expected
+        if not states and is_expected and application not in {of for of, _ in self._retired}:
             return NoServer(
                 f"no state server has heard of application {application} yet: its job or feed has not come so far, or "
                 f"has never run{unheard}",
@@ -173,9 +179,24 @@ class Directory:
             return UnknownApplication(
                 f"no application {application!r}; there are: {applications}{unheard}", applications=applications
             )
+        if is_expected and name not in self._retired and (why := self._why_late(application)):
+            return NoServer(
+                f"application {application} has no state {state!r} so far, and {why}; it has: {states}{unheard}",
+                application=application,
+                states=states,
+            )
         return UnknownState(
             f"application {application} has no state {state!r}; it has: {states}{unheard}", states=states
         )
+
+    def _why_late(self, application: str) -> str:
+        """Why a state of the application may still come; empty: what there is of it is known."""
+        if any(not link.reached for link in self._links.values()):
+            return "a server that may have it was not reached yet"
+        begun = self._begun.get(application)
+        if begun is not None and self.clock.monotonic() - begun < _BEGINNING_SECONDS:
+            return "has only begun"
+        return ""
 
     def _reasons(self) -> str:
         lost = {link.address: link.view.lost if link.view else "connecting" for link in self.links}
@@ -220,8 +241,11 @@ class Directory:
         self._remembered = {name: table.descriptor for name, table in self._tables.items()}
         self._let_go &= self._tables.keys()
         change = diff(before, self._tables)
-        self._retired |= self._expected & {application for application, _ in change.removed}
-        self._retired -= {application for application, _ in self._tables}
+        self._retired |= {name for name in change.removed if name[0] in self._expected}
+        self._retired -= self._tables.keys()
+        if self.settled.is_set():
+            begun = {application for application, _ in change.added} - {application for application, _ in before}
+            self._begun |= dict.fromkeys(begun & self._expected, self.clock.monotonic())
         self.events.note_routes(now_ms, change, before, self._tables, names, moves=self.settled.is_set())
         self.events.note_restores(now_ms, known, views)
         for name in change.removed:

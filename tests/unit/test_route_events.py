@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keyhole.errors import NoServer, UnknownApplication
+from keyhole.errors import NoServer, UnknownApplication, UnknownState
 from keyhole.model.read import Role
 from keyhole.protocol.routing import build, diff
 from keyhole.protocol.server_view import Holding, ServerView
@@ -183,6 +183,43 @@ def test_an_application_that_was_retired_is_unknown_though_it_is_to_be_there_unt
     # One that was restarted has retired nothing.
     see(view("a", incarnation="2"))
     assert directory.table((APPLICATION, STATE))
+
+
+def test_a_state_may_be_late_for_a_minute_after_its_application_has_begun_and_then_there_is_none() -> None:
+    directory, see = _directory(APPLICATION)
+    clock = directory.clock
+    assert isinstance(clock, ManualClock)
+    see(view("a", incarnation="1"))
+    directory.settled.set()
+    see(view("a", range(8), incarnation="1"))
+    for seconds in (0, 59):
+        clock.advance(seconds)
+        with pytest.raises(NoServer, match=f"no state 'late' so far.* it has: {STATE}"):
+            directory.table((APPLICATION, "late"))
+    clock.advance(1)
+    with pytest.raises(UnknownState):
+        directory.table((APPLICATION, "late"))
+
+
+def test_no_state_is_late_of_an_application_that_a_proxy_finds_as_it_begins() -> None:
+    directory, see = _directory(APPLICATION)
+    see(view("a", range(8), incarnation="1"))
+    directory.settled.set()
+    with pytest.raises(UnknownState):
+        directory.table((APPLICATION, "late"))
+
+
+def test_a_state_that_was_retired_is_not_late_though_its_application_has_only_begun() -> None:
+    directory, see = _directory(APPLICATION)
+    see(view("a", incarnation="1"))
+    directory.settled.set()
+    other = msgspec.structs.replace(held(range(8)), descriptor=msgspec.structs.replace(STATED, state="other"))
+    see(view("a", holdings=(held(range(8)), other), incarnation="1"))
+    see(view("a", holdings=(other,), incarnation="1"))
+    with pytest.raises(UnknownState):
+        directory.table((APPLICATION, STATE))
+    with pytest.raises(NoServer):
+        directory.table((APPLICATION, "late"))
 
 
 def test_a_directory_tells_of_the_restores_of_its_servers() -> None:

@@ -114,7 +114,8 @@ class ClientProxyConfig(SecuritySettings):
     Attributes:
         servers: Where the state servers are, as keyhole.discovery spells it.
         applications: Those that are to be there: a read of one that no server has heard of yet fails with NO_SERVER,
-            which may be tried again, in place of UNKNOWN_APPLICATION.
+            which may be tried again, in place of UNKNOWN_APPLICATION. So does one of a state that may still come: for a
+            minute after such an application has begun, and while a server was not reached yet.
         default_timeout_seconds: The deadline of requests that bring none.
         hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
         drain_seconds: How long SIGTERM waits for what is under way.
