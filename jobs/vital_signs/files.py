@@ -80,7 +80,7 @@ class Folder:
         """It is made with its first file."""
 
     def read(self, name: str) -> bytes | None:
-        with self._told("read"):
+        with self._failures_named("read"):
             try:
                 return (self._path / name).read_bytes()
             except FileNotFoundError:
@@ -88,7 +88,7 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         path = self._path / name
-        with self._told("written"):
+        with self._failures_named("written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             # Beside the others, so that renaming it is atomic; two attempts of a task must not write the same one.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
@@ -118,14 +118,14 @@ class Folder:
             folder = folder.parent
 
     def names(self, name: str) -> list[str]:
-        with self._told("listed"):
+        with self._failures_named("listed"):
             try:
                 return sorted(path.name for path in (self._path / name).iterdir())
             except FileNotFoundError:
                 return []
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _failures_named(self, done: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -157,7 +157,7 @@ class Bucket:
         self._root = f"{self._bucket}/{path}".rstrip("/")
         endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-        with self._told("reached"):
+        with self._failures_named("reached"):
             # A file that isn't large is put there by one request, when it is closed.
             self._fs = fs.S3FileSystem(
                 # Where there is none, Amazon's SDK looks for credentials: a role's, those of a profile.
@@ -182,7 +182,7 @@ class Bucket:
             raise self._failed("reached", "AWS Error NO_SUCH_BUCKET")
 
     def read(self, name: str) -> bytes | None:
-        with self._told("read"):
+        with self._failures_named("read"):
             try:
                 with self._fs.open_input_file(f"{self._root}/{name}") as file:
                     return bytes(file.read())
@@ -190,16 +190,16 @@ class Bucket:
                 return None
 
     def write(self, name: str, data: bytes) -> None:
-        with self._told("written"), self._fs.open_output_stream(f"{self._root}/{name}") as file:
+        with self._failures_named("written"), self._fs.open_output_stream(f"{self._root}/{name}") as file:
             file.write(data)  # all at once: closing completes the upload of what was written until then
 
     def names(self, name: str) -> list[str]:
-        with self._told("listed"):
+        with self._failures_named("listed"):
             found = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{name}", allow_not_found=True))
         return sorted(of.base_name for of in found)
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _failures_named(self, done: str) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:  # the latter where a part of the credentials is missing

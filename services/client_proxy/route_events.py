@@ -57,7 +57,7 @@ class RouteEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     took_ms: int = 0
 
 
-class _Copy(NamedTuple):
+class _CopyPlace(NamedTuple):
     """Of a state, on the server at an address."""
 
     address: str
@@ -74,7 +74,7 @@ class RouteEvents:
         # Apart: a server with many states that comes back must not push out why it had gone.
         self._restores: deque[RouteEvent] = deque(maxlen=_MOST_RESTORES)
         # Copies that are being restored, and since when.
-        self._restoring: dict[_Copy, int] = {}
+        self._restoring: dict[_CopyPlace, int] = {}
         self._next = 1
 
     def __iter__(self) -> Iterator[RouteEvent]:
@@ -125,7 +125,7 @@ class RouteEvents:
             if view is before.get(address):
                 continue
             held = view.holdings if view is not None and not view.lost else ()
-            copies = {_Copy(address, *of.name, of.role): of for of in held}
+            copies = {_CopyPlace(address, *of.name, of.role): of for of in held}
             for copy in sorted(self._restoring.keys() - copies.keys()):
                 if copy.address == address:
                     del self._restoring[copy]

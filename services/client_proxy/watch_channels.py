@@ -16,7 +16,7 @@ MOST_STREAMS = 500
 
 
 @dataclass(eq=False)
-class _Held:
+class _WatchChannel:
     channel: grpc.aio.Channel
     stub: Any
     streams: int = 0
@@ -31,7 +31,7 @@ class WatchChannels:
 
     def __init__(self, opened: Callable[[], grpc.aio.Channel]) -> None:
         self._opened = opened
-        self._held: list[_Held] = []
+        self._held: list[_WatchChannel] = []
 
     @asynccontextmanager
     async def stub(self) -> AsyncIterator[Any]:
@@ -39,7 +39,7 @@ class WatchChannels:
         held = next((of for of in self._held if of.streams < MOST_STREAMS), None)
         if held is None:
             channel = self._opened()
-            held = _Held(channel, query_pb2_grpc.QueryStub(channel))
+            held = _WatchChannel(channel, query_pb2_grpc.QueryStub(channel))
             self._held.append(held)
         held.streams += 1
         try:

@@ -39,21 +39,21 @@ def job_process(target: str, stats: pb.ReadStatsResponse) -> JobProcess:
     return JobProcess(stats.name, target, next((sample.value for of in starts for sample in of), 0.0))
 
 
-class _Process(NamedTuple):
+class _EndedProcess(NamedTuple):
     families: Sequence[pb.MetricFamily]
     ended: float
 
 
 @dataclass
-class _Ended:
+class _EndedJob:
     """Of one application. `processes`: in the order in which they ended."""
 
-    processes: dict[JobProcess, _Process] = field(default_factory=dict)
+    processes: dict[JobProcess, _EndedProcess] = field(default_factory=dict)
     earlier: Sequence[pb.MetricFamily] = ()
     lived: float = 0.0
 
     def ends(self, process: JobProcess, families: Sequence[pb.MetricFamily], now_monotonic: float) -> None:
-        self.processes[process] = _Process(families, now_monotonic)
+        self.processes[process] = _EndedProcess(families, now_monotonic)
         while len(self.processes) > MOST_ENDED:
             first, of = next(iter(self.processes.items()))
             if now_monotonic - of.ended < FORGOTTEN_SECONDS and len(self.processes) <= MOST_LATELY:
@@ -72,12 +72,12 @@ class EndedCounts:
 
     def __init__(self) -> None:
         self._last: Mapping[JobProcess, pb.ReadStatsResponse] = {}
-        self._ended: dict[str, _Ended] = {}
+        self._ended: dict[str, _EndedJob] = {}
 
     def note(self, now: Mapping[JobProcess, pb.ReadStatsResponse], now_monotonic: float) -> None:
         """These answer, or have just done so. One that comes back counts by itself again."""
         for process in self._last.keys() - now.keys():
-            ended = self._ended.setdefault(process.application, _Ended(lived=now_monotonic))
+            ended = self._ended.setdefault(process.application, _EndedJob(lived=now_monotonic))
             ended.ends(process, _counted(self._last[process].families), now_monotonic)
         self._ended = {name: of for name, of in self._ended.items() if now_monotonic - of.lived < FORGOTTEN_SECONDS}
         for process in now:
@@ -87,7 +87,7 @@ class EndedCounts:
                     of.comes(process)
         self._last = now
 
-    def told(self) -> list[pb.ReadStatsResponse]:
+    def responses(self) -> list[pb.ReadStatsResponse]:
         """Of applications of which a process still answers."""
         alive = {process.application for process in self._last}
         return [

@@ -76,7 +76,7 @@ class Views:
             unknown[answer.component] += self._tell(figures, answer)
         jobs = [answer for answer in answers if answer.component is Component.JOB]
         self._ended.note({job_process(of.target, of.stats): of.stats for of in jobs}, now_monotonic)
-        for ended in self._ended.told():
+        for ended in self._ended.responses():
             self._tell(figures, ScrapedAnswer(Component.JOB, up=False, stats=ended))
         applications = {application for application, _ in states}
         reads = self._sources.note((of.stats for of in jobs), applications, now_monotonic)

@@ -1,5 +1,5 @@
-"""One name, one thing: in the library and the services no two public classes or type aliases have the same name, and no
-two modules, but those that their folders tell apart."""
+"""One name, one thing: in the library and the services no two classes have the same name, nor a class and a public type
+alias, and no two modules, but those that their folders tell apart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ FAKES = ("src/keyhole/testing/",)
 
 
 def _classes(tree: ast.Module) -> Iterator[str]:
+    """The names of classes, also of those that begin with an underscore, and of public aliases; without it."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            yield node.name
+            yield node.name.lstrip("_")
         elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Subscript, ast.BinOp)):
             for target in node.targets:
                 # A constant is in capitals, a type variable has another value.
@@ -24,15 +25,14 @@ def _classes(tree: ast.Module) -> Iterator[str]:
                     yield target.id
 
 
-def test_no_public_class_name_is_used_twice() -> None:
+def test_no_name_of_a_class_is_used_twice() -> None:
     found = defaultdict(list)
     for folder in ("src/keyhole", "services"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             path = str(file.relative_to(ROOT))
             if not path.startswith(("src/keyhole/v1/", *FAKES)):
                 for name in _classes(ast.parse(file.read_text())):
-                    if not name.startswith("_"):
-                        found[name].append(path)
+                    found[name].append(path)
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 

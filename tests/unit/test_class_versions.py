@@ -32,7 +32,7 @@ from keyhole.spark.declaration.value_codec import ENCODED, VERSION, Encoding, en
 from keyhole.spark.operators import Mode, Subtask
 from keyhole.spark.worker.aggregating import Aggregation, aggregated
 from keyhole.spark.worker.base_reader import BaseReader
-from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _Held
+from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _StoredSubtask
 from keyhole.testing.changelog import MemoryChangelog
 from tests.support.aggregating_tasks import NAMES, Tasks, found
 from tests.support.simulation import DriverDiedError, Fault
@@ -238,8 +238,8 @@ def test_an_operator_upgrades_what_each_subtask_held_before_it_is_dealt_out(mode
     codec = StateCodec(of)
     holder = Holder.__new__(Holder)
     holder.held = {
-        codec.storage_key(0): Base(msgspec.msgpack.encode(_Held(2, [1, 2])), 1),
-        codec.storage_key(1): Base(msgspec.msgpack.encode(_Held(2, ["3", "4"])), 2),
+        codec.storage_key(0): Base(msgspec.msgpack.encode(_StoredSubtask(2, [1, 2])), 1),
+        codec.storage_key(1): Base(msgspec.msgpack.encode(_StoredSubtask(2, ["3", "4"])), 2),
     }
     shares = []
     for index in range(now):

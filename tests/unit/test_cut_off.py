@@ -1,4 +1,4 @@
-"""Which reads are sent again, and what is told where that was in vain."""
+"""Which reads are sent again, and what is error_for_caller where that was in vain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from keyhole import errors
-from keyhole.client.wire.cut_off import is_cut_off, told
+from keyhole.client.wire.cut_off import error_for_caller, is_cut_off
 from keyhole.errors import KeyholeError
 from keyhole.rpc import status
 
@@ -79,20 +79,20 @@ def test_who_asks_in_vain_is_told_which_port_is_meant() -> None:
 
 def test_the_last_cause_is_told_with_the_number_of_attempts_by_an_object_of_its_own() -> None:
     lost = errors.ServerLost("server a:1 can't be reached", address="a:1")
-    copy = told(lost, 3, None)
+    copy = error_for_caller(lost, 3, None)
     assert (type(copy), copy.message) == (errors.ServerLost, "server a:1 can't be reached; sent 3 times")
     assert copy.facts == {"address": "a:1", "attempts": "3"}
     assert lost.facts == {"address": "a:1"}
-    assert told(lost, 1, None).message.endswith("; sent once")
-    assert told(lost, 0, None).message == lost.message
+    assert error_for_caller(lost, 1, None).message.endswith("; sent once")
+    assert error_for_caller(lost, 0, None).message == lost.message
 
 
 def test_a_deadline_after_something_was_cut_off_tells_both_and_a_refusal_only_itself() -> None:
     lost = errors.ServerLost("server a:1 is gone")
     late = errors.DeadlineExceeded("b:1 did not answer")
-    both = told(late, 2, lost)
+    both = error_for_caller(late, 2, lost)
     assert both.message == "b:1 did not answer; sent 2 times, and cut off before because server a:1 is gone"
     assert both.facts == {"attempts": "2", "cause": "SERVER_LOST"}
-    assert told(late, 1, None) is late
+    assert error_for_caller(late, 1, None) is late
     refused = errors.UnknownState("no state x")
-    assert told(refused, 2, lost) is refused
+    assert error_for_caller(refused, 2, lost) is refused

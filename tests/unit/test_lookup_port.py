@@ -366,12 +366,12 @@ async def test_whoever_ends_its_handshake_behind_a_drain_is_told_so_and_behind_a
 ) -> None:
     accepted = list[object]()
 
-    class Noted(lookup_port._Connection):
+    class Noted(lookup_port._PortConnection):
         def __init__(self, port: LookupPort) -> None:
             super().__init__(port)
             accepted.append(self)
 
-    monkeypatch.setattr(lookup_port, "_Connection", Noted)
+    monkeypatch.setattr(lookup_port, "_PortConnection", Noted)
     authority = Authority(tmp_path)
     files = authority.issue("server", "127.0.0.1")
     own, shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=authority.path)

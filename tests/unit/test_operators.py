@@ -13,7 +13,7 @@ from keyhole.encoding.envelope import Base
 from keyhole.model.state import KeyColumn, KeyType, StateKind
 from keyhole.spark.operators import Mode, Operator, Subtask
 from keyhole.spark.worker.base_reader import BaseReader
-from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _Held
+from keyhole.spark.worker.subtasks import SUBTASK, SubtaskNumber, _Before, _StoredSubtask
 from tests.support.states import descriptor
 
 CODEC = StateCodec(descriptor(kind=StateKind.AGGREGATING, key=(KeyColumn(SUBTASK, KeyType.INT),)))
@@ -22,7 +22,7 @@ CODEC = StateCodec(descriptor(kind=StateKind.AGGREGATING, key=(KeyColumn(SUBTASK
 class Held:
     """What the owners hold that has not expired, by subtask; and which subtasks were asked for."""
 
-    def __init__(self, elements: dict[int, _Held]) -> None:
+    def __init__(self, elements: dict[int, _StoredSubtask]) -> None:
         self._bases = {CODEC.storage_key(index): msgspec.msgpack.encode(of) for index, of in elements.items()}
         self.asked: list[int] = []
 
@@ -41,7 +41,7 @@ def given(held: Held, index: int, now: int, mode: Mode = "list", most: int = 4) 
 
 def four(*living: int) -> Held:
     """Four subtasks held two elements each; all but these have expired."""
-    return Held({index: _Held(4, [f"{index}a", f"{index}b"]) for index in living})
+    return Held({index: _StoredSubtask(4, [f"{index}a", f"{index}b"]) for index in living})
 
 
 @pytest.mark.parametrize("living", [(0, 2, 3), (1, 2), (3,)])
@@ -70,7 +70,7 @@ def test_where_all_has_expired_the_state_is_new() -> None:
 
 def test_a_subtask_that_is_no_more_does_not_tell_how_many_there_are() -> None:
     """Of five subtasks two were left, and then three: what the last two hold says that there were two."""
-    held = Held({index: _Held(3 if index < 3 else 2, [index] if index < 3 else []) for index in (1, 2, 3, 4)})
+    held = Held({index: _StoredSubtask(3 if index < 3 else 2, [index] if index < 3 else []) for index in (1, 2, 3, 4)})
     assert [given(held, index, now=5)[0] for index in range(5)] == [[1], [2], [], [], []]
 
 

@@ -54,13 +54,13 @@ def test_what_has_ended_in_order_is_no_trouble() -> None:
 def test_a_container_that_was_killed_tells_its_limit_and_one_that_failed_its_exit_code() -> None:
     (killed,) = container_ends(pod(spec=EXECUTOR, status=status(state=ended())))
     assert (killed.pod, killed.container, killed.cause) == ("exec-1", "spark-executor", EndCause.MEMORY)
-    assert killed.told == "killed for memory (OOMKilled), its limit is 2Gi"
+    assert killed.how_it_ended == "killed for memory (OOMKilled), its limit is 2Gi"
     sidecar = {
         "initContainerStatuses": [{"name": "state-server", "state": {"running": {}}, "lastState": ended("Error", 2)}]
     }
     (failed,) = container_ends(pod(spec=EXECUTOR, status=sidecar))
     assert (failed.container, failed.cause) == ("state-server", EndCause.ERROR)
-    assert failed.told == "ended with exit code 2 (Error)"
+    assert failed.how_it_ended == "ended with exit code 2 (Error)"
 
 
 def test_a_pod_that_waits_says_why() -> None:

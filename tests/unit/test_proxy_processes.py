@@ -277,7 +277,7 @@ async def test_a_child_that_answers_lives_and_one_that_hangs_is_killed() -> None
             asked = await read_word(there, FROM_PARENT)
             assert isinstance(asked, Ask)
             back.write(framed(ToldFacts(asked.question, b"%d" % number)))
-        await eventually(lambda: child.told == b"9", LONG_SECONDS)
+        await eventually(lambda: child.last_facts == b"9", LONG_SECONDS)
         assert process.signals == []
         clock.late.set()  # from here on nothing is waited for
         await process.over.wait()

@@ -73,10 +73,10 @@ class FakeStack:
         return MachineError(f"{name}: {what}")
 
 
-def run(stack: FakeStack) -> runner._Run:
+def run(stack: FakeStack) -> runner._DemoRun:
     console = Console(file=io.StringIO())
     fake = cast("Stack", stack)
-    return runner._Run(REAL_TIME, LiveAnswers(alerts=False), RunOptions(), fake, console, StopSignals(), 0.0)
+    return runner._DemoRun(REAL_TIME, LiveAnswers(alerts=False), RunOptions(), fake, console, StopSignals(), 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -70,10 +70,10 @@ class FakeStack:
         return MachineError(f"{name}: {what}")
 
 
-def made(stack: FakeStack, job: JobDescription = JOB) -> tuple[runner._Run, io.StringIO]:
+def made(stack: FakeStack, job: JobDescription = JOB) -> tuple[runner._DemoRun, io.StringIO]:
     told = io.StringIO()
     console = Console(file=told, width=200)
-    return runner._Run(
+    return runner._DemoRun(
         job, LiveAnswers(), RunOptions(), cast("Stack", stack), console, cast("StopSignals", Quiet()), 0.0
     ), told
 

@@ -357,14 +357,14 @@ def test_a_marker_that_compaction_has_eaten_is_noticed(
     application: Application, saved: Folder, monkeypatch: pytest.MonkeyPatch, replaced: Collection[str]
 ) -> None:
     """The job runs on, and Kafka compacts without regard to the lag, between the look at the epoch and the reading."""
-    plain = creating._Attempt._save_state
+    plain = creating._SavepointTry._save_state
 
-    def late(self: creating._Attempt, *arguments: object) -> object:
+    def late(self: creating._SavepointTry, *arguments: object) -> object:
         application.run(5, dict.fromkeys(replaced, 7.0))
         application.kafka.compact(application.of.topic)
         return plain(self, *arguments)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(creating._Attempt, "_save_state", late)
+    monkeypatch.setattr(creating._SavepointTry, "_save_state", late)
     with pytest.raises(SavepointMismatch, match="marker of counts key group"):
         take(application, saved, attempts=1)
 
@@ -377,7 +377,7 @@ def test_an_interrupted_savepoint_has_no_manifest_and_may_be_taken_anew(
         raise KafkaUnreachable("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(creating._Attempt, "_save_queries", broken)
+        patched.setattr(creating._SavepointTry, "_save_queries", broken)
         with pytest.raises(KafkaUnreachable):
             take(application, saved)
     files = saved.files()

@@ -44,9 +44,9 @@ def test_what_is_known_of_before_decides_on_deletions_and_a_key_that_is_not_sele
         ShownChange(2, key("c"), None, row(12.0)),
         changes[6],
     ]
-    assert select.told(changes, known=True) == known
+    assert select.given(changes, known=True) == known
     unknown = [change._replace(before=None) for change in changes]
-    told = select.told(unknown, known=False)
+    told = select.given(unknown, known=False)
     assert [(change.number, change.row is None) for change in told] == [
         *((0, False), (1, True), (2, True), (3, True), (4, True)),
         (6, False),
@@ -70,13 +70,13 @@ def told(select: WatchSelection, pending: Pending) -> list[tuple[int, bool]]:
 @pytest.fixture
 def tested(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many changes were tested, each time."""
-    found, as_it_is = list[int](), SelectedChanges.told
+    found, as_it_is = list[int](), SelectedChanges.given
 
     def counted(select: SelectedChanges, changes: Any, **known: Any) -> Any:
         found.append(len(changes))
         return as_it_is(select, changes, **known)
 
-    monkeypatch.setattr(SelectedChanges, "told", counted)
+    monkeypatch.setattr(SelectedChanges, "given", counted)
     return found
 
 

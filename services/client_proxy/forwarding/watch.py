@@ -47,7 +47,7 @@ _MENDABLE = (NotOwner, NotReady, ServerLost, NoServer, Draining, Unauthenticated
 
 
 @dataclass(eq=False)
-class _Part:
+class _ServerPart:
     """Of the watch, what one server has.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Part:
 class _Came(NamedTuple):
     """What has come of a part: a response; or an error, behind which nothing comes."""
 
-    part: _Part
+    part: _ServerPart
     response: pb.WatchResponse | None
     error: KeyholeError | None = None
 
@@ -103,7 +103,7 @@ class FannedWatch:
         self._asked = watch_asked(directory.codec(self._name), request)
         self._silent_seconds = max(silent_seconds, _INTERVALS * self._asked.progress_seconds)
         self._descriptor = directory.table(self._name).descriptor
-        self._parts: set[_Part] = set()
+        self._parts: set[_ServerPart] = set()
         self._came: asyncio.Queue[_Came | None] = asyncio.Queue(_QUEUED)
         self._forwarded = ForwardedWatch(self._asked, self._descriptor)
         # Those that nobody is asked for, since when, when they are to be placed, and why they are not.
@@ -238,12 +238,12 @@ class FannedWatch:
         if self._forwarded.has_place(key_groups):
             request.no_snapshot = False
             request.token = self._forwarded.token_of(key_groups)
-        part = _Part(address, key_groups, as_of_ms=self._forwarded.as_of_ms, heard_at=self._loop.time())
+        part = _ServerPart(address, key_groups, as_of_ms=self._forwarded.as_of_ms, heard_at=self._loop.time())
         part.task = self._loop.create_task(self._read(part, request))
         self._parts.add(part)
         self._homeless -= key_groups
 
-    async def _read(self, part: _Part, request: pb.WatchRequest) -> None:
+    async def _read(self, part: _ServerPart, request: pb.WatchRequest) -> None:
         link = self._directory.link(part.address)
         try:
             if link is None:
@@ -271,7 +271,7 @@ class FannedWatch:
         if self._waiting_since is not None and now > self._waiting_since + self._patience:
             raise self._cause or NotReady(f"no server has begun its part of a watch of {'/'.join(self._name)} in time")
 
-    def _leave(self, part: _Part) -> None:
+    def _leave(self, part: _ServerPart) -> None:
         """Nothing is asked of it any more; its key groups are asked of others, behind what it has said."""
         self._settle(part)
         self._parts.discard(part)
@@ -311,7 +311,7 @@ class FannedWatch:
         self._settle(part)
         return self._joined(response)
 
-    def _passed(self, part: _Part, response: pb.WatchResponse) -> pb.WatchResponse:
+    def _passed(self, part: _ServerPart, response: pb.WatchResponse) -> pb.WatchResponse:
         """Of the only part: its token is the whole one."""
         if not self._forwarded.told_done:
             # A server that was asked behind the last row doesn't say it.
@@ -335,7 +335,7 @@ class FannedWatch:
             put_watched_stamp(min((part.stamp for part in self._parts), key=lambda stamp: stamp.epoch), joined)
         return joined
 
-    def _settle(self, part: _Part) -> None:
+    def _settle(self, part: _ServerPart) -> None:
         if part.token:
             self._forwarded.take(part.token)
             part.token = ""

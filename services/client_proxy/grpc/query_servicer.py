@@ -247,7 +247,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             respond(response, value_bytes)
 
         def failed(error: Exception) -> None:
-            told = _told(error)
+            told = _as_keyhole_error(error)
             self._refused(request.state, told, refused_count(request))
             ended(refusal(request, told))
 
@@ -295,7 +295,7 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
         return self._loop.time() + timeout - min(_MOST_KEPT_BACK_SECONDS, _KEPT_BACK * timeout)
 
 
-def _told(error: Exception) -> KeyholeError:
+def _as_keyhole_error(error: Exception) -> KeyholeError:
     if isinstance(error, KeyholeError):
         return error
     _log.error("a frame failed unexpectedly", exc_info=error)

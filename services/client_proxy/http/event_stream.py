@@ -39,7 +39,7 @@ _AGAIN_MS = 1_000
 PROGRESS_MS = 5_000
 """An event comes at least so often: by it a reader, and whatever stands between, knows that it is still connected."""
 
-_Check = Callable[[], None]
+_MayStillWatch = Callable[[], None]
 """Passes while the caller may watch. Raises Unauthenticated or PermissionDenied."""
 
 
@@ -106,7 +106,7 @@ async def stream(
     request: web.Request,
     responses: AsyncGenerator[pb.WatchResponse],
     codec: Callable[[], Awaitable[StateCodec]],
-    check: _Check,
+    check: _MayStillWatch,
     *,
     integers_as_text: bool,
 ) -> web.StreamResponse:

@@ -62,7 +62,7 @@ RULES = _described("rules", StateKind.BROADCAST, "rule", {"from": "bigint"})
 TOTALS_DESCRIPTOR, DAILY_DESCRIPTOR, RULES_DESCRIPTOR = (descriptor_json(one) for one in (TOTALS, DAILY, RULES))
 
 
-def _told(docstring: str) -> tuple[str, dict[str, str]]:
+def _docstring_parts(docstring: str) -> tuple[str, dict[str, str]]:
     """What a class's docstring says of it, and what it says of each attribute."""
     about, _, attributes = docstring.partition("Attributes:\n")
     named = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
@@ -76,7 +76,7 @@ def _of_classes(*kinds: type[Any]) -> _Json:
     docstrings = {kind.__name__: inspect.getdoc(kind) or "" for kind in _with_all_in_them()}
     for name, schema in components.items():
         schema.pop("title", None)
-        about, fields = _told(docstrings.get(name, schema.get("description", "")))
+        about, fields = _docstring_parts(docstrings.get(name, schema.get("description", "")))
         schema |= {"description": about} if about else {}
         if schema.get("type") == "object":
             schema["required"] = list(schema["properties"])

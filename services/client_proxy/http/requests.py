@@ -177,7 +177,7 @@ def scan_request(codec: StateCodec, key: str | None, asked: Parameters) -> tuple
     descriptor, others = codec.descriptor, asked.others
     if (key is None) != (not descriptor.scan_key):
         raise Unsupported(
-            f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: "
+            f"state {descriptor.path} is of kind {descriptor.kind}: "
             + ("it is scanned whole, without a key" if key is not None else "name the key whose entries are wanted")
         )
     for name in _ALL_KEYS:

@@ -49,7 +49,7 @@ class ChildProcess:
         number: As in Begin.
         started: Set once it serves.
         failed: Why it has ended or will, by its own word; None: it has said nothing.
-        told: Its facts, as it reported them last; empty: it has reported none.
+        last_facts: Its facts, as it reported them last; empty: it has reported none.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ChildProcess:
         self.number = begin.number
         self.started = asyncio.Event()
         self.failed: Failed | None = None
-        self.told = b""
+        self.last_facts = b""
         self._process = process
         self._reader, self._writer = streams
         self._asked_all = asked_all
@@ -121,7 +121,7 @@ class ChildProcess:
             _log.warning(
                 "a process's facts did not come in time", extra={"number": self.number, "seconds": FACTS_SECONDS}
             )
-        return self.told
+        return self.last_facts
 
     async def _answers(self, seconds: float) -> bool:
         question = next(self._questions)
@@ -139,7 +139,7 @@ class ChildProcess:
             elif isinstance(word, Failed):
                 self.failed = word
             elif isinstance(word, ToldFacts):
-                self.told = word.facts or self.told
+                self.last_facts = word.facts or self.last_facts
                 waiting = self._asked.get(word.question)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(word.facts)

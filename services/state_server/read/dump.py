@@ -36,13 +36,13 @@ def dump(table: Table, key_groups: frozenset[int]) -> Iterator[pb.DumpChunk]:
                 if len(value) > MAX_VALUE_BYTES:
                     raise value_too_large(table.name, len(value), "a row")
                 if size and size + len(key) + len(value) > _CHUNK_BYTES:
-                    yield _told(chunk, group, roles[group], position.offset, position.epoch)
+                    yield _with_place(chunk, group, roles[group], position.offset, position.epoch)
                     chunk, size = pb.DumpChunk(), 0
                 (chunk.storage_keys if of_row else chunk.index_keys).append(key)
                 (chunk.rows if of_row else chunk.index_values).append(value)
                 size += len(key) + len(value)
             chunk.last = True
-            yield _told(chunk, group, roles[group], position.offset, position.epoch)
+            yield _with_place(chunk, group, roles[group], position.offset, position.epoch)
     finally:
         snapshot.close()
 
@@ -56,6 +56,8 @@ def _entries(table: Table, snapshot: Snapshot, key_group: int) -> Iterator[tuple
             yield key, value, False
 
 
-def _told(chunk: pb.DumpChunk, key_group: int, role: state_pb2.Role.ValueType, offset: int, epoch: int) -> pb.DumpChunk:
+def _with_place(
+    chunk: pb.DumpChunk, key_group: int, role: state_pb2.Role.ValueType, offset: int, epoch: int
+) -> pb.DumpChunk:
     chunk.key_group, chunk.role, chunk.offset, chunk.epoch = key_group, role, offset, epoch
     return chunk

@@ -101,7 +101,7 @@ class Table:
 
     @property
     def name(self) -> str:
-        return f"{self.descriptor.application}/{self.descriptor.state}"
+        return self.descriptor.path
 
     @property
     def groups(self) -> frozenset[int]:

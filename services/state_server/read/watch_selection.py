@@ -111,7 +111,7 @@ class WatchSelection:
             yield from self._of_whole(pending.changes, select, shown)
         else:
             for batch in _batches(pending.changes, self.turn):
-                yield select.told(shown(batch), known=pending.known)
+                yield select.given(shown(batch), known=pending.known)
 
     def _shown(self, pending: Pending) -> Callable[[Sequence[Changed]], list[ShownChange]]:
         """What readers see of changes, and of what was before them."""
@@ -146,11 +146,11 @@ class WatchSelection:
             batch = [epoch.at(number) for number in range(first, min(first + turn, len(epoch.changes)))]
             # What was there before is not looked at where a key alone decides, unless it is asked for.
             alike = (self._asked.predicate, self._codec, self.wants_befores, first)
-            found = epoch.told.get(alike)
+            found = epoch.selected.get(alike)
             if found is None:
-                given = select.told(shown(batch), known=known)
-                if len(epoch.told) < most:
-                    epoch.told[alike] = array("Q", map(_spelled, given))
+                given = select.given(shown(batch), known=known)
+                if len(epoch.selected) < most:
+                    epoch.selected[alike] = array("Q", map(_spelled, given))
             else:
                 of_batch = [(code, batch[(code >> _BITS) - first]) for code in found]
                 given = [

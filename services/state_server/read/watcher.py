@@ -73,7 +73,7 @@ class GroupEpoch:
         return [self.changes[number][0] for number in order], order
 
     @functools.cached_property
-    def told(self) -> dict[Hashable, array[int]]:
+    def selected(self) -> dict[Hashable, array[int]]:
         """What watches keep of their predicates' work for others that have the same one."""
         return {}
 

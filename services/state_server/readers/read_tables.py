@@ -39,7 +39,7 @@ class LostWordError(Exception):
     """The reader is to end; another one is told all."""
 
 
-class _Known:
+class _ReadTable:
     """One table.
 
     Attributes:
@@ -79,8 +79,8 @@ class ReadTables:
         self._clock = clock
         self._open_files = open_files
         self._heard = -1
-        self._known: dict[int, _Known] = {}
-        self._by_name: dict[tuple[str, str], _Known] = {}
+        self._known: dict[int, _ReadTable] = {}
+        self._by_name: dict[tuple[str, str], _ReadTable] = {}
         # Whose stores can't be read, and why: in the log it stands once.
         self._unreadable: dict[int, str] = {}
         self.reads: dict[tuple[str, str], ReadCounts] = {}
@@ -162,7 +162,7 @@ class ReadTables:
         standby = _show(table.standby, shown.standby, known.store)
         known.current, known.behind = owned, CopiesBehind(shown.number, not owned, not standby)
 
-    def _opened(self, shown: TableShown) -> _Known:
+    def _opened(self, shown: TableShown) -> _ReadTable:
         descriptor = shown.descriptor
         store = self._open_files(StoreFiles(Path(shown.path), shown.limit_bytes))
         lease = Lease(self._clock, shown.lease_seconds)
@@ -176,7 +176,7 @@ class ReadTables:
         table.owned.kept.keep_at_most(1)
         # Also what was counted of it before it was made anew.
         table.reads = self.reads.setdefault(name, ReadCounts())
-        known = self._known[shown.number] = _Known(shown.number, table, store, lease)
+        known = self._known[shown.number] = _ReadTable(shown.number, table, store, lease)
         self._by_name[name] = known
         return known
 

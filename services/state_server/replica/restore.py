@@ -112,20 +112,20 @@ def _gathered(
     beginning's: nearly all of its pages would be written once more. So what is half full takes no other key group.
     These wait until there is so much of them that the ones before have come to their end.
     """
-    write, waiting = _Gathered(states, at_once), _Gathered(states, at_once)
+    write, waiting = _PiecesOfWrite(states, at_once), _PiecesOfWrite(states, at_once)
     for piece in pieces:
         check()
         others = write.full >= _TAKES_OTHERS and piece.partition not in write.partitions
         (waiting if others else write).take(piece)
         if write.full >= 1 or waiting.full >= _WAITS:
             yield write.pieces
-            write, waiting = waiting, _Gathered(states, at_once)
+            write, waiting = waiting, _PiecesOfWrite(states, at_once)
     for last in (write, waiting):
         if last.pieces:
             yield last.pieces
 
 
-class _Gathered:
+class _PiecesOfWrite:
     """What is to become one write.
 
     Attributes:

@@ -54,7 +54,7 @@ class GroupCommitted:
 
 
 @dataclass
-class _Plan:
+class _CommitPlan:
     """What is to be written, and what was written by an earlier run already.
 
     Attributes:
@@ -89,7 +89,7 @@ def commit_epoch(
         OutcomeUnknown: All key groups must be restored under a new grant.
         StoreFull: It is committed, in the changelog; the store must be restored.
     """
-    plan = _Plan()
+    plan = _CommitPlan()
     number = epoch.stamp.epoch
     try:
         for name, part in epoch.states.items():
@@ -114,9 +114,9 @@ def commit_epoch(
         plan.room.close()
 
 
-def _plan_state(plan: _Plan, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
+def _plan_state(plan: _CommitPlan, epoch: EpochToCommit, state: StateReplica, part: StateToCommit) -> None:
     descriptor, number = state.descriptor, epoch.stamp.epoch
-    name = f"{descriptor.application}/{descriptor.state}"
+    name = descriptor.path
     staged = winners(part.attempts, part.receipts, name)
     amount = amount_of(staged.values())
     if foreign := staged.keys() - state.groups.owned:

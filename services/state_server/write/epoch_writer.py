@@ -157,7 +157,7 @@ class EpochWriter:
         committing = asyncio.ensure_future(self._commit(epoch, version, deadline_seconds))
         self._committing.add(committing)
         committing.add_done_callback(self._committing.discard)
-        committing.add_done_callback(_told)
+        committing.add_done_callback(_log_failure)
         return await asyncio.shield(committing)
 
     async def _commit(self, epoch: EpochToCommit, version: int, deadline_seconds: float) -> list[GroupCommitted]:
@@ -225,7 +225,7 @@ class EpochWriter:
             attempt.close()
 
 
-def _told(committing: asyncio.Future[list[GroupCommitted]]) -> None:
+def _log_failure(committing: asyncio.Future[list[GroupCommitted]]) -> None:
     """A caller that has gone away doesn't hear why a commit failed; it asks again."""
     if not committing.cancelled() and (error := committing.exception()) is not None:
         _log.info("a commit failed", extra={"why": str(error)})

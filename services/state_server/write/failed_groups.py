@@ -15,7 +15,7 @@ from services.state_server.write.fed_group import FedGroup
 _AGAIN_SECONDS = 1.0
 
 
-class _Kept(NamedTuple):
+class _LastView(NamedTuple):
     """What readers go on seeing of a key group.
 
     Attributes:
@@ -43,7 +43,7 @@ class FailedGroups:
         # How far they were, which readers may have seen.
         self._seen: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _LastView] = {}
 
     def add(self, key_group: int, group: FedGroup, before: Overlay) -> None:
         """It has failed. What readers saw of it (`before`) they go on seeing."""
@@ -51,7 +51,7 @@ class FailedGroups:
         if group.again and not group.shown:
             self._not_before[key_group] = self._clock.monotonic() + _AGAIN_SECONDS
         if group.shown:
-            self._kept[key_group] = _Kept(group.tenure, before, group.standing, group.since)
+            self._kept[key_group] = _LastView(group.tenure, before, group.standing, group.since)
 
     def may_begin(self, key_group: int) -> bool:
         """Whether it may begin now. True also of one that has not failed."""
@@ -70,7 +70,7 @@ class FailedGroups:
         """Forgets what was kept of those that are not owned any more, or are owned anew."""
         self._kept = self._still_kept()
 
-    def _still_kept(self) -> dict[int, _Kept]:
+    def _still_kept(self) -> dict[int, _LastView]:
         return {of: kept for of, kept in self._kept.items() if self._tenure(of) == kept.tenure}
 
     @property

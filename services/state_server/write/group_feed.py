@@ -108,7 +108,7 @@ class GroupFeed:
         self._limits = limits
         self._keys = keys or UpdateKeys(descriptor)
         self._key_group = key_group
-        self._name = f"{descriptor.application}/{descriptor.state}"
+        self._name = descriptor.path
         self._rules = position.rules
         self.evolve(descriptor)
 
@@ -151,7 +151,7 @@ class GroupFeed:
             overlay: What was applied since, and stands over it.
         """
         done = AppliedUpdates(overlay)
-        run = _Run()
+        run = _MergedUpdates()
         for update in log:
             assert update.offset >= self.reads
             if update.offset < self.next:
@@ -234,7 +234,7 @@ class GroupFeed:
             done.refused.append(RefusedUpdate(update, why))
 
     def _add(
-        self, record: UpdateRecord, update: LoggedUpdate, run: _Run, stored: Snapshot, done: AppliedUpdates
+        self, record: UpdateRecord, update: LoggedUpdate, run: _MergedUpdates, stored: Snapshot, done: AppliedUpdates
     ) -> None:
         """Adds an update to the run; what can't come together with it is merged before."""
         try:
@@ -256,7 +256,7 @@ class GroupFeed:
         if found.clears:
             self._merge_run(run, stored, done)
 
-    def _read(self, record: UpdateRecord, update: LoggedUpdate) -> _Found | None:
+    def _read(self, record: UpdateRecord, update: LoggedUpdate) -> _KeyUpdate | None:
         """What an update puts or deletes; None: it has been seen."""
         if self._rules is None:
             # Not seen either: sent again behind the rules, it counts.
@@ -276,7 +276,7 @@ class GroupFeed:
                 key_group=group_of(key),
             )
         self._check_size(key, row)
-        return _Found(key, row, self._reader.clears(record))
+        return _KeyUpdate(key, row, self._reader.clears(record))
 
     def _check_size(self, key: bytes, row: StoredValue) -> None:
         if len(key) > self._limits.key_bytes:
@@ -292,7 +292,7 @@ class GroupFeed:
                 limit=self._limits.row_bytes,
             )
 
-    def _merge_run(self, run: _Run, stored: Snapshot, done: AppliedUpdates) -> None:
+    def _merge_run(self, run: _MergedUpdates, stored: Snapshot, done: AppliedUpdates) -> None:
         """Merges what has come together, and empties the run."""
         rows, updates = run.take()
         if not rows:
@@ -323,7 +323,7 @@ def _records(log: Iterable[LoggedUpdate]) -> Iterator[Record]:
             continue
 
 
-class _Found(NamedTuple):
+class _KeyUpdate(NamedTuple):
     """What an update does: to one key, or (`clears`) to all that a key has."""
 
     key: bytes
@@ -331,14 +331,14 @@ class _Found(NamedTuple):
     clears: bool
 
 
-class _Run:
+class _MergedUpdates:
     """Updates that are merged together: each is of another storage key."""
 
     def __init__(self) -> None:
         self.rows: dict[bytes, StoredValue] = {}
         self._updates: list[LoggedUpdate] = []
 
-    def add(self, found: _Found, update: LoggedUpdate) -> None:
+    def add(self, found: _KeyUpdate, update: LoggedUpdate) -> None:
         self.rows[found.key] = found.row
         self._updates.append(update)
 

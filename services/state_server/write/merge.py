@@ -26,7 +26,7 @@ def merge_of(descriptor: StateDescriptor) -> Merge:
 
 
 def _of_kind(descriptor: StateDescriptor) -> Merge:
-    name = f"{descriptor.application}/{descriptor.state}"
+    name = descriptor.path
     if descriptor.kind is StateKind.REDUCING:
         return Reducing(name, descriptor)
     if descriptor.kind is StateKind.LIST:

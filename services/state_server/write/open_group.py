@@ -34,7 +34,7 @@ _MERGED_COSTS = 8
 _NOTHING: tuple[bytes, None] = (b"", None)
 
 
-class _Entry(NamedTuple):
+class _ScannedEntry(NamedTuple):
     """Of a scan, in its order.
 
     Attributes:
@@ -83,7 +83,7 @@ class OpenGroup:
         if self._replaces:
             replaced = self._of.merge.replacing(rows, self._context)
             return [replaced.get(key) for key in keys]
-        asked = _Asked(snapshot, dict(zip(keys, stored, strict=True)))
+        asked = _StoredOfKeys(snapshot, dict(zip(keys, stored, strict=True)))
         written = dict(self._of.merge.with_stored(rows, asked, self._context))
         return [written.get(key, row) for key, row in zip(keys, stored, strict=True)]
 
@@ -115,7 +115,7 @@ class OpenGroup:
             yield _NOTHING
         own = self._own(within, snapshot, descending=descending)
         stored = iter(()) if self._replaces else found
-        entries: list[_Entry] = []
+        entries: list[_ScannedEntry] = []
         size = 0
         for entry in _both(stored, own, self._touched(), descending=descending):
             if entry.stored is None and not entry.merged:  # nothing but time has passed
@@ -130,7 +130,7 @@ class OpenGroup:
                 yield entry.key, entry.stored
         yield from self._merged(entries, snapshot)
 
-    def _merged(self, entries: Sequence[_Entry], snapshot: Snapshot) -> FoundEntries:
+    def _merged(self, entries: Sequence[_ScannedEntry], snapshot: Snapshot) -> FoundEntries:
         asked = [entry for entry in entries if entry.merged]
         rows = iter(self.over([entry.key for entry in asked], [entry.stored for entry in asked], snapshot))
         for entry in entries:
@@ -158,7 +158,7 @@ class OpenGroup:
 
         return touched
 
-    def _own(self, within: EntryRange, snapshot: Snapshot, *, descending: bool) -> Iterator[_Entry]:
+    def _own(self, within: EntryRange, snapshot: Snapshot, *, descending: bool) -> Iterator[_ScannedEntry]:
         """What is stored of the keys that are staged, in order. Those that are not in the range are not to be merged,
         and count for the time that they take.
         """
@@ -169,13 +169,13 @@ class OpenGroup:
         )
         while piece := list(itertools.islice(keys, _PIECE_ENTRIES)):
             if self._replaces:
-                yield from (_Entry(key, None, is_in) for key, is_in in piece)
+                yield from (_ScannedEntry(key, None, is_in) for key, is_in in piece)
                 continue
             while piece:
                 # What is not in the range is read along with the others: it takes no more than to leave it out.
                 rows, _ = snapshot.get_first([key for key, _ in piece], _PIECE_BYTES)
                 for (key, is_in), row in zip(piece, rows, strict=False):
-                    yield _Entry(key, row if is_in else None, is_in)
+                    yield _ScannedEntry(key, row if is_in else None, is_in)
                 piece = piece[len(rows) :]
 
     def _keys(self, within: EntryRange, *, descending: bool) -> Iterator[tuple[bytes, bool]]:
@@ -194,7 +194,7 @@ class OpenGroup:
             if self._replaces:
                 placed = list(self._of.merge.replacing(rows, self._context))
             else:
-                changed = self._of.merge.with_stored(rows, _Asked(snapshot, {}), self._context)
+                changed = self._of.merge.with_stored(rows, _StoredOfKeys(snapshot, {}), self._context)
                 placed = [key for key, row in changed if row is not None]
             for key in sorted(placed, reverse=descending):
                 if within.start <= key and (within.stop is None or key < within.stop):
@@ -205,25 +205,25 @@ class OpenGroup:
 
 
 def _both(
-    stored: FoundEntries, own: Iterator[_Entry], touched: Callable[[bytes], bool], *, descending: bool
-) -> Generator[_Entry]:
+    stored: FoundEntries, own: Iterator[_ScannedEntry], touched: Callable[[bytes], bool], *, descending: bool
+) -> Generator[_ScannedEntry]:
     """Both in one order; of a key that both have, the own one."""
     above = next(own, None)
     for key, row in stored:
         if row is None:
-            yield _Entry(key, None, False)
+            yield _ScannedEntry(key, None, False)
             continue
         while above is not None and (above.key > key if descending else above.key < key):
             yield above
             above = next(own, None)
         if above is None or above.key != key:
-            yield _Entry(key, row, touched(key))
+            yield _ScannedEntry(key, row, touched(key))
     while above is not None:
         yield above
         above = next(own, None)
 
 
-class _Asked:
+class _StoredOfKeys:
     """Reads what is stored, as if a key group had no entries but those that are asked for: a key that is cleared may
     have many others. Downwards it has all, which a list needs: its new elements come behind the last one.
 

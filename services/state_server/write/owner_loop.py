@@ -41,7 +41,7 @@ _POLL_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
 
 
-class _Taken(NamedTuple):
+class _TakenPoll(NamedTuple):
     """What the host thread made of a poll.
 
     Attributes:
@@ -182,7 +182,7 @@ class OwnerLoop:
             await self._refuse(error, taken.topic_ids)
             raise
 
-    async def _taken(self, runs: Sequence[UpdatesRun]) -> _Taken:
+    async def _taken(self, runs: Sequence[UpdatesRun]) -> _TakenPoll:
         ends, self._ends = self._ends, {}
         taken = await self._thread.call(self._take, runs, ends)
         self.ends.want(taken.wanted)
@@ -194,7 +194,7 @@ class OwnerLoop:
     def _hear_ends(self, ends: Mapping[Partition, LogEnd]) -> None:
         self._ends |= ends
 
-    def _take(self, runs: Sequence[UpdatesRun], ends: Mapping[Partition, LogEnd]) -> _Taken:
+    def _take(self, runs: Sequence[UpdatesRun], ends: Mapping[Partition, LogEnd]) -> _TakenPoll:
         """Applies what was read, and takes in what was heard. On the host thread."""
         fed, commits = self.fed, False
         for of in fed:
@@ -222,7 +222,7 @@ class OwnerLoop:
         arrived = [(of.progress, of.take_arrived()) for of in fed]
         topic_ids = {of.name: of.topic_id for of in fed}
         wanted = {of.name: FollowedUpdates(of.topic_id, of.groups.read) for of in fed}
-        return _Taken(follows, topic_ids, wanted, views, new, commits, arrived)
+        return _TakenPoll(follows, topic_ids, wanted, views, new, commits, arrived)
 
     def _may_read(self, of: FedState) -> bool:
         """Whether there is room for more of its updates. Host thread."""

@@ -31,7 +31,7 @@ class UpdateReader:
     """
 
     def __init__(self, descriptor: StateDescriptor, keys: UpdateKeys | None = None) -> None:
-        self._name = f"{descriptor.application}/{descriptor.state}"
+        self._name = descriptor.path
         if (why := _unsupported(descriptor)) is not None:
             raise Unsupported(f"state {self._name} can't be fed by updates: {why}", state=descriptor.state)
         self._keys = keys or UpdateKeys(descriptor)

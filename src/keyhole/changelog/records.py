@@ -40,7 +40,7 @@ class _MarkerRecord(EpochStamp, frozen=True):
 
 
 @ready
-class _Layout(msgspec.Struct):
+class _LayoutAlone(msgspec.Struct):
     layout: int
 
 
@@ -62,7 +62,7 @@ def decode_marker(value: bytes | None, partition: Partition, offset: int) -> Mar
         TopicMismatch: Another layout, or not a marker at all.
     """
     try:
-        layout = msgspec.json.decode(value or b"", type=_Layout).layout
+        layout = msgspec.json.decode(value or b"", type=_LayoutAlone).layout
         if not PLAIN <= layout <= WITH_VERSIONS:
             raise TopicMismatch(
                 f"{_where(partition, offset)} has layout {layout}; this version reads layouts {PLAIN} to "

@@ -28,7 +28,9 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
     with patience(f"looking for query {options.query}"):
         planned = dropping(options.application, options.query, changelog, options.timeout)
     if not options.yes:
-        return _told(options, output, planned, "nothing was dropped: this would be. Run it again with --yes", {})
+        return _print_outcome(
+            options, output, planned, "nothing was dropped: this would be. Run it again with --yes", {}
+        )
     # Before the servers forget it: who may not drop it leaves it as it is.
     check_droppable(options.application, planned, changelog, options.timeout)
     with patience(f"having the servers forget query {options.query}"):
@@ -38,14 +40,14 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
             "nothing was dropped, as not all servers could be asked. Start them, or name those that there still are "
             "with --servers (none: --no-servers)"
         )
-        return _told(options, output, planned, what, retired.away)
+        return _print_outcome(options, output, planned, what, retired.away)
     with patience(f"deleting query {options.query} from Kafka"):
         dropped = drop(options.application, options.query, changelog, SystemClock(), options.timeout)
-    _told(options, output, dropped, "", {})
+    _print_outcome(options, output, dropped, "", {})
     return 0
 
 
-def _told(
+def _print_outcome(
     options: argparse.Namespace, output: OutputFormat, of: Dropping, why_not: str, not_asked: dict[str, str]
 ) -> int:
     states, topics = [state.state for state in of.states], list(of.topics)

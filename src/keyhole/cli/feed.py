@@ -171,15 +171,15 @@ def run(options: argparse.Namespace) -> int:
     logs.tell_crashes()
     try:
         with StopSignals() as signals:
-            with ProgressLine(console) as line, _told(line, f"looking at topic {options.topic}", clock):
+            with ProgressLine(console) as line, _shown_meanwhile(line, f"looking at topic {options.topic}", clock):
                 _check_topic(options, config, descriptor, chosen, encoding)
             process = _process(options, config, descriptor, chosen, encoding, clock)
             with closing(process), ProgressLine(console) as line:
-                with _told(line, f"taking {options.state} over", clock):
+                with _shown_meanwhile(line, f"taking {options.state} over", clock):
                     process.start()
                 _say(console, f"feeding {options.state} from topic {options.topic}; it can be read now")
                 with signals.gently():
-                    shown = _Shown(line, options.topic, clock, stats_of(config).counts)
+                    shown = _ShownProgress(line, options.topic, clock, stats_of(config).counts)
                     try:
                         done = process.feed(signals.came, shown)
                     finally:
@@ -277,7 +277,7 @@ def _process(
 
 
 @contextmanager
-def _told(line: ProgressLine, what: str, clock: Clock) -> Iterator[None]:
+def _shown_meanwhile(line: ProgressLine, what: str, clock: Clock) -> Iterator[None]:
     """The line grows older while the block runs, in a thread of its own: the block may wait for minutes."""
     began = clock.monotonic()
 
@@ -289,7 +289,7 @@ def _told(line: ProgressLine, what: str, clock: Clock) -> Iterator[None]:
         yield
 
 
-class _Shown:
+class _ShownProgress:
     """Shows how far a feed is, and counts what it reads and refuses, as a job does."""
 
     def __init__(self, line: ProgressLine, topic: str, clock: Clock, counts: JobCounts) -> None:

@@ -13,7 +13,7 @@ from keyhole.discovery.parse import Pods
 _NO_PORT = 0
 
 
-class _Listed:
+class _ListedPods:
     """The pods as the API server has listed them."""
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ def pod_troubles(
         InvalidConfiguration: There is no API to connect to, or it refuses.
         MachineError: It does not answer.
     """
-    listed = _Listed()
+    listed = _ListedPods()
     PodSource(Pods(_NO_PORT, namespace, selector), connect, keep=listed).look()
     waiting = [found for pod in listed.pods if (found := waiting_pod(pod)) is not None]
     ends = [end for pod in listed.pods for end in container_ends(pod)]
     return {
         "waiting_pods": [{"pod": of.pod, "why": of.why} for of in waiting],
         "ended_containers": [
-            {"pod": end.pod, "container": end.container, "how": end.told, "finished": end.finished or None}
+            {"pod": end.pod, "container": end.container, "how": end.how_it_ended, "finished": end.finished or None}
             for end in ends
         ],
     }

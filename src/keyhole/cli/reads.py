@@ -20,6 +20,7 @@ from keyhole.encoding.key_text import parse_key
 from keyhole.encoding.value_json import to_json
 from keyhole.errors import KeyholeError, KeyMismatch, UnknownApplication, UnknownState
 from keyhole.model.state_path import state_path
+from keyhole.protocol.registration import columns_text
 from keyhole.terminal import tables
 from keyhole.terminal.json_output import print_json
 
@@ -51,18 +52,14 @@ def states(client: Client, output: OutputFormat) -> None:
 
 def _state_row(descriptor: StateDescriptor) -> dict[str, Any]:
     return {
-        "state": f"{descriptor.application}/{descriptor.state}",
+        "state": descriptor.path,
         "kind": str(descriptor.kind),
-        "key": _columns(descriptor.key),
-        "map_key": _columns(descriptor.map_key) or None,
-        "value": _columns(descriptor.value.fields),
+        "key": columns_text(descriptor.key),
+        "map_key": columns_text(descriptor.map_key) or None,
+        "value": columns_text(descriptor.value.fields),
         "key_groups": descriptor.key_groups,
         "query": descriptor.query,
     }
-
-
-def _columns(columns: Iterable[Any]) -> str:
-    return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
 def describe(client: Client, output: OutputFormat, path: str) -> None:
@@ -243,7 +240,7 @@ def holding_row(holding: StateHolding) -> dict[str, Any]:
     """What a server holds of a state, as programs are given it."""
     return {
         "server": holding.server,
-        "state": f"{holding.descriptor.application}/{holding.descriptor.state}",
+        "state": holding.descriptor.path,
         "key_groups": len(holding.key_groups),
         "all_key_groups": holding.descriptor.key_groups,
         "role": role_of(holding.source),

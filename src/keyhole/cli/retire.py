@@ -15,7 +15,7 @@ from keyhole.terminal.json_output import print_json
 from keyhole.terminal.written_out import written_out
 
 
-class _Asked(NamedTuple):
+class _RetiringServer(NamedTuple):
     """A server. `away`: why it is not asked; empty: it is."""
 
     server: str
@@ -92,10 +92,10 @@ def retire_everywhere(options: argparse.Namespace, credentials: Credentials, *, 
     return Retired({server: queries for server, queries in found.items() if server not in away}, away)
 
 
-def _servers(options: argparse.Namespace, credentials: Credentials) -> list[_Asked]:
+def _servers(options: argparse.Namespace, credentials: Credentials) -> list[_RetiringServer]:
     """Owners first: they know best whether a run is alive, and replicas forget nothing where one is."""
     if options.servers:
-        return [_Asked(address, address) for address in options.servers]
+        return [_RetiringServer(address, address) for address in options.servers]
     with Client(options.proxy, timeout=options.timeout, credentials=credentials) as client:
         known = sorted(client.status(), key=lambda status: (status.replica, status.server))
-    return [_Asked(status.server or status.address, status.address, status.unreachable) for status in known]
+    return [_RetiringServer(status.server or status.address, status.address, status.unreachable) for status in known]

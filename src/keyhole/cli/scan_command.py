@@ -168,7 +168,7 @@ def _aggregate(
         told = {"values": figures | tops, "epochs": sorted({source.epoch for source in found.sources})}
         print_json(told | wanted.staged_epoch(found.sources))
         return
-    path = f"{descriptor.application}/{descriptor.state}"
+    path = descriptor.path
     if figures:
         output.rows([figures], path)
     for name, rows in tops.items():

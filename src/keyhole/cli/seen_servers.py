@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 
-class _Server(Protocol):
+class _NamedServer(Protocol):
     @property
     def server(self) -> str: ...
 
@@ -14,7 +14,7 @@ class _Server(Protocol):
     def address(self) -> str: ...
 
 
-_Seen = TypeVar("_Seen", bound=_Server)
+_Seen = TypeVar("_Seen", bound=_NamedServer)
 
 
 def seen_servers(before: Mapping[str, _Seen], there: Iterable[_Seen]) -> dict[str, _Seen]:
@@ -28,5 +28,5 @@ def seen_servers(before: Mapping[str, _Seen], there: Iterable[_Seen]) -> dict[st
     return present | {server.address: server for server in sorted(gone, key=_by_name)}
 
 
-def _by_name(server: _Server) -> tuple[str, str]:
+def _by_name(server: _NamedServer) -> tuple[str, str]:
     return server.server, server.address

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +15,7 @@ from keyhole.demo.signals import stopped_by_signals
 from keyhole.errors import KeyholeError
 from keyhole.terminal.fitting import fitted
 from keyhole.terminal.json_output import print_json
-from keyhole.terminal.rounds import Rounds, show_rounds
+from keyhole.terminal.rounds import Rounds, show_rounds, time_of_day
 from keyhole.terminal.written_out import written_out
 
 
@@ -64,13 +63,13 @@ def watch(client: Client, output: reads.OutputFormat, rounds: Rounds) -> None:
 
     def say() -> None:
         if output.as_json:
-            told = {"time": _now(), "error": status.error or None}
+            told = {"time": time_of_day(), "error": status.error or None}
             print_json(told | {"servers": status.servers(), "holdings": status.holdings()})
             return
         if status.error:
-            print(f"{_now()} {written_out(status.error)}", flush=True)
-        output.rows(status.servers(), f"{_now()} servers")
-        output.rows(status.holdings(), f"{_now()} states they hold")
+            print(f"{time_of_day()} {written_out(status.error)}", flush=True)
+        output.rows(status.servers(), f"{time_of_day()} servers")
+        output.rows(status.holdings(), f"{time_of_day()} states they hold")
 
     with stopped_by_signals():
         on = Console(file=console.file, force_terminal=False) if output.as_json else console
@@ -78,9 +77,11 @@ def watch(client: Client, output: reads.OutputFormat, rounds: Rounds) -> None:
 
 
 def _screen(status: StatusRounds, width: int) -> RenderableType:
-    first = Text(f"{_now()}  Ctrl-C ends it", no_wrap=True, overflow="ellipsis")
+    first = Text(f"{time_of_day()}  Ctrl-C ends it", no_wrap=True, overflow="ellipsis")
     if status.error:
-        first = Text(written_out(f"{_now()}  {status.error}"), style="bold red", no_wrap=True, overflow="ellipsis")
+        first = Text(
+            written_out(f"{time_of_day()}  {status.error}"), style="bold red", no_wrap=True, overflow="ellipsis"
+        )
     parts: list[RenderableType] = [first]
     servers = [
         {
@@ -111,7 +112,3 @@ def _screen(status: StatusRounds, width: int) -> RenderableType:
         if rows:
             parts += [Text(), fitted(rows, width)]
     return Group(*parts)
-
-
-def _now() -> str:
-    return datetime.now(UTC).astimezone().strftime("%H:%M:%S")

@@ -55,7 +55,7 @@ def one_query(descriptors: Iterable[StateDescriptor]) -> None:
     """Whether these states have epochs in common. Raises Unsupported where they don't."""
     queries: dict[tuple[str, str], str] = {}
     for of in descriptors:
-        name = f"{of.application}/{of.state}"
+        name = of.path
         if of.updates_topic_id:
             raise Unsupported(
                 f"state {name} is fed by updates: each key group has epochs of its own, and there is no snapshot of it",

@@ -112,8 +112,8 @@ class TypedValues(Generic[T]):
         except (ValueError, TypeError) as error:
             # Not as the cause: it may hold the value.
             raise ValueMismatch(
-                f"a value of state {self._name} does not fit {self.type_name}: {_told(error)}. Its fields are "
-                f"{', '.join(row)}; a field that may be null is declared as `... | None`",
+                f"a value of state {self._name} does not fit {self.type_name}: {_without_the_value(error)}. Its fields "
+                f"are {', '.join(row)}; a field that may be null is declared as `... | None`",
                 state=self._name,
             ) from None
 
@@ -132,7 +132,7 @@ def _converter(to: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda found: msgspec.convert(found, to)
 
 
-def _told(error: Exception) -> str:
+def _without_the_value(error: Exception) -> str:
     """What does not fit, without the value: of a text that is no member of an Enum the message quotes it."""
     if not isinstance(error, msgspec.ValidationError):
         return f"it is refused by a {type(error).__name__}"

@@ -146,7 +146,7 @@ class FeedRun(HeldQuery):
                     opened = OpenedRecord(now.run_id)
                 raise StateConflict(
                     f"query {self._query!r} is run by another process, which goes on: run {now.generation} "
-                    f"({opened.told}). Stop that one first, or take over from it (--take-over). One that has died is "
+                    f"({opened.who}). Stop that one first, or take over from it (--take-over). One that has died is "
                     f"followed once nothing was heard of it for {_SILENT_SECONDS:g} s",
                     query=self._query,
                     generation=now.generation,

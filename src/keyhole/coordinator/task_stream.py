@@ -57,14 +57,14 @@ def stage_partition(
             can't be reached, or that no longer owns the key group, the receipt says so. Errors in the data
             (DuplicateKey, KeyTooLong, ...) are the receipt's `failure`.
     """
-    streams: dict[int, _ServerStream] = {}
+    streams: dict[int, _StageStream] = {}
     routes = np.asarray(order.routes[state], dtype=np.int32)
     try:
         for batch in batches:
             for index, rows in _split(batch, routes):
                 if index not in streams:
                     target = order.targets[index]
-                    streams[index] = _ServerStream(order, state, partition, attempt_id, target, connect)
+                    streams[index] = _StageStream(order, state, partition, attempt_id, target, connect)
                 streams[index].send(rows)
         results = tuple(stream.finish() for stream in streams.values())
     except NotTaken as error:
@@ -97,7 +97,7 @@ def _key_groups(keys: pa.BinaryArray) -> np.ndarray:
     return data[offsets].astype(np.int32) << 8 | data[offsets + 1]
 
 
-class _ServerStream:
+class _StageStream:
     """One Stage call, fed through a bounded queue, so that a slow server slows the task instead of filling it."""
 
     def __init__(

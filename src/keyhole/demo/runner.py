@@ -106,7 +106,7 @@ def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int
             with stack:
                 try:
                     stack.start(job.spec(stack.directory, stack.checkpoint, ",".join(map(str, jars.spark)), os.environ))
-                    result, passed = _Run(job, view, options, stack, console, signals, began).run()
+                    result, passed = _DemoRun(job, view, options, stack, console, signals, began).run()
                 finally:
                     # The end is short, and a second Ctrl-C must not leave things behind.
                     signals.ignore()
@@ -119,7 +119,7 @@ def run_locally(job: JobDescription, view: LiveView, options: RunOptions) -> int
     return 0 if passed else 1
 
 
-class _Run:
+class _DemoRun:
     """One run, from the moment that all is started to the result."""
 
     def __init__(

@@ -114,7 +114,7 @@ class FollowedServers:
             self._threads = [
                 threading.Thread(
                     target=source.follow,
-                    args=(_Telling(self._tell, self._refuse, number), self._closed),
+                    args=(_TellingOfSource(self._tell, self._refuse, number), self._closed),
                     name=f"keyhole-discovery-{number}",
                     daemon=True,
                 )
@@ -162,7 +162,7 @@ class FollowedServers:
             wake()
 
 
-class _Telling:
+class _TellingOfSource:
     """What one source is given."""
 
     def __init__(

@@ -69,7 +69,7 @@ def entry_schema(descriptor: StateDescriptor, *, with_value: bool = True) -> pa.
     if len(keys) < len(columns):
         name = columns[-1].name
         raise ValueMismatch(
-            f"state {descriptor.application}/{descriptor.state} has a column {name} in its key, which is what "
+            f"state {descriptor.path} has a column {name} in its key, which is what "
             "elements' places are called, and a table has one column of a name; read it as rows of a scan",
             column=name,
         )
@@ -77,7 +77,7 @@ def entry_schema(descriptor: StateDescriptor, *, with_value: bool = True) -> pa.
     values = {field.name: arrow_type(field.type) for field in fields}
     if twice := sorted(keys.keys() & values.keys()):
         raise ValueMismatch(
-            f"state {descriptor.application}/{descriptor.state} has {twice[0]} in its key and in its value, and a "
+            f"state {descriptor.path} has {twice[0]} in its key and in its value, and a "
             "table has one column of a name; read it by key or as rows of a scan, or leave that field out where "
             "fields can be named",
             column=twice[0],
@@ -111,7 +111,7 @@ def entry_batch(entries: Iterable[KeyedEntry], descriptor: StateDescriptor, sche
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         # Not as the cause: it may hold the value.
         raise StaleDescriptor(
-            f"the schema of state {descriptor.application}/{descriptor.state} was changed while the state was read: a "
+            f"the schema of state {descriptor.path} was changed while the state was read: a "
             "value does not fit the type that its column had; begin the scan again",
             topic_id=descriptor.topic_id,
         ) from None

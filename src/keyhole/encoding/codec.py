@@ -171,7 +171,7 @@ class StateCodec:
         """
         if any(map_keys):
             self._check_has_map_keys()
-        name, prefix = f"{self.descriptor.application}/{self.descriptor.state}", prefix_of(key_group)
+        name, prefix = self.descriptor.path, prefix_of(key_group)
         if key_group >= self.descriptor.key_groups:
             raise MalformedRequest(
                 f"state {name} has the key groups 0 to {self.descriptor.key_groups - 1}, and not {key_group}"
@@ -188,8 +188,7 @@ class StateCodec:
         of = self.descriptor
         if not (of.scan_key and of.entry_key):
             raise Unsupported(
-                f"state {of.application}/{of.state} is of kind {of.kind}, and has no map keys under its keys: give a "
-                "range of keys",
+                f"state {of.path} is of kind {of.kind}, and has no map keys under its keys: give a range of keys",
                 kind=of.kind,
             )
 

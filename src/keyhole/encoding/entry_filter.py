@@ -44,7 +44,7 @@ class EntryFilter:
     def __init__(self, descriptor: StateDescriptor, predicate: Predicate) -> None:
         of = bound(predicate, descriptor)
         self._descriptor = descriptor
-        self._kept = _Source(descriptor).filter(of)
+        self._kept = _FilterSource(descriptor).filter(of)
 
     def kept(self, entries: Sequence[StoredEntry]) -> list[StoredEntry]:
         """Those of which the predicate is true, in their order.
@@ -62,7 +62,7 @@ class EntryFilter:
         return bool(self.kept(((storage_key, row),)))
 
 
-class _Source:
+class _FilterSource:
     """Makes Python of a predicate. It holds places, operators and names of constants: no text of whoever asks."""
 
     def __init__(self, descriptor: StateDescriptor) -> None:

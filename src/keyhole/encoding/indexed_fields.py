@@ -95,7 +95,7 @@ def indexed_fields(descriptor: StateDescriptor) -> tuple[IndexedField, ...]:
     """
     if descriptor.index and descriptor.key_groups > INDEX_GROUPS:
         raise ValueMismatch(
-            f"state {_name(descriptor)} has {descriptor.key_groups:,} key groups, and one with an index has at most "
+            f"state {descriptor.path} has {descriptor.key_groups:,} key groups, and one with an index has at most "
             f"{INDEX_GROUPS:,}; leave index out",
             key_groups=descriptor.key_groups,
         )
@@ -103,7 +103,7 @@ def indexed_fields(descriptor: StateDescriptor) -> tuple[IndexedField, ...]:
 
 
 def _indexed(descriptor: StateDescriptor, name: str) -> IndexedField:
-    state, fields = _name(descriptor), descriptor.value.fields
+    state, fields = descriptor.path, descriptor.value.fields
     if descriptor.index.count(name) > 1:
         raise ValueMismatch(f"state {state}: index names {name!r} twice", field=name)
     places = [at for at, field in enumerate(fields) if field.name == name]
@@ -215,10 +215,6 @@ def _string(value: str | None) -> bytes:
 
 def _binary(value: bytes | None) -> bytes:
     return NULL if value is None else THERE + encode_bytes(value[:_TEXT_BYTES])[:_TEXT_BYTES]
-
-
-def _name(descriptor: StateDescriptor) -> str:
-    return f"{descriptor.application}/{descriptor.state}"
 
 
 class UnreadableRowError(Exception):

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from keyhole.encoding.key_text import spelled_whole
 from keyhole.encoding.row_codec import encode_row
 from keyhole.encoding.value_types import DAYS, MICROS, Convert, optional, value_type
 from keyhole.errors import KeyMismatch, NullKey, ValueMismatch
@@ -32,7 +33,6 @@ from keyhole.model.type_names import TypeName, parsed
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _FLOAT32 = struct.Struct("f")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 # So many digits come through a float of 64 bits unchanged, whatever they are.
 _EXACT_DIGITS = 15
 
@@ -163,7 +163,7 @@ def _map(key_kind: str, key: Convert, value: Convert) -> Convert:
     if key_kind == "string":
         from_text = str
     elif key_kind in _WHOLE_NUMBERS:
-        from_text = _whole
+        from_text = spelled_whole
 
     def read(given: Any) -> Any:
         if type(given) is dict and from_text is not None:
@@ -178,12 +178,6 @@ def _map(key_kind: str, key: Convert, value: Convert) -> Convert:
         return pairs
 
     return read
-
-
-def _whole(text: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise ValueError("no whole number")
-    return int(text)
 
 
 def _struct(names: Sequence[str], fields: Sequence[Convert]) -> Convert:
@@ -259,7 +253,7 @@ class JsonRows:
     """
 
     def __init__(self, descriptor: StateDescriptor) -> None:
-        self._state = f"{descriptor.application}/{descriptor.state}"
+        self._state = descriptor.path
         schemas = (*descriptor.earlier, descriptor.value)
         self._readers = {schema.version: self._reader(schema) for schema in schemas}
 

@@ -122,25 +122,25 @@ def bound_field(path: FieldPath, descriptor: StateDescriptor) -> BoundField:
     ]
     if sum(of.in_key for of in found) == 2:
         raise ValueMismatch(
-            f"{path.name!r} is a column of the key of state {_name(descriptor)}, and what its elements' places are "
+            f"{path.name!r} is a column of the key of state {descriptor.path}, and what its elements' places are "
             "called: neither can be asked for by it",
             field=path,
         )
     if len(found) == 2:
         raise ValueMismatch(
-            f"{path.name!r} is a column of the key of state {_name(descriptor)}, and a field of its value; say which: "
+            f"{path.name!r} is a column of the key of state {descriptor.path}, and a field of its value; say which: "
             f'field("{path.name}", of="key"), or of="value"',
             field=path,
         )
     if not found:
         names = ", ".join([*(column.name for column in columns), *(field.name for field in descriptor.value.fields)])
-        raise ValueMismatch(f"state {_name(descriptor)} has no field {path.name!r}; it has {names}", field=path)
+        raise ValueMismatch(f"state {descriptor.path} has no field {path.name!r}; it has {names}", field=path)
     (field,) = found
     for name in path.inner:
         if name not in field.type.names:
             there = ", ".join(field.type.names)
             raise ValueMismatch(
-                f"field {str(path)!r} of state {_name(descriptor)}: there is no {name!r} in a {field.type.kind}"
+                f"field {str(path)!r} of state {descriptor.path}: there is no {name!r} in a {field.type.kind}"
                 + (f"; it has {there}" if there else ", only in structs"),
                 field=path,
             )
@@ -238,7 +238,3 @@ def _stored(field: BoundField, value: Any) -> Any:
             type=field.type.kind,
         )
     return literal.made(value)
-
-
-def _name(descriptor: StateDescriptor) -> str:
-    return f"{descriptor.application}/{descriptor.state}"

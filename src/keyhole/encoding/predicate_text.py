@@ -100,10 +100,7 @@ def _field(descriptor: StateDescriptor, text: str, lacks: str, instead: str) -> 
     if found:
         _, path, rest = max(found, key=lambda one: one[0])
         return _inner(path, types.get(path.name, TypeName("")), rest)
-    raise ValueMismatch(
-        f"{lacks} of state {descriptor.application}/{descriptor.state}, which has {', '.join([*columns, *types])}: "
-        f"{instead}"
-    )
+    raise ValueMismatch(f"{lacks} of state {descriptor.path}, which has {', '.join([*columns, *types])}: {instead}")
 
 
 def _inner(path: FieldPath, kind: TypeName, rest: str) -> tuple[FieldPath, str]:

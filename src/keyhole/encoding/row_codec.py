@@ -130,7 +130,7 @@ class RowCodec:
         return decode
 
     def _mismatch(self, row: bytes) -> ValueMismatch | StaleDescriptor:
-        name, version = f"{self._descriptor.application}/{self._descriptor.state}", self._descriptor.value.version
+        name, version = self._descriptor.path, self._descriptor.value.version
         if (newer := _version_of(row)) > version:
             return StaleDescriptor(
                 f"a row of state {name} is of schema version {newer}, and {version} was the newest when the state was "
@@ -153,7 +153,7 @@ def _type(field: ValueField, descriptor: StateDescriptor) -> ValueType:
 
 
 def _unusable(descriptor: StateDescriptor, why: str, **facts: object) -> ValueMismatch:
-    name = f"{descriptor.application}/{descriptor.state}"
+    name = descriptor.path
     return ValueMismatch(
         f"state {name} can't be used: {why}. Declare its fields otherwise; where an earlier version of Keyhole has let "
         "it be declared, give the state another name",

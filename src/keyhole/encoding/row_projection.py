@@ -56,8 +56,7 @@ def projected(descriptor: StateDescriptor, fields: Sequence[str]) -> StateDescri
     for name in fields:
         if name not in there:
             raise ValueMismatch(
-                f"the value of state {descriptor.application}/{descriptor.state} has no field {name!r}; it has "
-                f"{', '.join(there)}",
+                f"the value of state {descriptor.path} has no field {name!r}; it has {', '.join(there)}",
                 field=name,
             )
     cut = ValueSchema(schema.version, tuple(there[name] for name in fields))

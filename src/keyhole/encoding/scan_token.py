@@ -19,7 +19,7 @@ _VERSION, _ORDERED_VERSION = 1, 2
 
 
 @ready
-class _Spelled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _SpelledPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     topic_id: str
     key_group: int
@@ -38,7 +38,7 @@ class ScanPlace(msgspec.Struct, frozen=True):
 
     def token(self, descriptor: StateDescriptor) -> str:
         """The place as a text of ASCII letters, digits, - and _, for the state with this descriptor."""
-        spelled = _Spelled(_VERSION, descriptor.topic_id, self.key_group, self.after)
+        spelled = _SpelledPlace(_VERSION, descriptor.topic_id, self.key_group, self.after)
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(spelled)).rstrip(b"=").decode()
 
     def at(self, storage_key: bytes) -> ScanPlace:
@@ -58,7 +58,7 @@ class OrderedPlace(msgspec.Struct, frozen=True):
 
     def token(self, descriptor: StateDescriptor) -> str:
         """The place as a text, as that of a ScanPlace."""
-        spelled = _Spelled(_ORDERED_VERSION, descriptor.topic_id, int(self.descending), self.after)
+        spelled = _SpelledPlace(_ORDERED_VERSION, descriptor.topic_id, int(self.descending), self.after)
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(spelled)).rstrip(b"=").decode()
 
     def at(self, storage_key: bytes) -> OrderedPlace:
@@ -90,17 +90,17 @@ def place_of(token: str, descriptor: StateDescriptor) -> ScanPlace:
     place = ScanPlace(spelled.key_group, spelled.after)
     in_group = not place.after or (len(place.after) > GROUP_BYTES and group_of(place.after) == place.key_group)
     if not (0 <= place.key_group < descriptor.key_groups and in_group):
-        name = f"{descriptor.application}/{descriptor.state}"
+        name = descriptor.path
         raise MalformedRequest(f"the token names no place of state {name}; begin its scan at the start")
     return place
 
 
-def _spelled(token: str, descriptor: StateDescriptor, version: int) -> _Spelled:
-    name = f"{descriptor.application}/{descriptor.state}"
+def _spelled(token: str, descriptor: StateDescriptor, version: int) -> _SpelledPlace:
+    name = descriptor.path
     try:
         # Python's decoder passes over what it doesn't know, unless it is told not to.
         packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        spelled = msgspec.msgpack.decode(packed, type=_Spelled)
+        spelled = msgspec.msgpack.decode(packed, type=_SpelledPlace)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise MalformedRequest(
             f"the place from which a scan of state {name} is to go on is no token of an earlier one; leave it out to "

@@ -59,7 +59,7 @@ class SelectedChanges:
         self._of_key = EntryFilter(descriptor, And(of_key)) if of_key else None
         self._of_row = EntryFilter(descriptor, And(others)) if others else None
 
-    def told(self, changes: Sequence[ShownChange], *, known: bool) -> Sequence[ShownChange]:
+    def given(self, changes: Sequence[ShownChange], *, known: bool) -> Sequence[ShownChange]:
         """What is given of these, in their order.
 
         Args:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from keyhole.encoding.row import Row
+from keyhole.encoding.value_types import json_float
 
 
 def to_json(value: Any) -> Any:
@@ -25,8 +25,8 @@ def to_json(value: Any) -> Any:
             return [[to_json(key), to_json(of_key)] for key, of_key in value.items()]
         case tuple():
             return [to_json(element) for element in value]
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case float():
+            return json_float(value)
         case bytes():
             return base64.b64encode(value).decode()
         case Decimal():

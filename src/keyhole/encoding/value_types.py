@@ -46,8 +46,8 @@ class ValueType(NamedTuple):
     from_given: Convert = lambda value: value
 
 
-def _json_float(value: float) -> float | str:
-    # JSON has no word for these.
+def json_float(value: float) -> float | str:
+    """The number, or a text where JSON has none: "NaN", "Infinity", "-Infinity"."""
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
@@ -155,8 +155,8 @@ _SIMPLE: Mapping[str, ValueType] = {
     "smallint": ValueType(int, from_given=_given_whole(16)),
     "int": ValueType(int, from_given=_given_whole(32)),
     "bigint": ValueType(int, from_given=_given_whole(64)),
-    "float": ValueType(float, to_json=_json_float, from_given=_GIVEN_FLOAT),
-    "double": ValueType(float, to_json=_json_float, from_given=_GIVEN_DOUBLE),
+    "float": ValueType(float, to_json=json_float, from_given=_GIVEN_FLOAT),
+    "double": ValueType(float, to_json=json_float, from_given=_GIVEN_DOUBLE),
     "string": ValueType(str, from_given=_given(_is_utf8)),
     "binary": ValueType(bytes, from_given=_given(lambda value: type(value) is bytes)),
     "date": ValueType(

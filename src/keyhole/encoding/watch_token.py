@@ -54,7 +54,7 @@ NOT_BEGUN = WatchMark(0, 0, 0, b"")
 
 
 @ready
-class _Spelled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _SpelledToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     topic_id: str
     keys: int
@@ -80,10 +80,10 @@ class WatchPlace(msgspec.Struct, frozen=True):
             descriptor: Of the state that is watched.
             keys: What tells the keys that are watched from others.
         """
-        return _encoded(_Spelled(_VERSION, descriptor.topic_id, keys, self.as_of_ms, dict(self.marks)))
+        return _encoded(_SpelledToken(_VERSION, descriptor.topic_id, keys, self.as_of_ms, dict(self.marks)))
 
 
-def _encoded(spelled: _Spelled) -> str:
+def _encoded(spelled: _SpelledToken) -> str:
     # Most marks are short ones.
     marks = {
         group: mark if mark.skip or mark.below is not None else (mark.offset, mark.epoch)
@@ -93,10 +93,10 @@ def _encoded(spelled: _Spelled) -> str:
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
-def _spelled(token: str) -> _Spelled:
+def _spelled(token: str) -> _SpelledToken:
     # Python's decoder passes over what it doesn't know, unless it is told not to.
     packed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-    return msgspec.msgpack.decode(packed, type=_Spelled)
+    return msgspec.msgpack.decode(packed, type=_SpelledToken)
 
 
 def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlace:
@@ -110,7 +110,7 @@ def watch_place(token: str, descriptor: StateDescriptor, keys: int) -> WatchPlac
         MalformedRequest: It is no token, or of a watch of other keys.
         StaleDescriptor: It is of another state, or of this one before it was made anew.
     """
-    name = f"{descriptor.application}/{descriptor.state}"
+    name = descriptor.path
     try:
         spelled = _spelled(token)
     except (binascii.Error, ValueError, msgspec.MsgspecError):

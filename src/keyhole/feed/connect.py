@@ -14,7 +14,7 @@ from typing import Any
 from keyhole.errors import ValueMismatch
 
 _Schema = Mapping[str, Any]
-_Convert = Callable[[Any, _Schema], Any]
+_Conversion = Callable[[Any, _Schema], Any]
 
 # Far above what a state's decimals have, and below what Python makes text of.
 _MOST_BYTES = 512
@@ -83,7 +83,7 @@ def _nanos(value: Any, _: _Schema) -> Any:
     return value // 1000 if type(value) is int else value
 
 
-_CONVERT: Mapping[str, _Convert] = MappingProxyType(
+_CONVERT: Mapping[str, _Conversion] = MappingProxyType(
     {
         "org.apache.kafka.connect.data.Decimal": _decimal,
         "org.apache.kafka.connect.data.Timestamp": _millis,

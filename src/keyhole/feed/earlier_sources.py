@@ -14,7 +14,7 @@ import msgspec
 from keyhole.errors import StateConflict
 from keyhole.feed.fed_topics import UpdatesTopic
 from keyhole.feed.positions import windows
-from keyhole.protocol.fed_sources import admitted, told, topic_id_of
+from keyhole.protocol.fed_sources import admitted, lane_of, topic_id_of
 
 _SEARCHED_PARTITION = 0
 
@@ -86,9 +86,9 @@ def check_earlier(updates: UpdatesTopic, state: str, sources: Mapping[str, str])
     if other := next((source for source in search.found if source not in sources), None):
         topic = next(name for source, name in sources.items() if topic_id_of(source) == topic_id_of(other))
         raise StateConflict(
-            f"topic {topic} has fed state {state!r} {told(other)} too, by an earlier release, which has not recorded "
-            "it: start it once as it was fed then, from then on that may go. Where no start feeds it by both, as by "
-            "keyhole feed and a real-time query, feed another state, or drop this one",
+            f"topic {topic} has fed state {state!r} {lane_of(other)} too, by an earlier release, which has not "
+            "recorded it: start it once as it was fed then, from then on that may go. Where no start feeds it by both, "
+            "as by keyhole feed and a real-time query, feed another state, or drop this one",
             state=state,
             topic=topic,
         )

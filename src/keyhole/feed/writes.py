@@ -53,7 +53,7 @@ class UpdateWrites:
 
     def __init__(self, descriptor: StateDescriptor, source: str) -> None:
         self._descriptor = descriptor
-        self._name = f"{descriptor.application}/{descriptor.state}"
+        self._name = descriptor.path
         self._source = source
         self._rows = RowCodec(descriptor)
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode

@@ -101,7 +101,7 @@ def fetch_jars(jars: Sequence[Jar], cache_dir: Path, progress: Progress | None =
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             with temporary_directory(cache_dir, "fetching-") as staging:
-                _Fetch(cache_dir, staging, sum(jar.bytes for jar in missing), progress).all(missing)
+                _JarFetch(cache_dir, staging, sum(jar.bytes for jar in missing), progress).all(missing)
         except OSError as error:
             raise JarsUnavailable(f"the jar cache {cache_dir} can't be written: {error}", cache=cache_dir) from error
     return [cache_dir / jar.path for jar in jars]
@@ -114,7 +114,7 @@ def is_cached(jar: Jar, cache_dir: Path) -> bool:
     return path.is_file() and path.stat().st_size == jar.bytes
 
 
-class _Fetch:
+class _JarFetch:
     def __init__(self, cache_dir: Path, staging: Path, total_bytes: int, progress: Progress | None) -> None:
         self._cache_dir = cache_dir
         self._maven = maven(staging, PythonResolver(progress_callback=self._while_wanted))

@@ -120,7 +120,7 @@ def _expire_session(node: KafkaNode) -> None:
     """Runs the controller alone until it has noticed that the broker was killed: see KafkaNode.controller_command."""
     with subprocess.Popen(node.controller_command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as controller:
         try:
-            seen = _Output(controller)
+            seen = _ChildOutput(controller)
             if not seen.until(lambda text: STARTED in text, _JAVA_SECONDS):
                 raise MachineError("Kafka's controller did not start; what it printed stands before this")
             seen.until(lambda text: EXPIRED in text, 2 * SESSION_SECONDS)
@@ -132,7 +132,7 @@ def _expire_session(node: KafkaNode) -> None:
                 controller.kill()
 
 
-class _Output:
+class _ChildOutput:
     """What a child prints, passed on to our own standard output."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:

@@ -46,9 +46,9 @@ def evolved(stored: StateDescriptor, wanted: StateDescriptor) -> StateDescriptor
     problems = {**_type_problems(before, wanted), **_reducer_problems(stored, wanted)}
     if problems:
         raise StateChanged(
-            f"state {wanted.application}/{wanted.state} can't be changed in place: {'; '.join(problems.values())}. Or "
+            f"state {wanted.path} can't be changed in place: {'; '.join(problems.values())}. Or "
             "give the state another name",
-            state=f"{wanted.application}/{wanted.state}",
+            state=wanted.path,
             fields=", ".join(problems),
         )
     fields = tuple(_settled(before.get(field.name), field) for field in wanted.value.fields)

@@ -131,6 +131,11 @@ class StateDescriptor(msgspec.Struct, frozen=True):
     index: tuple[str, ...] = ()
 
     @property
+    def path(self) -> str:
+        """APPLICATION/STATE, as people write it; `keyhole.model.state_path` is the inverse."""
+        return f"{self.application}/{self.state}"
+
+    @property
     def entry_key(self) -> tuple[KeyColumn, ...]:
         """By what the entries of a scan are ordered: the map key, an element's position, or the key of a broadcast
         state, which is scanned whole. Of other states nothing."""

@@ -40,7 +40,7 @@ class OpenedRecord(msgspec.Struct, frozen=True):
     spark_query_id: str = ""
 
     @property
-    def told(self) -> str:
+    def who(self) -> str:
         """Who it is, in words for a person, as far as that is known."""
         parts = [f"run id {self.run_id}"]
         if self.host:

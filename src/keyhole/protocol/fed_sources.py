@@ -62,9 +62,9 @@ def admitted(state: str, known: Iterable[str], wanted: Mapping[str, str]) -> tup
         left = [one for one in had if topic_id_of(one) == topic_id_of(source) and one not in wanted]
         if source not in had and left:
             raise StateConflict(
-                f"topic {topic} feeds state {state!r} already, {told(left[0])}: {told(source)} each of its records "
-                f"would count once more. Go on with the first; or drop the state (keyhole drop) and feed it from the "
-                "start; or feed a state of another name",
+                f"topic {topic} feeds state {state!r} already, {lane_of(left[0])}: {lane_of(source)} each of its "
+                f"records would count once more. Go on with the first; or drop the state (keyhole drop) and feed it "
+                "from the start; or feed a state of another name",
                 state=state,
                 topic=topic,
             )
@@ -77,7 +77,7 @@ def unrecorded(known: Iterable[str], wanted: Mapping[str, str]) -> dict[str, str
     return {source: topic for source, topic in wanted.items() if topic_id_of(source) not in topics}
 
 
-def told(source: str) -> str:
+def lane_of(source: str) -> str:
     """Which lane feeds by it, for messages."""
     _, branch, name = source.partition(_OF_BRANCH)
     return f"by a real-time query, as the rows {name!r}" if branch else "by keyhole feed"

@@ -89,7 +89,7 @@ def plan_change(
     stay = kept | (unchanged & set(able))
     # What a server reported of its copies before it was restarted counts no more.
     warm = {name: held for name, held in current.warm.items() if name in unchanged}
-    states = {name: _State.of(current, name, needs[name], {*kept, *able}, warm) for name in needs}
+    states = {name: _StateBefore.of(current, name, needs[name], {*kept, *able}, warm) for name in needs}
     owners = {name: state.taken_over(stay, able) for name, state in states.items()}
     forced = fence or opened or any(owners[name] != state.owners for name, state in states.items())
     if not (forced or current.settled or current.released):
@@ -111,7 +111,7 @@ def _content(assignment: AssignmentRecord) -> object:
 
 
 def _released(
-    kept: Collection[str], states: Mapping[str, _State], after: Mapping[str, Owners]
+    kept: Collection[str], states: Mapping[str, _StateBefore], after: Mapping[str, Owners]
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     release: dict[str, dict[str, list[int]]] = {}
     for name, state in states.items():
@@ -122,7 +122,7 @@ def _released(
 
 
 @dataclass(frozen=True)
-class _State:
+class _StateBefore:
     """One state before a change.
 
     Attributes:
@@ -143,7 +143,7 @@ class _State:
     @classmethod
     def of(
         cls, current: Membership, name: str, needs: Needs, present: Collection[str], told: Mapping[str, Held]
-    ) -> _State:
+    ) -> _StateBefore:
         warm = {server: held.get(name, frozenset()) for server, held in told.items()}
         standbys = {
             group: tuple(server for server in of if server in present)

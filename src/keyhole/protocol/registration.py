@@ -11,7 +11,7 @@ from keyhole.encoding.indexed_fields import indexed_fields
 from keyhole.encoding.row_codec import check_usable
 from keyhole.errors import StateChanged, StateConflict
 from keyhole.model.evolution import evolved
-from keyhole.model.state import KeyColumn, StateDescriptor, StateKind
+from keyhole.model.state import KeyColumn, StateDescriptor, StateKind, ValueField
 
 _ENCODED = ("value", "binary")
 """The field that a codec makes (keyhole.spark.declaration.value_codec)."""
@@ -40,14 +40,14 @@ def settled(stored: StateDescriptor | None, wanted: StateDescriptor) -> StateDes
 def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
     check_feeder(stored, wanted)
     _check_class_version(stored, wanted)
-    name = f"{wanted.application}/{wanted.state}"
+    name = wanted.path
     differences = [
         f"{what} was {before}, is {after}"
         for what, before, after in (
             ("kind", stored.kind, wanted.kind),
             ("key_groups", stored.key_groups, wanted.key_groups),
-            ("key", _columns(stored.key), _columns(wanted.key)),
-            ("map_key", _columns(stored.map_key) or "none", _columns(wanted.map_key) or "none"),
+            ("key", columns_text(stored.key), columns_text(wanted.key)),
+            ("map_key", columns_text(stored.map_key) or "none", columns_text(wanted.map_key) or "none"),
             ("order_by", stored.order_by or "none", wanted.order_by or "none"),
             # What is stored holds when it expires, by that clock, or doesn't; how long entries live may change.
             ("ttl", _expiry(stored), _expiry(wanted)),
@@ -85,7 +85,7 @@ def _made_by_codec(state: StateDescriptor, of: StateDescriptor) -> str:
 
 def _check_class_version(stored: StateDescriptor, wanted: StateDescriptor) -> None:
     if 0 < wanted.class_version < (version := stored.class_version):
-        name = f"{wanted.application}/{wanted.state}"
+        name = wanted.path
         raise StateChanged(
             f"state {name} has been written by version {version} of its class, and the job has version "
             f"{wanted.class_version}, which can't read what that one has stored. Run the job with version {version} or "
@@ -99,7 +99,7 @@ def _check_class_version(stored: StateDescriptor, wanted: StateDescriptor) -> No
 def check_feeder(stored: StateDescriptor, wanted: StateDescriptor) -> None:
     """Raises StateConflict where another query of the application feeds the state."""
     if stored.query != wanted.query:
-        name = f"{wanted.application}/{wanted.state}"
+        name = wanted.path
         raise StateConflict(
             f"state {name} is fed by query {stored.query!r}; query {wanted.query!r} can't feed it too. "
             "Choose another state name, or give the query its old name",
@@ -108,7 +108,8 @@ def check_feeder(stored: StateDescriptor, wanted: StateDescriptor) -> None:
         )
 
 
-def _columns(columns: Iterable[KeyColumn]) -> str:
+def columns_text(columns: Iterable[KeyColumn | ValueField]) -> str:
+    """Names and types, as people are shown them; of no columns: nothing."""
     return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 

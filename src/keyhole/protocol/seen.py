@@ -143,7 +143,7 @@ def _row(number: int) -> tuple[int, int]:
     return number >> _SUB_BITS, number & MAX_SUB
 
 
-class _Partition:
+class _SeenNumbers:
     """Of one partition of a source.
 
     Attributes:
@@ -219,10 +219,10 @@ class SeenRows:
 
     def __init__(self, position: FeedPosition | None = None) -> None:
         was = FeedPosition() if position is None else position
-        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._partitions: dict[tuple[str, int], _SeenNumbers] = {}
         for source, partitions in was.seen.items():
             for partition, (offset, sub, heard_ms, highest) in partitions.items():
-                seen = self._partitions[source, partition] = _Partition(_number(offset, sub), heard_ms)
+                seen = self._partitions[source, partition] = _SeenNumbers(_number(offset, sub), heard_ms)
                 seen.highest = {one.at: _number(one.offset, one.sub) for one in highest}
         self._ended = dict(was.ended)
         self._segments = dict(was.segments)
@@ -262,10 +262,10 @@ class SeenRows:
             self._make_room()
         return True
 
-    def _heard(self, source: str, partition: int) -> _Partition:
+    def _heard(self, source: str, partition: int) -> _SeenNumbers:
         seen = self._partitions.get((source, partition))
         if seen is None:
-            seen = self._partitions[source, partition] = _Partition()
+            seen = self._partitions[source, partition] = _SeenNumbers()
             if len(self._partitions) == _MOST_FLOORS + 1:
                 self._due = 0
         seen.heard_ms = self._time_ms
@@ -343,13 +343,13 @@ class SeenRows:
             if seen.blocks:
                 heappush(largest, (-len(seen.blocks), name))
 
-    def _give_up(self, seen: _Partition, number: int) -> None:
+    def _give_up(self, seen: _SeenNumbers, number: int) -> None:
         """What was seen up to a number."""
         numbers = seen.numbers
         self._raise_floor(seen, number + 1)
         self.assumed += numbers - seen.numbers
 
-    def _raise_floor(self, seen: _Partition, floor: int) -> None:
+    def _raise_floor(self, seen: _SeenNumbers, floor: int) -> None:
         before = len(seen.blocks)
         seen.raise_floor(floor)
         self._count -= before - len(seen.blocks)

@@ -78,6 +78,6 @@ def taken_over_by(control: QueryControl, run: Run) -> tuple[str, dict[str, str]]
         return "nobody is on record who has: a start that was ended at once, or a restore of a savepoint", {}
     facts = {name: str(value) for name, value in msgspec.structs.asdict(opened).items() if value}
     if not newer:
-        return f"by a start that has no generation yet, or was refused ({opened.told})", facts
+        return f"by a start that has no generation yet, or was refused ({opened.who})", facts
     facts["generation"] = str(control.generation)
-    return f"by run {control.generation} ({opened.told}). Is the job running twice?", facts
+    return f"by run {control.generation} ({opened.who}). Is the job running twice?", facts

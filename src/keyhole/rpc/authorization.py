@@ -176,7 +176,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             caller = self._enter(context, method)
             if not request_streaming:
                 rule(caller, request)
-                return _seen(caller, await _told(caller, behaviour(request, context)))
+                return _seen(caller, await _discreetly(caller, behaviour(request, context)))
             # Stage: nothing of it counts before it has ended, so it may be cut like a stream of answers.
             task = self._watched(caller, _nothing)
             try:
@@ -269,7 +269,7 @@ async def _checked(requests: AsyncIterator[Any], rule: _Rule, caller: Caller) ->
         yield request
 
 
-async def _told(caller: Caller, answer: Awaitable[Any]) -> Any:
+async def _discreetly(caller: Caller, answer: Awaitable[Any]) -> Any:
     try:
         return await answer
     except (UnknownApplication, UnknownState) as error:

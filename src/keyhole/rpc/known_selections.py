@@ -14,7 +14,7 @@ _MOST, _MOST_BYTES = 256, 2 << 20
 """So many, and so many bytes of messages. A predicate may have thousands of values."""
 
 
-class _Known(NamedTuple):
+class _CompiledSelection(NamedTuple):
     descriptor: StateDescriptor
     select: SelectedEntries
     size: int
@@ -24,7 +24,7 @@ class KnownSelections:
     """Those that were asked for last. Event loop."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, int, bytes], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, int, bytes], _CompiledSelection] = OrderedDict()
         self._size = 0
 
     def of(self, descriptor: StateDescriptor, request: query_pb2.ScanRequest) -> SelectedEntries:
@@ -41,7 +41,7 @@ class KnownSelections:
         if known is not None and known.descriptor is descriptor:
             self._known.move_to_end(key)
             return known.select
-        made = _Known(descriptor, selected_entries(descriptor, request), len(message))
+        made = _CompiledSelection(descriptor, selected_entries(descriptor, request), len(message))
         if known is not None:
             self._forget(key)
         if made.size <= _MOST_BYTES:

@@ -88,16 +88,18 @@ class LookupPort:
         self.guard = guard
         self.limits = limits
         self.incarnation = incarnation
-        self.connections: set[_Connection] = set()
+        self.connections: set[_PortConnection] = set()
         self.held_bytes = 0
-        self.unsent = Unsent[_Connection](limits.all_unsent_bytes, _Connection.unread, _Connection.cut_unread)
+        self.unsent = Unsent[_PortConnection](
+            limits.all_unsent_bytes, _PortConnection.unread, _PortConnection.cut_unread
+        )
         # Why connections are ended, once they are, also those whose handshake ends later; and whether it was stopped.
         self.drained: Draining | None = None
         self.stopped = False
         self._hand_over = hand_over
         self._server: Accepting | None = None
         # Those that are connected and have no protocol yet: a handshake of TLS takes as long as its caller likes.
-        self.beginning: set[_Connection] = set()
+        self.beginning: set[_PortConnection] = set()
         self._tls = guard.http_context() if guard is not None else None
         self._taking: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -129,13 +131,13 @@ class LookupPort:
         if self.stopped or self.open_connections >= self.limits.connections:
             connection.close()
             return
-        made = _Connection(self)
+        made = _PortConnection(self)
         self.beginning.add(made)
         taking = asyncio.get_running_loop().create_task(self._take(connection, made))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
 
-    async def _take(self, connection: socket.socket, made: _Connection) -> None:
+    async def _take(self, connection: socket.socket, made: _PortConnection) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: made, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
@@ -184,7 +186,7 @@ class LookupPort:
                     _log.exception("whether a connection may go on could not be found out")
 
 
-class _Connection(asyncio.Protocol):
+class _PortConnection(asyncio.Protocol):
     """One caller. Answers in the order of its frames, but for those that another process answers."""
 
     def __init__(self, port: LookupPort) -> None:

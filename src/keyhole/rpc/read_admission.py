@@ -120,7 +120,7 @@ def is_of_one_caller(error: KeyholeError) -> bool:
     return "MAX_CALLER_LOOKUP" in error.facts.get("cap", "")
 
 
-class _Taken:
+class _UnderWay:
     """What one caller, or all together, have under way. `bucket`: None: they may take any number a second."""
 
     __slots__ = ("bucket", "calls", "keys", "most_calls", "most_keys")
@@ -150,10 +150,10 @@ class ReadAdmission:
         self.where = where
         self.refused: Counter[str] = Counter({limit.value: 0 for limit in Limit})
         self.expired = 0
-        self._all = _Taken(limits.calls, limits.keys, limits.rate, clock.monotonic())
-        self._platform = _Taken(0, 0, 0, 0.0)
+        self._all = _UnderWay(limits.calls, limits.keys, limits.rate, clock.monotonic())
+        self._platform = _UnderWay(0, 0, 0, 0.0)
         # In the order in which they have come to rest, those that have; see `_rest`.
-        self._callers: OrderedDict[tuple[str, ...], _Taken] = OrderedDict()
+        self._callers: OrderedDict[tuple[str, ...], _UnderWay] = OrderedDict()
 
     @property
     def keys(self) -> int:
@@ -248,15 +248,15 @@ class ReadAdmission:
                 own.give_back(keys)
             raise self._too_many_a_second(Limit.RATE, "", keys, seconds)
 
-    def _taken_by(self, names: tuple[str, ...]) -> _Taken:
+    def _taken_by(self, names: tuple[str, ...]) -> _UnderWay:
         taken = self._callers.get(names)
         if taken is None:
             of = self._limits
-            taken = _Taken(of.caller_calls, of.caller_keys, of.caller_rate, self._clock.monotonic())
+            taken = _UnderWay(of.caller_calls, of.caller_keys, of.caller_rate, self._clock.monotonic())
             self._callers[names] = taken
         return taken
 
-    def _rest(self, names: tuple[str, ...], taken: _Taken) -> None:
+    def _rest(self, names: tuple[str, ...], taken: _UnderWay) -> None:
         """Forgets a caller who has nothing under way any more. What it took in the last second still counts."""
         if taken is self._platform or taken.calls or taken.keys:
             return
@@ -276,11 +276,11 @@ class ReadAdmission:
                 return
             del self._callers[first]
 
-    def _too_many_calls(self, limit: Limit, who: str, taken: _Taken) -> Overloaded:
+    def _too_many_calls(self, limit: Limit, who: str, taken: _UnderWay) -> Overloaded:
         what = f"{taken.calls:,} calls that look keys up are under way in {self.where}, and {taken.most_calls:,} may be"
         return self._refusal(limit, who, what, taken.most_calls, 1, _CALLS_AGAIN_SECONDS)
 
-    def _too_many_keys(self, limit: Limit, who: str, taken: _Taken, keys: int) -> Overloaded:
+    def _too_many_keys(self, limit: Limit, who: str, taken: _UnderWay, keys: int) -> Overloaded:
         what = (
             f"{taken.keys:,} keys are being looked up in {self.where}, and with {keys:,} more they are beyond the "
             f"{taken.most_keys:,} that may be at once"
@@ -317,7 +317,7 @@ class ReadCall:
 
     __slots__ = ("_admission", "ages", "is_over", "names", "taken", "until")
 
-    def __init__(self, admission: ReadAdmission, names: tuple[str, ...], taken: _Taken, until: float | None) -> None:
+    def __init__(self, admission: ReadAdmission, names: tuple[str, ...], taken: _UnderWay, until: float | None) -> None:
         self._admission = admission
         self.names = names
         self.taken = taken

@@ -93,7 +93,7 @@ class _AioMethod:
         return call
 
 
-class _Held:
+class _CountedChannel:
     """One of gRPC's channels, and how many calls it has."""
 
     def __init__(self, channel: Any, version: int) -> None:
@@ -131,9 +131,9 @@ class RenewedAioChannel:
         self._target = target
         self._options = (*options, *renewing.options)
         self._held = self._open()
-        self._replaced: list[_Held] = []
+        self._replaced: list[_CountedChannel] = []
 
-    def current(self) -> _Held:
+    def current(self) -> _CountedChannel:
         """The channel for a call that begins now."""
         if self.renewing.version()[0] != self._held.version:
             self._held.retire()
@@ -141,11 +141,11 @@ class RenewedAioChannel:
             self._held = self._open()
         return self._held
 
-    def _open(self) -> _Held:
+    def _open(self) -> _CountedChannel:
         credentials, version = self.renewing.connection()
         if credentials is None:
-            return _Held(grpc.aio.insecure_channel(self._target, options=self._options), version)
-        return _Held(grpc.aio.secure_channel(self._target, credentials, options=self._options), version)
+            return _CountedChannel(grpc.aio.insecure_channel(self._target, options=self._options), version)
+        return _CountedChannel(grpc.aio.secure_channel(self._target, credentials, options=self._options), version)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _KINDS:

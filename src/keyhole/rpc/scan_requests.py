@@ -32,7 +32,7 @@ def scan_range(codec: StateCodec, request: query_pb2.ScanRequest) -> EntryRange:
     descriptor = codec.descriptor
     if request.topic_id not in ("", descriptor.topic_id):
         raise StaleDescriptor(
-            f"state {descriptor.application}/{descriptor.state} was made anew; describe it again",
+            f"state {descriptor.path} was made anew; describe it again",
             topic_id=descriptor.topic_id,
         )
     if request.HasField("key_group"):
@@ -88,7 +88,7 @@ def check_goes_on(codec: StateCodec, request: query_pb2.ScanRequest, page: query
     if group != group_of(codec.prefix(())) or prefix_of(group) + page.map_keys[0] <= after:
         raise Unsupported(
             f"{who} is of an earlier version, which does not know scans of all keys: it began state "
-            f"{codec.descriptor.application}/{codec.descriptor.state} anew. Update it, or scan the state without a key"
+            f"{codec.descriptor.path} anew. Update it, or scan the state without a key"
         )
 
 
@@ -113,7 +113,7 @@ def check_has_entries(descriptor: StateDescriptor) -> None:
     """Passes where a key of the state has entries. Raises Unsupported where it has one value, which Get gives."""
     if not descriptor.entry_key:
         raise Unsupported(
-            f"state {descriptor.application}/{descriptor.state} is of kind {descriptor.kind}: it has one value per "
+            f"state {descriptor.path} is of kind {descriptor.kind}: it has one value per "
             "key, and no entries to scan. Get its keys, or scan all of them",
             kind=descriptor.kind,
         )

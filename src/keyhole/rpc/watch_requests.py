@@ -149,7 +149,7 @@ def watch_asked(codec: StateCodec, request: pb.WatchRequest) -> WatchAsked:
             range of them; what is no predicate; or keys without values.
     """
     descriptor = codec.descriptor
-    name = f"{descriptor.application}/{descriptor.state}"
+    name = descriptor.path
     if request.topic_id not in ("", descriptor.topic_id):
         raise StaleDescriptor(f"state {name} was made anew; describe it again", topic_id=descriptor.topic_id)
     if len(request.keys) > MOST_KEYS:

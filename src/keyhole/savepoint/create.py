@@ -100,7 +100,7 @@ def create(
         target.write_whole(INCOMPLETE, msgspec.json.encode({"application": application, "began_ms": clock.now_ms()}))
         target.clear(but=INCOMPLETE)
         try:
-            savepoint = _Attempt(application, changelog, target, checkpoints, clock, settings).run()
+            savepoint = _SavepointTry(application, changelog, target, checkpoints, clock, settings).run()
         except _TooLate as late:
             why = str(late)
             _log.warning("a savepoint is begun again", extra={"application": application, "why": why})
@@ -124,7 +124,7 @@ def _check_empty(target: Folder) -> None:
         raise SavepointMismatch(f"{target.path} holds {what}: choose a new or an empty folder", path=target.path)
 
 
-class _Attempt:
+class _SavepointTry:
     """One try; what it has written is overwritten by the next."""
 
     def __init__(

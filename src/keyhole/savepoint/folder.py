@@ -42,15 +42,15 @@ class FileRead(io.RawIOBase):
     InvalidConfiguration: it is nothing that is wrong with the file.
     """
 
-    def __init__(self, file: BinaryIO, told: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, file: BinaryIO, failures_named: Callable[[], AbstractContextManager[None]]) -> None:
         self._file = file
-        self._told = told
+        self._failures_named = failures_named
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        with self._told():
+        with self._failures_named():
             return self._file.read(size)
 
 
@@ -66,7 +66,7 @@ class Folder:
 
     def check_there(self) -> None:
         """Raises InvalidConfiguration where the folder doesn't exist; an object store knows none without a file."""
-        with self._told("listed"):
+        with self._failures_named("listed"):
             self._fs.invalidate_cache()
             if self._fs.isdir(self._root):
                 return
@@ -77,7 +77,7 @@ class Folder:
 
     def files(self) -> dict[str, int]:
         """The size of every file below, by name; empty where the folder is missing."""
-        with self._told("listed"):
+        with self._failures_named("listed"):
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True) if self._fs.isdir(self._root) else {}
         # In object stores Hadoop leaves an empty object for each folder: it would be copied as a file of that name.
@@ -86,7 +86,7 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The names of the folders directly below."""
-        with self._told("listed"):
+        with self._failures_named("listed"):
             self._fs.invalidate_cache()
             found = self._fs.ls(self._root, detail=True) if self._fs.isdir(self._root) else []
         return sorted(posixpath.basename(about["name"].rstrip("/")) for about in found if about["type"] == "directory")
@@ -96,20 +96,20 @@ class Folder:
         return Folder(f"{self.path.rstrip('/')}/{name}")
 
     def exists(self, name: str) -> bool:
-        with self._told("read"):
+        with self._failures_named("read"):
             self._fs.invalidate_cache()
             return bool(self._fs.isfile(self._at(name)))
 
     @contextmanager
     def reading(self, name: str) -> Iterator[FileRead]:
         """The file, open for reading. Raises FileNotFoundError where it doesn't exist, also while it is read."""
-        with self._told_of(name):
+        with self._failures_named_of(name):
             file = self._fs.open(self._at(name), "rb")
         with file:
-            yield FileRead(file, lambda: self._told_of(name))
+            yield FileRead(file, lambda: self._failures_named_of(name))
 
     @contextmanager
-    def _told_of(self, name: str) -> Iterator[None]:
+    def _failures_named_of(self, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class Folder:
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """A new file, or one in place of another; on this machine's disk it is safe there at the end."""
-        with self._told("written"):
+        with self._failures_named("written"):
             path = self._at(name)
             self._fs.makedirs(posixpath.dirname(path), exist_ok=True)
             with self._fs.open(path, "wb") as file:
@@ -144,18 +144,18 @@ class Folder:
         part = part_of(name)
         with self.writing(part) as file:
             file.write(data)
-        with self._told("written"):
+        with self._failures_named("written"):
             self._fs.mv(self._at(part), self._at(name))
 
     def remove(self, name: str) -> None:
         """A file; one that is missing is no error."""
-        with self._told("written"):
+        with self._failures_named("written"):
             if self._fs.exists(self._at(name)):
                 self._fs.rm_file(self._at(name))
 
     def clear(self, but: str = "") -> None:
         """Removes all that is in it, except the file of this name directly in it."""
-        with self._told("written"):
+        with self._failures_named("written"):
             self._fs.invalidate_cache()
             for path in self._fs.ls(self._root, detail=False) if self._fs.isdir(self._root) else []:
                 if posixpath.basename(path.rstrip("/")) != but:
@@ -165,7 +165,7 @@ class Folder:
         return f"{self._root}/{name}"
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _failures_named(self, done: str) -> Iterator[None]:
         try:
             yield
         except _failures() as error:

@@ -50,26 +50,26 @@ def _write_file(
 
 
 @dataclass
-class _Gathering:
+class _RowsOfBatch:
     keys: list[bytes] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
     bytes: int = 0
 
 
 def _batches(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
-    gathered = _Gathering()
+    gathered = _RowsOfBatch()
     for key, row in rows:
         gathered.keys.append(key)
         gathered.rows.append(row)
         gathered.bytes += len(key) + len(row)
         if len(gathered.keys) >= _BATCH_ROWS or gathered.bytes >= _BATCH_BYTES:
             yield _batch(gathered)
-            gathered = _Gathering()
+            gathered = _RowsOfBatch()
     if gathered.keys:
         yield _batch(gathered)
 
 
-def _batch(gathered: _Gathering) -> pa.RecordBatch:
+def _batch(gathered: _RowsOfBatch) -> pa.RecordBatch:
     return pa.record_batch([pa.array(gathered.keys, pa.binary()), pa.array(gathered.rows, pa.binary())], _SCHEMA)
 
 

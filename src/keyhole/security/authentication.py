@@ -42,7 +42,7 @@ class Presented(NamedTuple):
     peer: str = ""
 
 
-class _Identity(NamedTuple):
+class _CertificateNames(NamedTuple):
     names: tuple[str, ...]
     expires: float | None
 
@@ -83,7 +83,7 @@ class Access:
 
             self._web = WebTokens(keys_of(settings.jwks), settings.issuer, settings.audience)
         # By hash of the token: a signature costs far more to check than to remember.
-        self._remembered: OrderedDict[bytes, tuple[tuple[int, int], _Identity]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[tuple[int, int], _CertificateNames]] = OrderedDict()
         self._rights: OrderedDict[tuple[str, ...], tuple[Rights, int]] = OrderedDict()
 
     def caller(self, shown: Presented) -> Caller:
@@ -95,7 +95,7 @@ class Access:
         identity = self.identify(shown)
         return Caller(self, identity.names, identity.expires, shown)
 
-    def identify(self, shown: Presented) -> _Identity:
+    def identify(self, shown: Presented) -> _CertificateNames:
         """Who is presented, by certificate, token or both; raises as `caller`."""
         names = tuple(f"certificate:{name}" for name in shown.certificate)
         expires = shown.certificate_expires if names else None
@@ -108,7 +108,7 @@ class Access:
             expires = min(ends, default=None)
         if not names:
             raise self.unknown(shown, "it shows neither a token nor a certificate")
-        return _Identity(names, expires)
+        return _CertificateNames(names, expires)
 
     def rights(self, names: tuple[str, ...]) -> tuple[Rights, int]:
         """What somebody may do by now, and a number that grows whenever the policy changes."""
@@ -136,7 +136,7 @@ class Access:
         if self._web is not None:
             self._web.close()
 
-    def _of_token(self, shown: Presented) -> _Identity:
+    def _of_token(self, shown: Presented) -> _CertificateNames:
         scheme, token = shown.authorization[: len(_BEARER)], shown.authorization[len(_BEARER) :].strip()
         # HTTP lets any bytes through, and what is no text can not even be hashed.
         if scheme.lower() != _BEARER or not token.isascii() or not token or len(token) > _MAX_TOKEN:
@@ -159,16 +159,18 @@ class Access:
             raise self.unknown(shown, f"{identity.names[0]} has expired")
         return identity
 
-    def _checked(self, token: str, shown: Presented) -> _Identity:
+    def _checked(self, token: str, shown: Presented) -> _CertificateNames:
         if self._tokens is not None and (entry := self._tokens.get().find(token)) is not None:
-            return _Identity((f"token:{entry.name}",), None if entry.expires is None else entry.expires.timestamp())
+            return _CertificateNames(
+                (f"token:{entry.name}",), None if entry.expires is None else entry.expires.timestamp()
+            )
         if self._web is None:
             raise self.unknown(shown, "its token is not among those that are known")
         try:
             subject, expires = self._web.check(token)
         except InvalidToken as error:
             raise self.unknown(shown, f"its token is not valid ({error})") from None
-        return _Identity((f"jwt:{subject}",), expires)
+        return _CertificateNames((f"jwt:{subject}",), expires)
 
     def _warn_of_unknown(self, policy: Policy, tokens: Tokens) -> None:
         named = {name for name in policy.identities() if name.startswith("token:")}

@@ -114,7 +114,7 @@ def keys_of(where: str) -> Keys:
             tokens are refused until it does.
     """
     if "://" not in where:
-        return _File(where)
+        return _KeyFile(where)
     url = urlsplit(where)
     if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
         raise InvalidConfiguration(f"the keys (JWKS) must come from a file or an https URL, not from {where}")
@@ -129,7 +129,7 @@ def _parsed(content: bytes, where: str) -> jwt.PyJWKSet:
     return keys
 
 
-class _File:
+class _KeyFile:
     def __init__(self, path: str) -> None:
         self._keys = Reloading("keys of tokens", lambda: _parsed(_read(path), path), (path,))
 

@@ -47,7 +47,7 @@ OP = "op"
 """The column of `updates` that says what became of an entry."""
 
 
-class _Shown(NamedTuple):
+class _SharedFrame(NamedTuple):
     """A content as a data frame of one session: it changes seldom, and is made once for the batches that share it."""
 
     sha256: str
@@ -96,7 +96,7 @@ class BroadcastReader:
         self._or_empty = or_empty
         self._config = config
         # Only kept to be quicker: what reads find is the pin's.
-        self._shown: _Shown | None = None
+        self._shown: _SharedFrame | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_shown": None}
@@ -120,7 +120,7 @@ class BroadcastReader:
         shown = self._shown
         if shown is None or (shown.sha256, shown.session) != (pin.sha256, session):
             table = _table_in(pins, pin).replace_schema_metadata(None)
-            shown = self._shown = _Shown(pin.sha256, session, data.sparkSession.createDataFrame(table))
+            shown = self._shown = _SharedFrame(pin.sha256, session, data.sparkSession.createDataFrame(table))
         # So that a batch may join it twice.
         return renamed_columns(shown.rows, shown.rows.columns)
 

@@ -88,7 +88,7 @@ def lookup(
 
 def _check_lookup(data: DataFrame, descriptor: StateDescriptor, key: Sequence[str], target: str) -> None:
     """Refuses, as `lookup` says, a state that has no one value of a key, and rows that can't have it beside them."""
-    path = f"{descriptor.application}/{descriptor.state}"
+    path = descriptor.path
     if descriptor.kind is StateKind.LIST:
         raise InvalidConfiguration(
             f"state {path} is a list, which has no one value of a key; look up a state of another kind, or scan the "
@@ -112,7 +112,7 @@ def _check_key(data: DataFrame, descriptor: StateDescriptor, names: Sequence[str
         raise KeyMismatch(f"the rows have no column {', '.join(missing)}; they have {', '.join(given)}")
     if [given[name] for name in names] != [column.type.value for column in wanted]:
         raise KeyMismatch(
-            f"state {descriptor.application}/{descriptor.state} is looked up by "
+            f"state {descriptor.path} is looked up by "
             f"{', '.join(f'{column.name} {column.type}' for column in wanted)}; the columns that are given are "
             f"{', '.join(f'{name} {given[name]}' for name in names)}. Cast them"
         )

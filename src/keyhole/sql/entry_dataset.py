@@ -88,7 +88,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
         self._epoch = epoch
         self._reading = reading
         self._schema = entry_schema(descriptor)
-        _check_names(f"{descriptor.application}/{descriptor.state}", self._schema)
+        _check_names(descriptor.path, self._schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -105,7 +105,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
         wanted = self._schema.names if columns is None else list(columns)
         asked = Pushed(None, frozenset()) if filter is None else pushed(filter, self._schema, self._descriptor)
         told = StateScanned(
-            f"{self._descriptor.application}/{self._descriptor.state}",
+            self._descriptor.path,
             self._epoch,
             tuple(wanted),
             asked.where,

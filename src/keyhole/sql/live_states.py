@@ -41,10 +41,7 @@ class LiveStates:
         for of in described:
             if not of.updates_topic_id:  # else each key group has epochs of its own
                 states.setdefault((of.application, of.query), []).append(of)
-        return {
-            query: self._client.snapshot(*(f"{of.application}/{of.state}" for of in group)).epoch
-            for query, group in states.items()
-        }
+        return {query: self._client.snapshot(*(of.path for of in group)).epoch for query, group in states.items()}
 
 
 class LiveDataset(EntryDataset):

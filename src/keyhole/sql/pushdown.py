@@ -53,13 +53,13 @@ def pushed(filter: pc.Expression, schema: pa.Schema, descriptor: StateDescriptor
     except (pa.ArrowException, NotImplementedError):
         return Pushed(None, None)
     names = {of.extension_function.function_anchor: of.extension_function.name for of in message.extensions}
-    reading = _Reading(names, schema, descriptor)
+    reading = _FilterReading(names, schema, descriptor)
     expression = message.referred_expr[0].expression
     where = reading.superset(expression)
     return Pushed(where, frozenset(reading.columns(expression)))
 
 
-class _Reading:
+class _FilterReading:
     def __init__(self, functions: dict[int, str], schema: pa.Schema, descriptor: StateDescriptor) -> None:
         self._functions = functions
         self._schema = schema

@@ -212,7 +212,7 @@ def _ran(connection: duckdb.DuckDBPyConnection, query: str, reading: QueryReadin
             raise reading.took_too_long()
         return SqlResult(_fetched(connection, query, reading), reading.scans, plan)
     except (duckdb.Error, pa.ArrowException, OSError) as error:  # Arrow's, of what its reader meets, is the last
-        raise _told(error, reading, late=late.is_set()) from error
+        raise _error_of(error, reading, late=late.is_set()) from error
     finally:
         over.set()
         watchdog.join()  # a closed connection can't be interrupted
@@ -242,7 +242,7 @@ def _bytes(size: str) -> int:
     return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit))
 
 
-def _told(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeError:
+def _error_of(error: Exception, reading: QueryReading, *, late: bool) -> KeyholeError:
     # What a scan has met has come through Arrow as a text.
     if reading.failed is not None:
         return reading.failed

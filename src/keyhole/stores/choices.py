@@ -57,7 +57,7 @@ class StoreChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ready
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ChoicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores: tuple[StoreChoice, ...]
 
 
@@ -68,7 +68,7 @@ def read_choices(path: Path) -> tuple[StoreChoice, ...]:
         InvalidConfiguration: It can't be read, or says what can't be; the message names the entry.
     """
     try:
-        found = decode_toml(path.read_bytes(), _File).stores
+        found = decode_toml(path.read_bytes(), _ChoicesFile).stores
     except OSError as error:
         raise InvalidConfiguration(f"{VARIABLE} is {str(path)!r}, which can't be read: {error.strerror}") from error
     except msgspec.DecodeError as error:

@@ -66,7 +66,7 @@ class IndexedStore:
     def __init__(self, store: Store, descriptor: StateDescriptor, build_entries: int = BUILD_ENTRIES) -> None:
         self._store = store
         self._build_entries = build_entries
-        self._name = f"{descriptor.application}/{descriptor.state}"
+        self._name = descriptor.path
         self._may_have = descriptor.key_groups <= INDEX_GROUPS
         self._fields: tuple[IndexedField, ...] = ()
         self._values: Callable[[list[bytes | None]], list[Values]] = lambda _: []

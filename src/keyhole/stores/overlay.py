@@ -20,10 +20,10 @@ from keyhole.stores.base import Snapshot
 from keyhole.stores.ordered_keys import OrderedKeys
 from keyhole.stores.rules import bounds, first_rows
 
-_Rows = Map[bytes, bytes | None]
-_NO_ROWS: _Rows = Map()
+_RowMap = Map[bytes, bytes | None]
+_NO_ROWS: _RowMap = Map()
 _ABSENT = object()
-_Change = tuple[bytes, bytes | None]
+_RowChange = tuple[bytes, bytes | None]
 
 
 class _Unsorted(NamedTuple):
@@ -38,13 +38,13 @@ class _Group:
 
     __slots__ = ("_order", "rows", "size")
 
-    def __init__(self, rows: _Rows, size: int, order: OrderedKeys, unsorted: _Unsorted | None) -> None:
+    def __init__(self, rows: _RowMap, size: int, order: OrderedKeys, unsorted: _Unsorted | None) -> None:
         self.rows = rows
         self.size = size
         # One assignment: threads that ask at once each make it, and either is right.
         self._order = order, unsorted
 
-    def changed(self, changes: Sequence[_Change]) -> _Group:
+    def changed(self, changes: Sequence[_RowChange]) -> _Group:
         rows, size = self.rows, self.size
         order, unsorted = self._order
         new = []
@@ -61,11 +61,11 @@ class _Group:
             unsorted = _Unsorted(new, unsorted)
         return _Group(rows.update(changes), size, order, unsorted)
 
-    def items(self, first: bytes, end: bytes | None, *, descending: bool = False) -> Iterator[_Change]:
+    def items(self, first: bytes, end: bytes | None, *, descending: bool = False) -> Iterator[_RowChange]:
         rows = self.rows
         return ((key, rows[key]) for key in self._keys().between(first, end, descending=descending))
 
-    def sorted(self) -> list[_Change]:
+    def sorted(self) -> list[_RowChange]:
         rows = self.rows
         return [(key, rows[key]) for key in self._keys()]
 
@@ -116,17 +116,19 @@ class Overlay:
         group = self._groups.get(storage_key[:GROUP_BYTES])
         return default if group is None else group.rows.get(storage_key, default)
 
-    def of(self, key_group: int) -> list[_Change]:
+    def of(self, key_group: int) -> list[_RowChange]:
         """What stands over the store in a key group, ascending by storage key."""
         return self._groups.get(prefix_of(key_group), _NOTHING).sorted()
 
-    def items(self, key_group: int, first: bytes, end: bytes | None, *, descending: bool = False) -> Iterator[_Change]:
+    def items(
+        self, key_group: int, first: bytes, end: bytes | None, *, descending: bool = False
+    ) -> Iterator[_RowChange]:
         """The same between two storage keys: takes as long as there are rows between them. None: to the last."""
         return self._groups.get(prefix_of(key_group), _NOTHING).items(first, end, descending=descending)
 
-    def changed(self, changes: Iterable[_Change]) -> Overlay:
+    def changed(self, changes: Iterable[_RowChange]) -> Overlay:
         """With these on top. Takes as long as there are changes, and key groups."""
-        edits: dict[bytes, list[_Change]] = {}
+        edits: dict[bytes, list[_RowChange]] = {}
         for change in changes:
             edits.setdefault(change[0][:GROUP_BYTES], []).append(change)
         groups = dict(self._groups)
@@ -221,7 +223,7 @@ class OverlaySnapshot:
 
 
 def _merged(
-    stored: Iterator[tuple[bytes, bytes]], over: Iterator[_Change], *, descending: bool
+    stored: Iterator[tuple[bytes, bytes]], over: Iterator[_RowChange], *, descending: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Both in one order; where both have a key, what stands over the store counts."""
     above = next(over, None)

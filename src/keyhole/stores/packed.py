@@ -37,7 +37,7 @@ _key = itemgetter(0)
 _FORMAT = 2
 
 
-class _Run(NamedTuple):
+class _SortedRun(NamedTuple):
     """Ascending by key; of changes with one key, the last one counts.
 
     Attributes:
@@ -60,14 +60,14 @@ class PackedChanges(Sequence[KeyChange]):
 
     def __init__(self, changes: Sequence[KeyChange]) -> None:
         self._changes = len(changes)
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedRun] = []
         self.packed_bytes = _RUN_BYTES
         runs = -(-len(changes) // RUN_CHANGES)
         for number in range(runs):
             run = sorted(changes[len(changes) * number // runs : len(changes) * (number + 1) // runs], key=_key)
             blocks = [run[at : at + BLOCK_CHANGES] for at in range(0, len(run), BLOCK_CHANGES)]
             packed = deque([marshal.dumps(block, _FORMAT) for block in blocks])
-            self._runs.append(_Run(deque([block[0][0] for block in blocks]), packed))
+            self._runs.append(_SortedRun(deque([block[0][0] for block in blocks]), packed))
             self.packed_bytes += _RUN_BYTES + sum(map(len, packed))
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class PackedChanges(Sequence[KeyChange]):
     def __getitem__(self, index: int | slice) -> KeyChange | Sequence[KeyChange]:
         return list(self)[index]
 
-    def taken(self) -> list[_Run]:
+    def taken(self) -> list[_SortedRun]:
         """What it holds, and from then on no more."""
         runs, self._runs, self._changes, self.packed_bytes = self._runs, [], 0, 0
         return runs

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+
+
+def time_of_day() -> str:
+    """The time by the clock on the wall here, to the second."""
+    return datetime.now(UTC).astimezone().strftime("%H:%M:%S")
 
 
 class Rounds(NamedTuple):

@@ -150,7 +150,7 @@ class FakeWatch:
 
     def _of_changes(self, group: int, part: _Part, below: bytes | None) -> Iterator[pb.WatchResponse]:
         watched = [of for of in part.changes if self._watches(of.key) and (below is None or of.key <= below)]
-        told = self._select.told(watched, known=True)
+        told = self._select.given(watched, known=True)
         if not told:
             return
         last = part.changes[-1].number + 1

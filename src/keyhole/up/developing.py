@@ -85,7 +85,7 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
                     wanted = UpOptions(options.servers, options.ephemeral, topics=options.topics)
                     started = ensure_up(home, wanted, environ, console)
                     recorded = running(home)
-                    _say(console, _told(home, recorded, started=started))
+                    _say(console, _where_it_runs(home, recorded, started=started))
                     if is_other(wanted, recorded):
                         _say(console, f"To have it otherwise, end it first: {_down(home, environ)}")
                     settings = job_environ(environ, recorded, java, connector)
@@ -123,7 +123,7 @@ def job_environ(
     }
 
 
-def _told(home: Home, recorded: Recorded, *, started: bool) -> str:
+def _where_it_runs(home: Home, recorded: Recorded, *, started: bool) -> str:
     what = "Keyhole runs here" if started else "Keyhole runs here already"
     return (
         f"{what}: Kafka {recorded.kafka}, client proxy {recorded.proxy}, HTTP {recorded.http}, "

@@ -136,7 +136,7 @@ class Home:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise MachineError(f"{self._told(self.file)} can't be read: {error.strerror}", path=self.file) from error
+            raise MachineError(f"{self._spelled(self.file)} can't be read: {error.strerror}", path=self.file) from error
         except msgspec.MsgspecError as error:
             raise self._broken(str(error)) from error
         if recorded.version != _VERSION:
@@ -281,19 +281,20 @@ class Home:
 
     def _broken(self, why: str) -> MachineError:
         return MachineError(
-            f"{self._told(self.file)} is not what `keyhole up` has written ({why}): delete that file, which also ends "
-            "what runs here, and start it again",
+            f"{self._spelled(self.file)} is not what `keyhole up` has written ({why}): delete that file, which also "
+            "ends what runs here, and start it again",
             path=self.file,
         )
 
     def _not_writable(self, error: OSError) -> MachineError:
         why = (error.strerror or type(error).__name__).lower()
         return MachineError(
-            f"{self._told(Path(error.filename or self.path))} can't be written ({why}): choose another folder by --dir",
+            f"{self._spelled(Path(error.filename or self.path))} can't be written ({why}): choose another folder by "
+            "--dir",
             path=self.path,
         )
 
-    def _told(self, path: Path) -> str:
+    def _spelled(self, path: Path) -> str:
         with contextlib.suppress(ValueError):
             return str(self.path / path.relative_to(self.file.parent))
         return os.fspath(path)

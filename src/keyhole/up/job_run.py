@@ -54,7 +54,7 @@ def owned(servers: list[ServerStatus]) -> dict[str, SeenState]:
     for holding in (holding for server in servers for holding in server.holdings):
         if holding.source.role is not Role.OWNER:
             continue
-        path = f"{holding.descriptor.application}/{holding.descriptor.state}"
+        path = holding.descriptor.path
         other = found.get(path, SeenState(0, 0, True))
         found[path] = SeenState(
             max(other.epoch, holding.source.epoch),

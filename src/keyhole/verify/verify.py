@@ -112,12 +112,12 @@ def verify(
     """
     reader = changelog.reader()
     with contextlib.closing(reader):
-        look = _Look(descriptor, reader, dump, deadline_seconds)
+        look = _LookAtCopies(descriptor, reader, dump, deadline_seconds)
         copies, suspects, unreachable = look.take(dict.fromkeys(servers, frozenset[int]()))
         indexes = dict(look.indexes)
         if not copies:
             silent = "".join(f"; {server}: {why}" for server, why in unreachable.items())
-            state = f"{descriptor.application}/{descriptor.state}"
+            state = descriptor.path
             raise UnknownState(
                 f"no server holds anything of {state}: nothing was compared{silent}", state=descriptor.state
             )
@@ -134,7 +134,7 @@ def verify(
     return Verdict(descriptor, tuple(copies), tuple(findings), unreachable, indexes)
 
 
-class _Look:
+class _LookAtCopies:
     """Attributes:
     indexes: What came of those of each copy that was looked at last.
     """

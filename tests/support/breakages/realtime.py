@@ -399,7 +399,7 @@ REALTIME: tuple[Breakage, ...] = (
         "what readers saw of a key group that begins anew is not kept",
         "realtime",
         "services/state_server/write/failed_groups.py",
-        "            self._kept[key_group] = _Kept(group.tenure, before, group.standing, group.since)\n",
+        "            self._kept[key_group] = _LastView(group.tenure, before, group.standing, group.since)\n",
         "            pass\n",
         (f"{_FAILING}::test_others_go_on_while_a_key_group_begins_anew_and_it_says_how_old_it_is",),
     ),

@@ -195,8 +195,8 @@ ROUTING = (
         "a scan that broke off begins again with the pages it had",
         "routing",
         "src/keyhole/client/wire/scanner.py",
-        "            answer = _Answer()\n",
-        '            answer = locals().get("answer") or _Answer()\n',
+        "            answer = _JoinedPages()\n",
+        '            answer = locals().get("answer") or _JoinedPages()\n',
         ("test_scanning.py::test_the_client_begins_again_and_the_answer_is_of_one_copy_and_one_epoch",),
     ),
     Breakage(

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.05
 _ASKING = "tell the ends of topics"
 
-_Ask = Callable[[OffsetsClient, Sequence[TopicPart], float], AskedOffsets]
+_OffsetsQuestion = Callable[[OffsetsClient, Sequence[TopicPart], float], AskedOffsets]
 
 
 class TopicOffsets:
@@ -50,7 +50,9 @@ class TopicOffsets:
         """The first offset that is still there, by (topic, partition); as `ends`, and with its errors."""
         return self._offsets(topics, OffsetsClient.starts, Deadline(timeout_seconds))
 
-    def _offsets(self, topics: Mapping[str, Collection[int]], ask: _Ask, deadline: Deadline) -> dict[TopicPart, int]:
+    def _offsets(
+        self, topics: Mapping[str, Collection[int]], ask: _OffsetsQuestion, deadline: Deadline
+    ) -> dict[TopicPart, int]:
         parts = [(topic, number) for topic, of in topics.items() for number in of]
         if not parts:
             return {}
@@ -70,7 +72,7 @@ class TopicOffsets:
     def close(self) -> None:
         self._client.close()
 
-    def _asked(self, parts: Sequence[TopicPart], ask: _Ask, deadline: Deadline) -> dict[TopicPart, int]:
+    def _asked(self, parts: Sequence[TopicPart], ask: _OffsetsQuestion, deadline: Deadline) -> dict[TopicPart, int]:
         try:
             asked = ask(self._client, parts, deadline.left)
         except KafkaException as exception:

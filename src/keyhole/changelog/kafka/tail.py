@@ -27,7 +27,7 @@ class KafkaTail:
         self._application = application
         self._watch = TopicWatch(bootstrap_servers)
         self._consumer = Consumer(following_settings(bootstrap_servers))
-        self._followed: dict[TopicPart, _Followed] = {}
+        self._followed: dict[TopicPart, _FollowedPartition] = {}
         self._slices = Slices()
 
     def follow(self, positions: Mapping[Partition, Position]) -> None:
@@ -42,7 +42,9 @@ class KafkaTail:
             }
             for followed in kept.values():
                 followed.ordered_anew = True
-            new = {place: _Followed(part, positions[part]) for place, part in wanted.items() if place not in kept}
+            new = {
+                place: _FollowedPartition(part, positions[part]) for place, part in wanted.items() if place not in kept
+            }
             dropped = [TopicPartition(*place) for place in self._followed if place not in kept]
             if dropped:
                 self._consumer.incremental_unassign(dropped)
@@ -81,7 +83,7 @@ class KafkaTail:
         return items
 
 
-class _Followed:
+class _FollowedPartition:
     """One partition: what was read of it, and what was handed out.
 
     Attributes:

@@ -41,7 +41,7 @@ class PartitionAppend(NamedTuple):
 
 
 @dataclass
-class _Sent:
+class _PartitionSent:
     """What became of the records for one partition: how many there are, and the offsets of the first and the last."""
 
     count: int = 0
@@ -161,7 +161,7 @@ class Transactions:
         assert self._producer is not None, "open() comes first"
         deadline = Deadline(deadline_seconds)
         self._finish_abort(deadline)
-        sent = [_Sent() for _ in batches]
+        sent = [_PartitionSent() for _ in batches]
         try:
             self._producer.begin_transaction()
             for index, batch in enumerate(batches):
@@ -180,7 +180,7 @@ class Transactions:
         self._commit(deadline)
         return [of.last for of in sent]
 
-    def _send(self, batch: PartitionAppend, sent: _Sent, deadline: Deadline) -> None:
+    def _send(self, batch: PartitionAppend, sent: _PartitionSent, deadline: Deadline) -> None:
         producer = self._producer
         assert producer is not None
         topic, partition, records, last = batch

@@ -31,12 +31,12 @@ class KafkaUpdatesTail:
             bootstrap_servers, {updates_topic_name(application, state): found for state, found in topic_ids.items()}
         )
         self._consumer = Consumer(_settings(bootstrap_servers))
-        self._followed: dict[TopicPart, _Followed] = {}
+        self._followed: dict[TopicPart, _UpdatesPartition] = {}
         self._slices = Slices()
 
     def follow(self, offsets: Mapping[Partition, int]) -> None:
         wanted = {
-            (updates_topic_name(self._application, part.state), part.key_group): _Followed(part, offset)
+            (updates_topic_name(self._application, part.state), part.key_group): _UpdatesPartition(part, offset)
             for part, offset in offsets.items()
         }
         with self._slices.lock:
@@ -99,7 +99,7 @@ def _settings(bootstrap_servers: str) -> Settings:
     }
 
 
-class _Followed:
+class _UpdatesPartition:
     """One partition, and the next of its offsets to come."""
 
     def __init__(self, partition: Partition, offset: int) -> None:

@@ -12,7 +12,7 @@ from keyhole.model.type_names import TypeName, parsed
 
 _UNNAMED = re.compile(r'["\\\x00-\x1f]')
 
-_Field = tuple[str, TypeName, bool]
+_TypedName = tuple[str, TypeName, bool]
 """Its name, its type, and whether it may be null."""
 
 _SIMPLE = {
@@ -74,13 +74,13 @@ class _Module:
         key = ", ".join(f"{column.name} {column.type}" for column in (*of.key, *of.map_key))
         fields = [(field.name, parsed(field.type), field.nullable) for field in of.value.fields]
         nested: list[str] = []
-        told = f"A value of {of.application}/{of.state}, a {of.kind} state by {key}: schema version {of.value.version}."
+        told = f"A value of {of.path}, a {of.kind} state by {key}: schema version {of.value.version}."
         lines = self._class(name, comment(told), fields, nested)
         self.constants.append(constant)
         self.classes.append(name)
-        return [*nested, *lines, "", "", f'{constant} = "{of.application}/{of.state}"']
+        return [*nested, *lines, "", "", f'{constant} = "{of.path}"']
 
-    def _class(self, name: str, told: str, fields: Iterable[_Field], nested: list[str]) -> list[str]:
+    def _class(self, name: str, told: str, fields: Iterable[_TypedName], nested: list[str]) -> list[str]:
         spelling = Spelling(_TAKEN)
         lines = ["", "", f"class {name}(_msgspec.Struct, frozen=True):", f'    """{told}"""', ""]
         for field, kind, nullable in fields:

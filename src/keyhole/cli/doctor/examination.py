@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
 
 def findings(options: argparse.Namespace, credentials: Credentials, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     """All of them, in an order in which a cause comes before what it causes. Each may take `options.timeout`."""
-    known: _Told | None = None
+    known: _ProxySays | None = None
     for target in targets_of(options.proxy):
         told = _ask(target, credentials, options.timeout)
         yield from told.findings
@@ -83,7 +83,7 @@ def findings(options: argparse.Namespace, credentials: Credentials, environ: Map
         yield from way_findings([server.address for server in asked.status.servers if not server.unreachable])
 
 
-class _Told(NamedTuple):
+class _ProxySays(NamedTuple):
     """What one proxy says. `states`: None: nothing; `asked`: None: it may not be asked for its servers."""
 
     findings: Sequence[Diagnosis]
@@ -91,7 +91,7 @@ class _Told(NamedTuple):
     asked: ProxyAnswer | None = None
 
 
-def _ask(target: str, credentials: Credentials, timeout_seconds: float) -> _Told:
+def _ask(target: str, credentials: Credentials, timeout_seconds: float) -> _ProxySays:
     about = f"proxy {target}"
     with sync_channel(target, credentials) as channel:
         stub: Any = query_pb2_grpc.QueryStub(channel)
@@ -103,23 +103,23 @@ def _ask(target: str, credentials: Credentials, timeout_seconds: float) -> _Told
             if not isinstance(why, (Unauthenticated, PermissionDenied)) and why.reason == "NO_SERVER":
                 states = []  # It lives, and the status says which servers it can't reach.
             else:
-                return _Told([_unanswered(about, target, why)])
+                return _ProxySays([_unanswered(about, target, why)])
         sent_ms, began = time.time() * 1000, time.perf_counter()
         try:
             status = stub.Status(pb.StatusRequest(), timeout=timeout_seconds)
         except grpc.RpcError as error:
             why = from_rpc_error(error, target)
             if not isinstance(why, PermissionDenied):
-                return _Told([_unanswered(about, target, why)], states)
+                return _ProxySays([_unanswered(about, target, why)], states)
             rights = warning(
                 about,
                 "it answers; this caller may not ask for servers, so that they, clocks and routes are not looked at",
                 "show credentials that have the right admin or platform (docs/security.md), if you are to have it",
             )
-            return _Told([rights], states)
+            return _ProxySays([rights], states)
         took_ms = (time.perf_counter() - began) * 1000
     asked = ProxyAnswer(target, status, sent_ms, sent_ms + took_ms)
-    return _Told([ok(about, f"answers, with the status of its servers after {took_ms:.0f} ms")], states, asked)
+    return _ProxySays([ok(about, f"answers, with the status of its servers after {took_ms:.0f} ms")], states, asked)
 
 
 def _unanswered(about: str, target: str, why: KeyholeError) -> Diagnosis:

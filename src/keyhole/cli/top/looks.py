@@ -61,7 +61,7 @@ class ClusterLooks:
         self._timeout = timeout_seconds
         self._figures_seconds = min(figures_seconds, timeout_seconds)
         self._channels: dict[str, grpc.Channel] = {}
-        self._figures = _Calls()
+        self._figures = _LookCalls()
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +77,7 @@ class ClusterLooks:
         """One round. That nobody answers is no error: it is what there is to show."""
         at, now_ms = time.monotonic(), time.time() * 1000
         # Those that are not the first to answer may still be under way when the next round begins.
-        asked = _Calls()
+        asked = _LookCalls()
         for target in self._targets:
             asked.begin(target, self._status)
         errors = dict[str, KeyholeError]()
@@ -139,26 +139,26 @@ class ClusterLooks:
         return self._channels[address]
 
 
-class _Ended(NamedTuple):
+class _EndedCall(NamedTuple):
     key: str
     at: float
     call: grpc.Future[Any]
 
 
-class _Calls:
+class _LookCalls:
     """Calls under way, at most one of each key; they are taken in the order in which they end."""
 
     def __init__(self) -> None:
         self._begun = set[str]()
-        self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[_EndedCall] = queue.SimpleQueue()
 
     def begin(self, key: str, call: Callable[[str], grpc.Future[Any]]) -> None:
         """Unless one of this key is under way, or has ended and was not taken yet."""
         if key not in self._begun:
             self._begun.add(key)
-            call(key).add_done_callback(lambda done: self._ended.put(_Ended(key, time.monotonic(), done)))
+            call(key).add_done_callback(lambda done: self._ended.put(_EndedCall(key, time.monotonic(), done)))
 
-    def next(self, seconds: float | None) -> _Ended | None:
+    def next(self, seconds: float | None) -> _EndedCall | None:
         """The one that ends next; None: none within that time, or there is none. Blocks; without a time until
         the next one ends, as each does by its own deadline.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -17,7 +16,7 @@ from keyhole.demo.signals import stopped_by_signals
 from keyhole.security.credentials import Credentials
 from keyhole.terminal.fitting import fitted, shortly, title_of
 from keyhole.terminal.json_output import print_json
-from keyhole.terminal.rounds import Rounds, show_rounds
+from keyhole.terminal.rounds import Rounds, show_rounds, time_of_day
 from keyhole.terminal.written_out import written_out
 
 _LEAST_ROWS = 4
@@ -33,7 +32,7 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
 
     def say() -> None:
         if output.as_json:
-            told = {"time": _now(), "error": overview.error or None, "silent": overview.silent()}
+            told = {"time": time_of_day(), "error": overview.error or None, "silent": overview.silent()}
             print_json(told | {"servers": overview.servers(), "states": overview.states()})
             return
         for line in lines_of(overview, ",".join(targets)):
@@ -71,7 +70,7 @@ def screen_of(overview: Overview, proxy: str, width: int, height: int) -> Render
 
 def lines_of(overview: Overview, proxy: str) -> list[str]:
     """A line for each server and state, for `grep` and the like; each begins with the time."""
-    at = _now()
+    at = time_of_day()
     lines = [f"{at} proxy {proxy}: {written_out(overview.error)}"] if overview.error else []
     silent = overview.silent()
     lines += [f"{at} proxy {address}: {silent[address]}" for address in proxy.split(",") if address in silent]
@@ -90,7 +89,10 @@ def _first_line(overview: Overview, proxy: str) -> Text:
     if overview.error:
         since = f" (what is shown is {overview.silent_seconds:.0f} s old)" if overview.silent_seconds else ""
         return Text(
-            written_out(f"{_now()}  {overview.error}{since}"), style="bold red", no_wrap=True, overflow="ellipsis"
+            written_out(f"{time_of_day()}  {overview.error}{since}"),
+            style="bold red",
+            no_wrap=True,
+            overflow="ellipsis",
         )
     states = overview.states()
 
@@ -99,8 +101,9 @@ def _first_line(overview: Overview, proxy: str) -> Text:
         return shortly(name, sum(known)) if known else "-"
 
     return Text(
-        f"{_now()}  {proxy}: servers: {overview.present}, states: {len(states)}, {total('rows_per_second')} rows/s, "
-        f"{total('reads_per_second')} reads/s.{_silent(overview, proxy)} Ctrl-C ends it",
+        f"{time_of_day()}  {proxy}: servers: {overview.present}, states: {len(states)}, "
+        f"{total('rows_per_second')} rows/s, {total('reads_per_second')} reads/s."
+        f"{_silent(overview, proxy)} Ctrl-C ends it",
         no_wrap=True,
         overflow="ellipsis",
     )
@@ -110,7 +113,3 @@ def _silent(overview: Overview, proxy: str) -> str:
     """The proxies that tell no figures; servers have a row each."""
     silent = overview.silent()
     return "".join(f" {address} {silent[address]}." for address in proxy.split(",") if address in silent)
-
-
-def _now() -> str:
-    return datetime.now(UTC).astimezone().strftime("%H:%M:%S")

@@ -193,7 +193,7 @@ class Connection:
             except grpc.RpcError as error:
                 why = link.failed(error)
                 if not is_cut_off(why):
-                    raise attempts.told(why) from error
+                    raise attempts.error_for_caller(why) from error
                 await attempts.again(why, link)
             else:
                 link.heard()

@@ -14,7 +14,7 @@ def is_cut_off(error: KeyholeError) -> bool:
     return isinstance(error, (ServerLost, Draining))
 
 
-def told(error: KeyholeError, attempts: int, before: KeyholeError | None) -> KeyholeError:
+def error_for_caller(error: KeyholeError, attempts: int, before: KeyholeError | None) -> KeyholeError:
     """What a caller gets who has no answer; an object of its own, where it differs.
 
     Args:

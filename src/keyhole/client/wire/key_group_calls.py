@@ -172,7 +172,7 @@ class KeyGroupCalls:
                 await self.describe_again(codec, error, deadline)
             except UnavailableError as error:
                 if not is_cut_off(error):
-                    raise attempts.told(error) from error.__cause__
+                    raise attempts.error_for_caller(error) from error.__cause__
                 await attempts.again(error, link)
 
     async def page_entries(

@@ -166,7 +166,7 @@ class KeyGroupReads:
             except UnavailableError as error:
                 goes_on = after == place.after or self._calls.may_go_on(codec, as_of)
                 if not (goes_on and is_cut_off(error)):
-                    raise attempts.told(error) from error.__cause__
+                    raise attempts.error_for_caller(error) from error.__cause__
                 cut = error
                 await attempts.again(error, link)
             else:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from keyhole.backoff import JITTER
-from keyhole.client.wire.cut_off import told
+from keyhole.client.wire.cut_off import error_for_caller
 from keyhole.client.wire.each_address import addresses_of
 from keyhole.client.wire.link import FIRST_PAUSE_SECONDS, Link
 from keyhole.client.wire.target_links import DEFAULT_EVERY_SECONDS, Resolve, TargetLinks
@@ -83,7 +83,7 @@ class Links:
         """Why there is nothing to wait for: all of them speak differently, or don't trust this side. None: there is.
 
         Args:
-            error: Of the last attempt, which is told where it says why.
+            error: Of the last attempt, which is error_for_caller where it says why.
         """
         if not all(link.cause is not None and not status.may_pass(link.cause) for link in self._links):
             return None
@@ -128,18 +128,18 @@ class CallAttempts:
         """Waits until it may be sent again. Raises KeyholeError: It can't be any more."""
         self._before = error
         if (why := self._links.given_up(error)) is not None:
-            raise told(why, self._count, None)
+            raise error_for_caller(why, self._count, None)
         if link.cause is None:
             # It lives: what it has said may be so for another moment.
             await self._pause(self._loop.time() + pause_seconds(), error)
 
-    def told(self, error: KeyholeError) -> KeyholeError:
+    def error_for_caller(self, error: KeyholeError) -> KeyholeError:
         """What the caller gets: the error, and what came before it."""
-        return told(error, self._count, self._before)
+        return error_for_caller(error, self._count, self._before)
 
     async def _pause(self, until: float, why: KeyholeError | None) -> None:
         if until >= self._deadline and why is not None:
-            raise told(why, self._count, None)
+            raise error_for_caller(why, self._count, None)
         await self._links.pause(until)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from keyhole.backoff import retry_after_seconds
-from keyhole.client.wire.cut_off import is_cut_off, told
+from keyhole.client.wire.cut_off import error_for_caller, is_cut_off
 from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import KeyValue
@@ -295,7 +295,7 @@ class BatchSink:
             self._on_later(batch.part(start, count), error, seconds)
             return
         if batch.again or not isinstance(error, StaleDescriptor):
-            batch.fail_part(start, count, told(error, batch.attempts, batch.cut_off))
+            batch.fail_part(start, count, error_for_caller(error, batch.attempts, batch.cut_off))
             return
         stale = batch.part(start, count)
         stale.again = True

@@ -131,7 +131,7 @@ class Scanner:
             of = reads()
             codec = await of.codec(deadline)
             link = await attempts.link()
-            answer = _Answer()
+            answer = _JoinedPages()
             try:
                 answer.entries_of(codec, scan.select)
                 await self._read(link, scan.request(codec), answer, deadline)
@@ -142,12 +142,12 @@ class Scanner:
             except UnavailableError as error:
                 # A proxy tries the copies that don't begin; what breaks off in the middle is begun again here.
                 if not is_cut_off(error) and (answer.source is None or not error.retryable):
-                    raise attempts.told(error) from error.__cause__
+                    raise attempts.error_for_caller(error) from error.__cause__
                 await attempts.again(error, link)
             else:
                 return answer.whole(link.target, scan.key)
 
-    async def _read(self, link: Link, request: pb.ScanRequest, answer: _Answer, deadline: float) -> None:
+    async def _read(self, link: Link, request: pb.ScanRequest, answer: _JoinedPages, deadline: float) -> None:
         call = link.stub.Scan(request, timeout=max(0.001, deadline - self._loop.time()))
         try:
             async for page in call:
@@ -162,7 +162,7 @@ class Scanner:
             call.cancel()
 
 
-class _Answer:
+class _JoinedPages:
     """Of one call, put together from its pages as they come."""
 
     def __init__(self) -> None:

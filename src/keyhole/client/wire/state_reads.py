@@ -11,7 +11,7 @@ from typing import NamedTuple
 from keyhole.backoff import JITTER
 from keyhole.client.routing.direct_reads import DirectReads
 from keyhole.client.wire.coalescing import Lane
-from keyhole.client.wire.cut_off import is_cut_off, told
+from keyhole.client.wire.cut_off import error_for_caller, is_cut_off
 from keyhole.client.wire.link import Link
 from keyhole.client.wire.links import Links, pause_seconds
 from keyhole.client.wire.lookups import BatchSink, LookupBatch
@@ -195,7 +195,7 @@ class StateReads:
 
     def _submit_again(self, batch: LookupBatch, error: KeyholeError, link: Link) -> None:
         if (why := self._links.given_up(error)) is not None:
-            batch.fail(told(why, batch.attempts, None))
+            batch.fail(error_for_caller(why, batch.attempts, None))
             return
         batch.cut_off, batch.by_proxy = error, False
         # One that lives has named somebody else, and may name the same in a moment.
@@ -235,7 +235,7 @@ class StateReads:
         if self._closed is not None:
             batch.fail(self._closed)
         elif until >= batch.deadline and why is not None:
-            batch.fail(told(why, batch.attempts, None))
+            batch.fail(error_for_caller(why, batch.attempts, None))
         elif not all(waiter.done() for waiter in batch.waiters):
             # Never from here: whoever loses a stream goes on to fail other reads.
             self._waiting[batch] = self._loop.call_at(until, self._resume, batch)

@@ -167,7 +167,7 @@ class WatchStream:
                         yield await take(response)
             except UnavailableError as error:
                 if not error.retryable or isinstance(error, (TooSlow, Overloaded, StaleDescriptor)):
-                    raise attempts.told(error) from error.__cause__
+                    raise attempts.error_for_caller(error) from error.__cause__
                 if got_on:
                     deadline, attempts = self._anew()
                 await attempts.again(error, link)

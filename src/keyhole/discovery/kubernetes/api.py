@@ -84,7 +84,7 @@ def connect_api() -> Api:
     return Api(client.ApiClient(settings), namespace)
 
 
-class _Answered(Exception):
+class _ApiError(Exception):
     """The API server answered with an error."""
 
     def __init__(self, status: int, message: str, verb: str) -> None:
@@ -129,7 +129,7 @@ class PodSource:
         """
         try:
             self._list()
-        except _Answered as error:
+        except _ApiError as error:
             if error.status in _REFUSALS:
                 raise self._refusal(error) from error
             raise MachineError(f"the Kubernetes API server says {error}") from error
@@ -146,7 +146,7 @@ class PodSource:
             begun = time.monotonic()
             try:
                 events = self._round(telling, closed)
-            except _Answered as error:
+            except _ApiError as error:
                 if not closed.is_set():
                     self._answered(error, telling)
                 events = False
@@ -185,7 +185,7 @@ class PodSource:
             response = self._get("watch", watch="true", allowWatchBookmarks="true", resourceVersion=self._version)
         except Exception as error:
             # Who may list but not watch is to hear of it at the start.
-            may_watch = self._watched or not (isinstance(error, _Answered) and error.status in _REFUSALS)
+            may_watch = self._watched or not (isinstance(error, _ApiError) and error.status in _REFUSALS)
             if listed and may_watch:
                 telling.found(self._set.addresses())
             raise
@@ -236,14 +236,14 @@ class PodSource:
             raise NotOfKubernetes("an event without a type or an object")
         if kind == "ERROR":
             code = thing.get("code")
-            raise _Answered(code if isinstance(code, int) else 0, str(thing.get("message")), "watch")
+            raise _ApiError(code if isinstance(code, int) else 0, str(thing.get("message")), "watch")
         version = version_of(thing)
         if kind != "BOOKMARK":
             self._set.changed(kind, thing)
         self._version = version
 
     def _get(self, verb: str, **query: Any) -> Any:
-        """One request; the response is open. Raises _Answered, and whatever the client lets through.
+        """One request; the response is open. Raises _ApiError, and whatever the client lets through.
 
         Not by CoreV1Api: importing it takes 1.5 s of processor time and 90 MB (measured with version 37).
         """
@@ -267,10 +267,10 @@ class PodSource:
                 body = response.read()
             finally:
                 response.close()
-            raise _Answered(response.status, _message(body), verb)
+            raise _ApiError(response.status, _message(body), verb)
         return response
 
-    def _answered(self, error: _Answered, telling: Telling) -> None:
+    def _answered(self, error: _ApiError, telling: Telling) -> None:
         self._version = None
         if error.status == _GONE:
             # What happened since is forgotten there: the next list has it.
@@ -283,7 +283,7 @@ class PodSource:
             return
         self._fails(str(error))
 
-    def _refusal(self, error: _Answered) -> InvalidConfiguration:
+    def _refusal(self, error: _ApiError) -> InvalidConfiguration:
         """What to do about it."""
         assert self._api is not None
         namespace = self._wanted.namespace or self._api.namespace

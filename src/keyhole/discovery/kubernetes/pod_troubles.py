@@ -52,7 +52,7 @@ class ContainerEnd:
         return EndCause.MEMORY if self.reason == OOM_KILLED else EndCause.ERROR
 
     @property
-    def told(self) -> str:
+    def how_it_ended(self) -> str:
         """How it ended, in words for a person, behind the names of container and pod."""
         if self.cause is EndCause.MEMORY:
             return f"killed for memory ({OOM_KILLED}), its limit is {self.limit or 'none'}"
@@ -170,7 +170,7 @@ class ContainerEnds:
                 "container %s of pod %s: %s",
                 end.container,
                 end.pod,
-                end.told,
+                end.how_it_ended,
                 extra={"pod": end.pod, "container": end.container, "reason": end.reason, "exit_code": end.exit_code},
             )
             container = end.container if end.container in self._containers else self._other

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 from fastavro.schema import parse_schema
 
+from keyhole.encoding.value_types import json_float
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.connect import decimal_text
 from keyhole.feed.registry.allowance import ITEM_BYTES, Allowance, record_bytes
@@ -120,17 +120,11 @@ def _int(data: bytes, at: int, _: Allowance) -> tuple[int, int]:
 
 
 def _float(data: bytes, at: int, _: Allowance) -> tuple[Any, int]:
-    return _number(_UNPACK_FLOAT(data, at)[0]), at + 4
+    return json_float(_UNPACK_FLOAT(data, at)[0]), at + 4
 
 
 def _double(data: bytes, at: int, _: Allowance) -> tuple[Any, int]:
-    return _number(_UNPACK_DOUBLE(data, at)[0]), at + 8
-
-
-def _number(value: float) -> Any:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return json_float(_UNPACK_DOUBLE(data, at)[0]), at + 8
 
 
 def _raw(data: bytes, at: int, _: Allowance) -> tuple[bytes, int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from keyhole.encoding.value_types import json_float
 from keyhole.errors import MalformedRequest, ValueMismatch
 from keyhole.feed.connect import decimal_text
 from keyhole.feed.registry.allowance import Allowance
@@ -203,17 +203,11 @@ def _bytes(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _float(value: float) -> Any:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 _SCALARS: Mapping[int, _Form] = MappingProxyType(
     {
         FieldDescriptor.TYPE_BYTES: _bytes,
-        FieldDescriptor.TYPE_FLOAT: _float,
-        FieldDescriptor.TYPE_DOUBLE: _float,
+        FieldDescriptor.TYPE_FLOAT: json_float,
+        FieldDescriptor.TYPE_DOUBLE: json_float,
     }
 )
 

@@ -27,7 +27,7 @@ _WIDTHS = {
 _HIGH = bytes(range(0x80, 0x100))
 
 
-class _Layout(NamedTuple):
+class _MessageLayout(NamedTuple):
     """A type of message.
 
     Attributes:
@@ -37,18 +37,18 @@ class _Layout(NamedTuple):
     """
 
     size: int
-    inner: dict[int, _Layout]
+    inner: dict[int, _MessageLayout]
     packed: dict[int, int]
 
 
-_UNKNOWN = _Layout(0, {}, {})
+_UNKNOWN = _MessageLayout(0, {}, {})
 
 
 class Layouts:
     """A type of message, and those within it. Thread-safe."""
 
     def __init__(self, of: Descriptor) -> None:
-        made: dict[str, _Layout] = {}
+        made: dict[str, _MessageLayout] = {}
         self._root = _layout(of, made)
         # A message takes two bytes at least, any other value one.
         largest = max(layout.size for layout in made.values())
@@ -74,13 +74,13 @@ class Layouts:
         _walk(data, start, len(data), self._root, allowance, 0)
 
 
-def _layout(of: Descriptor, made: dict[str, _Layout]) -> _Layout:
+def _layout(of: Descriptor, made: dict[str, _MessageLayout]) -> _MessageLayout:
     found = made.get(of.full_name)
     if found is not None:
         return found
     lists = sum(field.is_repeated for field in of.fields)
     size = record_bytes(len(of.fields)) + _SLOT_BYTES * len(of.fields) + ITEM_BYTES * lists
-    layout = made[of.full_name] = _Layout(size, {}, {})
+    layout = made[of.full_name] = _MessageLayout(size, {}, {})
     for field in of.fields:
         if field.message_type is not None:
             layout.inner[field.number] = _layout(field.message_type, made)
@@ -89,7 +89,7 @@ def _layout(of: Descriptor, made: dict[str, _Layout]) -> _Layout:
     return layout
 
 
-def _walk(data: bytes, at: int, end: int, of: _Layout, allowance: Allowance, depth: int) -> int:
+def _walk(data: bytes, at: int, end: int, of: _MessageLayout, allowance: Allowance, depth: int) -> int:
     """To the end of a message, or of a group, which may come before it."""
     if depth > _MOST_DEPTH:
         raise ValueError("nested too deep")

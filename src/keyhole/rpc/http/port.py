@@ -17,7 +17,7 @@ from keyhole.security.guard import PortGuard
 _log = logging.getLogger(__name__)
 
 
-class _Refusals(logging.Filter):
+class _NoRefusedRequests(logging.Filter):
     """What is no request is refused without a line in the log, which anybody could fill."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -26,7 +26,7 @@ class _Refusals(logging.Filter):
 
 
 _requests = logging.getLogger(f"{__name__}.requests")
-_requests.addFilter(_Refusals())
+_requests.addFilter(_NoRefusedRequests())
 
 _LOOK_SECONDS = 0.02
 # How long what is left of a refused body is read, so that the refusal reaches who is still sending it.
@@ -94,7 +94,7 @@ class HttpPort:
         self._shared = shared
         if guard is not None:
             guard.check_host(what, self._host)
-        self._connections: dict[object, _Connection] = {}
+        self._connections: dict[object, _HttpConnection] = {}
         self._server: asyncio.AbstractServer | None = None
         app.middlewares.insert(0, self._timed)
         self._runner = web.AppRunner(
@@ -160,7 +160,7 @@ class HttpPort:
     def _connection(self) -> asyncio.Protocol:
         assert self._runner.server is not None
         inner = self._runner.server()
-        return _Connection(inner, self._limits, self._connections)
+        return _HttpConnection(inner, self._limits, self._connections)
 
     @web.middleware
     async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -183,10 +183,10 @@ class HttpPort:
                 connection.end()
 
 
-class _Connection(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """Hands everything on to aiohttp's protocol, and closes what takes too long to send the headers of a request."""
 
-    def __init__(self, inner: asyncio.Protocol, limits: HttpLimits, connections: dict[object, _Connection]) -> None:
+    def __init__(self, inner: asyncio.Protocol, limits: HttpLimits, connections: dict[object, _HttpConnection]) -> None:
         self.busy = False
         self._inner = inner
         self._limits = limits

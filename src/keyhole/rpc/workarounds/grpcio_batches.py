@@ -37,13 +37,13 @@ def mend() -> None:
         return
 
     def execute_batch(call: Any, operations: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        return _Batch(loop).begin(execute, call, operations)
+        return _GrpcBatch(loop).begin(execute, call, operations)
 
     execute_batch.gives_back = True  # type: ignore[attr-defined]
     _cygrpc.execute_batch = execute_batch
 
 
-class _Batch:
+class _GrpcBatch:
     """One batch. For gRPC it stands for the loop, of which gRPC wants a future and a way into its thread, and for that
     future."""
 
@@ -62,7 +62,7 @@ class _Batch:
 
     # As a loop.
 
-    def create_future(self) -> _Batch:
+    def create_future(self) -> _GrpcBatch:
         return self
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: object) -> None:

@@ -28,11 +28,11 @@ from keyhole.rpc.channels import Options
 def server(interceptors: Sequence[grpc.aio.ServerInterceptor], options: Options) -> grpc.aio.Server:
     """As grpc.aio.server. All servicers must be added by generated code, which registers their methods."""
     made: Any = grpc.aio.server(interceptors=interceptors, options=options)
-    made._server = _Server(made._loop, None, (), tuple(interceptors), options, None)
+    made._server = _RefusingServer(made._loop, None, (), tuple(interceptors), options, None)
     return made  # type: ignore[no-any-return]
 
 
-class _Server(_cygrpc.AioServer):  # type: ignore[misc]
+class _RefusingServer(_cygrpc.AioServer):  # type: ignore[misc]
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
         """The next call of one registered method; None: of any other. Called by gRPC's loop."""
         if method is not None:

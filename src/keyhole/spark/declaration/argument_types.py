@@ -30,7 +30,7 @@ def wrong_names(argument: str, names: Sequence[object]) -> Iterator[str]:
     """What is wrong with the names of columns, as `columns` gives them."""
     for name in names:
         if not isinstance(name, str):
-            yield f"{argument} is given as {_told(name)}; give the column's name as text, or a list of names"
+            yield f"{argument} is given as {_in_words(name)}; give the column's name as text, or a list of names"
 
 
 def wrong_types(of: Declaration) -> Iterator[str]:
@@ -39,10 +39,10 @@ def wrong_types(of: Declaration) -> Iterator[str]:
         yield from wrong_names(argument, names)
     for argument, column in (("order_by", of.order_by), ("op", of.op)):
         if column is not None and not (isinstance(column, str) and column):
-            yield f"{argument} is {_told(column)}; it must be the name of one column"
+            yield f"{argument} is {_in_words(column)}; it must be the name of one column"
     condition = of.delete_when
     if condition is not None and not isinstance(condition, Column) and not (isinstance(condition, str) and condition):
-        yield f"delete_when is {_told(condition)}; it must be a condition, as SQL text or a Column"
+        yield f"delete_when is {_in_words(condition)}; it must be a condition, as SQL text or a Column"
     if type(of.max_length) is not int or not 0 <= of.max_length <= MOST_ELEMENTS:
         yield f"max_length is {of.max_length!r}; it must be a whole number, 1 or more"
     if type(of.keep_epochs) is not int or not 0 <= of.keep_epochs <= MOST_KEPT_EPOCHS:
@@ -50,11 +50,11 @@ def wrong_types(of: Declaration) -> Iterator[str]:
     if not isinstance(of.defaults, Mapping):
         yield 'defaults says by column what older entries have in it, as {"unit": "C"}'
     elif unnamed := [name for name in of.defaults if not isinstance(name, str)]:
-        yield f"defaults names {_told(unnamed[0])}, which is no column's name"
+        yield f"defaults names {_in_words(unnamed[0])}, which is no column's name"
     if of.kind is StateKind.AGGREGATING and not (isinstance(of.result, (str, StructType)) and of.result):
         yield f'result is {of.result!r}; it must be the schema of what readers get, as "n bigint, mean double"'
 
 
-def _told(value: object) -> str:
+def _in_words(value: object) -> str:
     """What a user has given by mistake, in words: its type and, where that helps, its value."""
     return repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"

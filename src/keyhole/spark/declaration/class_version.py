@@ -62,9 +62,9 @@ def upgrade_from(descriptor: StateDescriptor, of: Any, version: int) -> Callable
     """
     if version > version_of(of):
         raise StateChanged(
-            f"state {descriptor.application}/{descriptor.state} holds something of version {version} of its class, and "
+            f"state {descriptor.path} holds something of version {version} of its class, and "
             f"{type(of).__name__} has version {version_of(of)}; run the job with version {version} or a later one",
-            state=f"{descriptor.application}/{descriptor.state}",
+            state=descriptor.path,
             version=version,
         )
     upgrade: Callable[[Any, int], Any] = of.upgrade

@@ -60,14 +60,14 @@ class MicroBatch:
     execution: JavaObject
 
 
-class _Known(threading.local):
+class _LastOfThread(threading.local):
     """The batch that a thread has asked for last: the sink asks for it, and so does each broadcast state it reads."""
 
     which: tuple[str, str] | None = None
     batch: MicroBatch
 
 
-_known = _Known()
+_known = _LastOfThread()
 
 
 def current(data: DataFrame, batch_id: int | None = None) -> MicroBatch:

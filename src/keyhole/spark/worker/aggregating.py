@@ -121,7 +121,7 @@ class Aggregation:
 
 
 @dataclass
-class _Gathered:
+class _RowsOfKey:
     """What a partition's rows of one key amount to. `cleared`: what was stored before doesn't count."""
 
     accumulator: Any = None
@@ -165,8 +165,8 @@ def aggregated(
 
 def _gather(
     descriptor: StateDescriptor, aggregation: Aggregation, batches: Iterable[pa.RecordBatch]
-) -> dict[bytes, _Gathered]:
-    gathered: dict[bytes, _Gathered] = {}
+) -> dict[bytes, _RowsOfKey]:
+    gathered: dict[bytes, _RowsOfKey] = {}
     create, add = aggregation.aggregator.create, aggregation.aggregator.add
     for batch in batches:
         keys, ops = key_names(batch, descriptor).to_pylist(), row_ops(batch, descriptor)
@@ -175,17 +175,17 @@ def _gather(
         for key, put in zip(keys, puts, strict=True):
             of = gathered.get(key)
             if of is None:
-                of = gathered[key] = _Gathered(create())
+                of = gathered[key] = _RowsOfKey(create())
             if put:
                 of.accumulator = add(of.accumulator, next(rows))
                 of.rows += 1
             else:
-                gathered[key] = _Gathered(create(), cleared=True)
+                gathered[key] = _RowsOfKey(create(), cleared=True)
     return gathered
 
 
 def _staged_row(
-    descriptor: StateDescriptor, aggregation: Aggregation, of: _Gathered, base: Base | None
+    descriptor: StateDescriptor, aggregation: Aggregation, of: _RowsOfKey, base: Base | None
 ) -> bytes | None:
     if of.cleared and not of.rows:
         return None

@@ -34,7 +34,7 @@ def set_aside(
 ) -> Iterator[pa.RecordBatch]:
     """In a task: hands on what is good, and does not end before Kafka has the others."""
     hasten_rows()
-    sender: _Sender | None = None
+    sender: _LetterSender | None = None
     try:
         for batch in batches:
             checked.add(len(batch))
@@ -43,7 +43,7 @@ def set_aside(
             if reasons.null_count == len(batch):
                 yield taken
                 continue
-            sender = sender or _Sender(_producer(bootstrap_servers), bootstrap_servers, topic)
+            sender = sender or _LetterSender(_producer(bootstrap_servers), bootstrap_servers, topic)
             bad = batch.filter(reasons.is_valid())
             columns = [bad.column(name).to_pylist() for name in (REASON, *(f"__{name}" for name in KEPT))]
             for reason, *kept in zip(*columns, strict=True):
@@ -72,7 +72,7 @@ def _producer(bootstrap_servers: str) -> Producer:
     return Producer(settings)
 
 
-class _Sender:
+class _LetterSender:
     """Sends the dead letters of one task, and keeps the first error for its end."""
 
     def __init__(self, producer: Producer, bootstrap_servers: str, topic: str) -> None:

@@ -55,7 +55,7 @@ class SubtaskNumber(msgspec.Struct, frozen=True):
 
 
 @ready
-class _Held(msgspec.Struct, array_like=True):
+class _StoredSubtask(msgspec.Struct, array_like=True):
     """What is stored of a subtask. `count`: how many subtasks there were."""
 
     count: int
@@ -92,8 +92,8 @@ def run_subtask(
     check_plain(state, "an element", after[:1], "let process() give plain data")
     # Those that are no subtasks any more keep an empty list: what they held before the epoch must stay known, should
     # the epoch be run again.
-    held = {index: _Held(count, after)}
-    held |= {gone: _Held(count, []) for gone in range(count, before.count) if gone % count == index}
+    held = {index: _StoredSubtask(count, after)}
+    held |= {gone: _StoredSubtask(count, []) for gone in range(count, before.count) if gone % count == index}
     rows = [
         staged_aggregate(
             result_row(descriptor, operator.result(of.elements)), msgspec.msgpack.encode(of), version_of(operator)
@@ -149,19 +149,19 @@ class _Before:
         everything = [element for of in held for element in of.elements]
         return everything if mode == "union" else everything[subtask.index :: subtask.count]
 
-    def _read(self, indexes: Iterable[int]) -> dict[int, _Held]:
+    def _read(self, indexes: Iterable[int]) -> dict[int, _StoredSubtask]:
         keys = {self._codec.storage_key(index): index for index in indexes}
         bases = self._reader.bases(list(keys))
         return {keys[key]: self._held(base) for key, base in bases.items()}
 
-    def _held(self, base: Base) -> _Held:
-        held = msgspec.msgpack.decode(base.accumulator, type=_Held)
+    def _held(self, base: Base) -> _StoredSubtask:
+        held = msgspec.msgpack.decode(base.accumulator, type=_StoredSubtask)
         if base.version == version_of(self._operator):
             return held
         descriptor = self._codec.descriptor
         elements = list(upgrade_from(descriptor, self._operator, base.version)(held.elements, base.version))
         check_plain(descriptor.state, "an element", elements[:1], "let upgrade() give plain data")
-        return _Held(held.count, elements)
+        return _StoredSubtask(held.count, elements)
 
 
 def held_rows(batches: Iterable[pa.RecordBatch], descriptor: StateDescriptor) -> Iterator[pa.RecordBatch]:

@@ -89,7 +89,7 @@ class CaredName(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Run:
+class _StartedQuery:
     """One start of a query, until nobody cares for it any more.
 
     Attributes:
@@ -128,7 +128,7 @@ class Caretakers:
         self._again_seconds = again_seconds
         self._lock = threading.Lock()
         self._sinks: weakref.WeakSet[CaredFor] = weakref.WeakSet()
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _StartedQuery] = {}
 
     def watch(self, sink: CaredFor) -> None:
         """The sink may be one of a query that is started from now on, as long as anybody has it."""
@@ -142,7 +142,7 @@ class Caretakers:
 
     def started(self, start: QueryStart) -> None:
         """A query was started. Returns at once."""
-        run = _Run(start)
+        run = _StartedQuery(start)
         with self._lock:
             self._runs[start.run_id] = run
         threading.Thread(target=self._care, args=(run,), name="keyhole-caretakers", daemon=True).start()
@@ -160,7 +160,7 @@ class Caretakers:
         if caretaker is not None:
             caretaker.leave()
 
-    def _care(self, run: _Run) -> None:
+    def _care(self, run: _StartedQuery) -> None:
         """The thread of a start: ends once nobody cares for it."""
         try:
             time.sleep(self._first_batch_seconds)
@@ -176,7 +176,7 @@ class Caretakers:
             with self._lock:
                 self._runs.pop(run.start.run_id, None)
 
-    def _candidates(self, run: _Run) -> dict[CaredName, list[CaredFor]]:
+    def _candidates(self, run: _StartedQuery) -> dict[CaredName, list[CaredFor]]:
         """The sinks that the query may feed, by the name that it has then."""
         found: dict[CaredName, list[CaredFor]] = {}
         with self._lock:
@@ -187,7 +187,7 @@ class Caretakers:
                 found.setdefault(name, []).append(sink)
         return found
 
-    def _care_for(self, run: _Run, name: CaredName, sinks: Sequence[CaredFor]) -> None:
+    def _care_for(self, run: _StartedQuery, name: CaredName, sinks: Sequence[CaredFor]) -> None:
         told = ""
         try:
             while run.start.alive() and name not in run.begun:
@@ -202,7 +202,7 @@ class Caretakers:
         except Exception:  # noqa: BLE001 - the top of a thread; the first batch finds out what is wrong, if it is
             _log.warning(_UNOWNED, extra={"query": name.query}, exc_info=True)
 
-    def _cared(self, run: _Run, name: CaredName, sinks: Sequence[CaredFor]) -> bool:
+    def _cared(self, run: _StartedQuery, name: CaredName, sinks: Sequence[CaredFor]) -> bool:
         """Returns once a caretaker has done what it could, or none is needed, with whether another one is to begin."""
         sink = self._chosen(run.start, name, sinks)
         addresses = self._addresses(sink.config) if sink is not None else None

@@ -23,7 +23,7 @@ from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, BatchPart, Store
 from keyhole.stores.disk.engine_on_disk import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, NotUsableError, decode_position, encode_position
 from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment, open_to_read
-from keyhole.stores.lmdb.errors import errors_told
+from keyhole.stores.lmdb.errors import errors_translated
 
 # Puts, from which on it pays to make room for them where they go.
 _FILLS_PAGES = 256
@@ -57,7 +57,7 @@ class LmdbSnapshot:
         try:
             return list(map(self._get, storage_keys))
         except lmdb.Error as error:
-            raise self._told(error) from error
+            raise self._error_of(error) from error
 
     def get_first(self, storage_keys: Sequence[bytes], most_bytes: int) -> tuple[list[bytes | None], bool]:
         try:
@@ -65,7 +65,7 @@ class LmdbSnapshot:
                 return list(map(self._get, storage_keys)), False
             return rules.first_rows(map(self._get, storage_keys), most_bytes)
         except lmdb.Error as error:
-            raise self._told(error) from error
+            raise self._error_of(error) from error
 
     def items(
         self, key_group: int, start: bytes = b"", stop: bytes | None = None, *, descending: bool = False
@@ -75,21 +75,21 @@ class LmdbSnapshot:
             with self._txn.cursor() as cursor:
                 yield from _down(cursor, first, end) if descending else _up(cursor, first, end)
         except lmdb.Error as error:
-            raise self._told(error) from error
+            raise self._error_of(error) from error
 
     def positions(self) -> Mapping[int, Position]:
         try:
             with self._txn.cursor(self._opened.positions) as cursor:
                 return {int.from_bytes(key, "big"): decode_position(value) for key, value in cursor}
         except lmdb.Error as error:
-            raise self._told(error) from error
+            raise self._error_of(error) from error
 
     def close(self) -> None:
         self._closed = True
         self._txn.abort()
 
-    def _told(self, error: lmdb.Error) -> KeyholeError:
-        return _told(error, self._opened.path, closed=self._closed or self._store.closed)
+    def _error_of(self, error: lmdb.Error) -> KeyholeError:
+        return _error_of(error, self._opened.path, closed=self._closed or self._store.closed)
 
 
 class LmdbStore:
@@ -105,7 +105,7 @@ class LmdbStore:
         return self._max_key_bytes
 
     def snapshot(self) -> LmdbSnapshot:
-        with self._errors_told():
+        with self._errors_translated():
             return LmdbSnapshot(self, self._opened)
 
     @property
@@ -115,7 +115,7 @@ class LmdbStore:
 
     def forget_ended_readers(self) -> int:
         """See base.SharedStore. Of a store that is closed there are none."""
-        with self._errors_told():
+        with self._errors_translated():
             return 0 if self.closed else self._opened.env.reader_check()
 
     @property
@@ -163,7 +163,7 @@ class LmdbStore:
                     found = cursor.delete()  # and stands on the next entry
 
     def size(self) -> StoreSize:
-        with self._errors_told():
+        with self._errors_translated():
             with self._opened.env.begin() as txn:
                 entries: int = txn.stat(self._opened.entries)["entries"]
             return StoreSize(entries, self._opened.taken_bytes())
@@ -176,18 +176,18 @@ class LmdbStore:
     @contextmanager
     def _writing(self) -> Iterator[lmdb.Transaction[bytes]]:
         """A write transaction: committed at the end, aborted if anything is raised."""
-        with self._errors_told():
+        with self._errors_translated():
             with self._opened.env.begin(db=self._opened.entries, write=True) as txn:
                 yield txn
             self._opened.fill_up()
 
     @contextmanager
-    def _errors_told(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         try:
-            with errors_told(self._opened.path, self._opened.limit_bytes):
+            with errors_translated(self._opened.path, self._opened.limit_bytes):
                 yield
         except lmdb.Error as error:
-            raise _told(error, self._opened.path, closed=self.closed) from error
+            raise _error_of(error, self._opened.path, closed=self.closed) from error
 
 
 class LmdbReader:
@@ -195,7 +195,7 @@ class LmdbReader:
 
     Raises:
         NotReady: It is not there: its owner has closed it since, and removed it, or is still making it.
-        StoreFull, Overloaded: There is no address space for it, the system or the disk refuses it; see errors_told.
+        StoreFull, Overloaded: See errors_translated: there is no address space for it, say.
         InternalError: It can't be read for another reason: it is damaged, say.
     """
 
@@ -205,17 +205,17 @@ class LmdbReader:
         except NotUsableError as error:
             raise NotReady(f"the store can't be read: {error}; ask its owner") from error
         except lmdb.Error as error:
-            raise _told(error, files.path, closed=False) from error
+            raise _error_of(error, files.path, closed=False) from error
         self.max_key_bytes: int = self._opened.env.max_key_size()
         self.closed = False
 
     def snapshot(self) -> LmdbSnapshot:
         """A view of the last commit. Its number says whether it is the one that is meant."""
         try:
-            with errors_told(self._opened.path, self._opened.limit_bytes):
+            with errors_translated(self._opened.path, self._opened.limit_bytes):
                 return LmdbSnapshot(self, self._opened)
         except lmdb.Error as error:
-            raise _told(error, self._opened.path, closed=self.closed) from error
+            raise _error_of(error, self._opened.path, closed=self.closed) from error
 
     def close(self) -> None:
         """Closes it, and its snapshots. Idempotent."""
@@ -265,7 +265,7 @@ def _down(cursor: lmdb.Cursor[bytes], first: bytes, end: bytes | None) -> Iterat
         yield key, row
 
 
-def _told(error: lmdb.Error, path: Path, *, closed: bool) -> KeyholeError:
+def _error_of(error: lmdb.Error, path: Path, *, closed: bool) -> KeyholeError:
     """What an error of LMDB means that is not about room."""
     if closed:
         return NotReady("the store, or this view of it, was closed while it was used; ask again")

@@ -21,7 +21,7 @@ from keyhole.stores.base import FORMAT_VERSION
 from keyhole.stores.disk.identity import Identity, NotUsableError, check_described, described
 from keyhole.stores.disk.open_or_make import check_positions, open_or_make
 from keyhole.stores.disk.store_directory import at_limit
-from keyhole.stores.lmdb.errors import MAX_READERS, errors_told
+from keyhole.stores.lmdb.errors import MAX_READERS, errors_translated
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
 
@@ -85,7 +85,7 @@ def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEn
         StoreFormat: Another format version; nothing was touched.
         StoreFull: No room to make it.
     """
-    with errors_told(path, limit_bytes):
+    with errors_translated(path, limit_bytes):
         return open_or_make(
             path,
             identity,
@@ -100,10 +100,10 @@ def open_to_read(path: Path, limit_bytes: int) -> OpenEnvironment:
 
     Raises:
         NotUsableError: It is gone, or its owner is still making it.
-        StoreFull, Overloaded: See errors_told.
+        StoreFull, Overloaded: See errors_translated.
         lmdb.Error: Anything else: the files are damaged, say.
     """
-    with errors_told(path, limit_bytes):
+    with errors_translated(path, limit_bytes):
         try:
             # Never before LMDB has opened it, nor by hand: whoever closes the lock file gives up its locks.
             env = _open_lmdb(path, limit_bytes, readonly=True)

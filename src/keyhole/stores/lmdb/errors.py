@@ -31,7 +31,7 @@ _OF_THE_MACHINE = frozenset(
 
 
 @contextmanager
-def errors_told(path: Path, limit_bytes: int) -> Iterator[None]:
+def errors_translated(path: Path, limit_bytes: int) -> Iterator[None]:
     """Raises LMDB's and the operating system's errors about room as what they mean to the operator.
 
     Raises:

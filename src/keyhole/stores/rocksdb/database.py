@@ -20,7 +20,7 @@ from typing import Any, cast
 from rocksdict import Rdict, RdictIter, Snapshot, WriteBatch, WriteOptions
 
 from keyhole.errors import StoreFull
-from keyhole.stores.rocksdb.errors import errors_told, says_absent, says_stalled, told
+from keyhole.stores.rocksdb.errors import error_of, errors_translated, says_absent, says_stalled
 
 _log = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ class Database:
         """The values of many keys as they are now, None where there is none. Gives the interpreter's lock up once, for
         all of them.
         """
-        with errors_told(self.path):
+        with errors_translated(self.path):
             return cast("list[bytes | None]", self._rdict.get(cast("list[Any]", keys)))
 
     def view(self) -> DatabaseView:
         """The database as it is now, unchanged by later writes. Never waits for one."""
-        with errors_told(self.path):
+        with errors_translated(self.path):
             while True:
                 sequence = self._rdict.latest_sequence_number()
                 view = DatabaseView(self._rdict.snapshot(), self._rdict.iter(), sequence)
@@ -97,7 +97,7 @@ class Database:
                     return rows
             return [_get(view.snapshot, key) for key in keys]
         except Exception as error:  # rocksdict raises nothing narrower
-            raise told(error, self.path) from error
+            raise error_of(error, self.path) from error
 
     def entries(
         self,
@@ -118,7 +118,7 @@ class Database:
         found: list[tuple[bytes, bytes]] = []
         room = at_most_bytes
         cursor = view.cursor
-        with errors_told(self.path):
+        with errors_translated(self.path):
             step = cursor.prev if descending else cursor.next
             if descending:
                 cursor.seek_for_prev(end)
@@ -142,7 +142,7 @@ class Database:
         """How many are from `first` (inclusive) to `end` (exclusive); no more than `at_most` are counted."""
         counted = 0
         cursor = view.cursor
-        with errors_told(self.path):
+        with errors_translated(self.path):
             cursor.seek(first)
             while counted < at_most and cursor.valid() and cursor.key() < end:
                 counted += 1
@@ -152,7 +152,7 @@ class Database:
 
     def sequence(self) -> int:
         """That of the last write. A read that begins and ends at the same one has read at this one."""
-        with errors_told(self.path):
+        with errors_translated(self.path):
             return self._rdict.latest_sequence_number()
 
     def write(self, fill: Callable[[WriteBatch], None]) -> None:
@@ -173,7 +173,7 @@ class Database:
                     path=self.path,
                 )
             time.sleep(_STALL_LOOK_SECONDS)
-        with errors_told(self.path):
+        with errors_translated(self.path):
             self._rdict.flush_wal(sync=True)
 
     def _written(self, fill: Callable[[WriteBatch], None]) -> bool:
@@ -187,12 +187,12 @@ class Database:
         except Exception as error:  # rocksdict raises nothing narrower
             if says_stalled(error):
                 return False
-            raise told(error, self.path) from error
+            raise error_of(error, self.path) from error
         return True
 
     def compact(self) -> None:
         """Rewrites all of it without what was replaced and deleted, but for what snapshots need. Takes its time."""
-        with errors_told(self.path):
+        with errors_translated(self.path):
             self._rdict.flush(wait=True)
             self._rdict.compact_range(None, None)
 
@@ -202,7 +202,7 @@ class Database:
 
     def number(self, property_name: str) -> int:
         """A property of RocksDB's, without its prefix."""
-        with errors_told(self.path):
+        with errors_translated(self.path):
             return self._rdict.property_int_value(f"rocksdb.{property_name}") or 0
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Database:
         except Exception as error:  # noqa: BLE001 - rocksdict raises nothing narrower
             _log.warning(
                 "a store was closed without writing its memory into files; its log has it",
-                extra={"store_path": str(self.path), "why": str(told(error, self.path))},
+                extra={"store_path": str(self.path), "why": str(error_of(error, self.path))},
             )
 
 

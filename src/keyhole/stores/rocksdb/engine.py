@@ -41,7 +41,7 @@ _MIN_MEMTABLE_BYTES = 1 << 20
 _COUNTED_ENTRIES = 20_000
 
 
-class _Calls:
+class _CallsUnderWay:
     """The calls that are under way on a store. Closing waits for them, and lets no others begin."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class _Calls:
 class RocksdbSnapshot:
     """See base.Snapshot. One thread at a time, not always the same."""
 
-    def __init__(self, calls: _Calls, database: Database) -> None:
+    def __init__(self, calls: _CallsUnderWay, database: Database) -> None:
         self._calls = calls
         self._database = database
         self._view: DatabaseView | None = database.view()
@@ -146,7 +146,7 @@ class RocksdbStore:
     def __init__(self, database: Database, limit_bytes: int, memtable_bytes: int) -> None:
         self._database = database
         self._room = Room(database, limit_bytes, memtable_bytes)
-        self._calls = _Calls()
+        self._calls = _CallsUnderWay()
         self._snapshots: weakref.WeakSet[RocksdbSnapshot] = weakref.WeakSet()
         # Of the sequence number that it was counted at.
         self._counted: tuple[int, int] = (-1, 0)

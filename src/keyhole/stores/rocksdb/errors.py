@@ -48,7 +48,7 @@ def says_damaged(error: Exception) -> bool:
     return _of_the_machine(error) is None and (text.startswith(_DAMAGED) or os.strerror(errno.ENOENT) in text)
 
 
-def told(error: Exception, path: Path) -> KeyholeError:
+def error_of(error: Exception, path: Path) -> KeyholeError:
     """What an error of rocksdict's means to the operator."""
     if isinstance(error, KeyholeError):
         return error
@@ -71,7 +71,7 @@ def told(error: Exception, path: Path) -> KeyholeError:
 
 
 @contextmanager
-def errors_told(path: Path) -> Iterator[None]:
+def errors_translated(path: Path) -> Iterator[None]:
     """Raises RocksDB's and the operating system's errors as what they mean to the operator.
 
     Raises:
@@ -82,7 +82,7 @@ def errors_told(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # rocksdict raises nothing narrower
-        raise told(error, path) from error
+        raise error_of(error, path) from error
 
 
 def _of_the_machine(error: Exception) -> OSError | None:

@@ -20,7 +20,7 @@ from keyhole.errors import InternalError
 from keyhole.stores.disk.identity import Identity, NotUsableError, check_described, described
 from keyhole.stores.disk.open_or_make import check_positions, open_or_make
 from keyhole.stores.rocksdb.database import META, POSITIONS, Database, end_of
-from keyhole.stores.rocksdb.errors import errors_told, says_damaged
+from keyhole.stores.rocksdb.errors import errors_translated, says_damaged
 
 FORMAT_VERSION = 1
 COMPRESSIONS: dict[str, Callable[[], DBCompressionType]] = {
@@ -60,7 +60,7 @@ def open_database(path: Path, identity: Identity, tuning: Tuning) -> Database:
         StoreFormat: Another format version; none of its content was touched.
         StoreFull: No room to make it.
     """
-    with errors_told(path):
+    with errors_translated(path):
         return open_or_make(
             path,
             identity,
