@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.support import needs, promql, promtool
+from tests.support.chart import JOB, KAFKA, pods, render
 
 HERE = Path(__file__).resolve().parent
+FEED = {"name": "totals", "state": "shop/totals", "topic": "orders", "key": ["customer"], "reduce": ["amount=sum"]}
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +29,24 @@ def test_each_alert_begins_when_it_should_and_only_then(tmp_path: Path) -> None:
 def test_every_alert_is_tested() -> None:
     told = (HERE / "alerts.yaml").read_text()
     assert not [alert["alert"] for alert in promql.alerts() if alert["alert"] not in told]
+
+
+def test_the_memory_of_every_container_is_watched_but_of_those_for_trying_out() -> None:
+    """Each by its name, and where others have a container of that name by that of its pod."""
+    (watching,) = [alert["expr"] for alert in promql.alerts() if alert["alert"] == "KeyholeMemoryNearlyFull"]
+    selectors = [
+        dict(re.findall(r'(container|pod)=~?"([^"]*)"', told))
+        for told in re.findall(r"working_set_bytes[{]([^}]*)[}]", watching)
+    ]
+    made = render(KAFKA, {"jobs": [JOB], "feeds": [FEED], "replica.enabled": True, "stateServers.enabled": True})
+    unwatched = set()
+    for of in pods(made):
+        name = of.of.partition("/")[2].removesuffix("/executor-pod.yaml") + "-5d8f7c-x2x9z"
+        for container in of.containers:
+            found = {"container": container["name"], "pod": name}
+            if not any(all(re.fullmatch(like, found[of]) for of, like in selector.items()) for selector in selectors):
+                unwatched.add(container["name"])
+    assert unwatched == {"kafka", "read-back"}
 
 
 def test_a_panel_of_pods_that_have_ended_has_data_where_one_has(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from tests.support.chart import JOB, KAFKA, pods, render
+from tests.support.chart import CHART, JOB, KAFKA, Object, one, pods, render, spark_conf
 
 OTHER = JOB | {"name": "other"}
 FEED = {"name": "totals", "state": "shop/totals", "topic": "orders", "key": ["customer"], "reduce": ["amount=sum"]}
@@ -32,7 +33,7 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "the size of the replicas": ({"replica.resources.limits.memory": "3Gi"}, {REPLICA}),
     "the number of replicas": ({"replica.replicas": 3}, set()),
     "the exporter's log level": ({"metricsExporter.logLevel": "DEBUG"}, {EXPORTER}),
-    # The driver must make its executors anew.
+    # Spark takes it as a driver starts.
     "the executors' number": ({"jobs": [JOB | {"executors": {"instances": 3}}, OTHER]}, {DRIVER}),
     "a setting of Spark's": ({"jobs": [JOB | {"sparkConf": {"spark.speculation": True}}, OTHER]}, {DRIVER}),
     "a sidecar's drain": ({"jobs": [JOB | {"stateServer": {"drainSeconds": 9}}, OTHER]}, {DRIVER, EXECUTOR}),
@@ -60,6 +61,30 @@ def test_a_change_rolls_what_it_is_about_and_nothing_else(change: dict[str, Any]
     before = {of.of: of for of in pods(render(BEFORE))}
     after = {of.of: of for of in pods(render(BEFORE, change))}
     assert {of for of in before.keys() | after.keys() if before.get(of) != after.get(of)} == rolled
+
+
+@pytest.mark.parametrize("enabled", [True, "true"])
+def test_how_many_executors_there_are_at_first_rolls_nothing_where_spark_chooses_their_number(enabled: object) -> None:
+    def with_first(number: int) -> list[Object]:
+        chosen = {"sparkConf": {"spark.dynamicAllocation.enabled": enabled}, "executors": {"instances": number}}
+        return render(KAFKA | {"jobs": [JOB | chosen]})
+
+    before, after = with_first(2), with_first(3)
+    assert list(pods(before)) == list(pods(after))
+    assert spark_conf(after)["spark.executor.instances"] == "3", "the next driver begins with it"
+
+
+def test_the_page_on_a_larger_volume_names_claims_sets_and_pods_that_there_are() -> None:
+    page = (CHART.parents[1] / "docs" / "recovery.md").read_text()
+    section = page.partition("\n## A volume is too small\n")[2].partition("\n## ")[0]
+    claims = {"enabled": True, "replicas": 2, "store": {"volume": "persistentClaim", "size": "20Gi"}}
+    made = one(render(KAFKA, {"stateServers": claims}), "StatefulSet", "keyhole-state-server")
+    [template] = made["spec"]["volumeClaimTemplates"]
+    assert set(re.findall(r"(?:patch|delete) pvc (\S+)", section)) == {
+        f"{template['metadata']['name']}-keyhole-state-server-0"
+    }
+    assert set(re.findall(r"delete statefulset (\S+) --cascade=orphan", section)) == {made["metadata"]["name"]}
+    assert set(re.findall(r"delete pod (\S+)", section)) == {"keyhole-state-server-0"}
 
 
 def test_another_version_of_the_chart_alone_rolls_nothing() -> None:

@@ -38,6 +38,11 @@
 {{- end -}}
 {{- end }}
 
+{{/* Whether Spark chooses the number of its executors; "true" or "false". Of a job */}}
+{{- define "keyhole.job.choosesExecutors" -}}
+{{ eq (get .sparkConf "spark.dynamicAllocation.enabled" | default "" | toString) "true" }}
+{{- end }}
+
 {{- define "keyhole.job.envFrom" -}}
 {{- range .envSecrets }}
 - secretRef: {name: {{ . | quote }}}
