@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor import ServiceDescriptor
@@ -38,21 +39,33 @@ KINDS = (
     config.ClientProxyConfig,
     config.MetricsExporterConfig,
     config.JobConfig,
-    *(kind for name in job_names() for kind in described(name).kinds),
     config.KafkaConfig,
 )
+OF_JOBS = {f"jobs/{name}/README.md": described(name).kinds for name in job_names()}
 
 
-def test_every_setting_is_in_the_configuration_page() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    names = {
+def _settings(*kinds: type[Any]) -> dict[str, str]:
+    """By the name of each, the end of it: what several processes have is there once, without the name's beginning."""
+    return {
         kind.PREFIX + item.name.upper(): f"..._{item.name.upper()}"
-        for kind in KINDS
+        for kind in kinds
         for item in dataclasses.fields(kind)
     }
-    # What several processes have is told once, without the beginning of its name.
+
+
+def test_every_setting_is_in_the_configuration_page_and_those_of_one_job_are_in_its_readme() -> None:
+    page, jobs = ((ROOT / "docs" / name).read_text() for name in ("configuration.md", "demo.md"))
+    names = _settings(*KINDS)
     assert not [name for name, end in names.items() if f"`{name}`" not in page and f"| `{end}`" not in page]
-    assert set(re.findall(r"`(KEYHOLE_[A-Z_]+)`", page)) - set(names) == {config.PROXY_VARIABLE}
+    of_jobs = {readme: _settings(*kinds) for readme, kinds in OF_JOBS.items()}
+    known = {config.PROXY_VARIABLE, *names, *(name for of in of_jobs.values() for name in of)}
+    assert set(re.findall(r"`(KEYHOLE_[A-Z_]+)`", page)) <= known
+    for readme, of_job in of_jobs.items():
+        own = (ROOT / readme).read_text()
+        assert f"(../{readme})" in jobs
+        missing = [name for name, end in of_job.items() if f"| `{name}`" not in own and f"| `{end}`" not in page]
+        assert not missing, readme
+        assert set(re.findall(r"^\| `(KEYHOLE_[A-Z_]+)`", own, flags=re.MULTILINE)) <= set(of_job), readme
 
 
 @of_all(PAGES, lambda page: str(page.relative_to(ROOT)))
