@@ -41,7 +41,7 @@ KINDS = (
     config.JobConfig,
     config.KafkaConfig,
 )
-OF_JOBS = {f"jobs/{name}/README.md": described(name).kinds for name in job_names()}
+OF_JOBS: dict[str, tuple[type[Any], ...]] = {f"jobs/{name}/README.md": described(name).kinds for name in job_names()}
 
 
 def _settings(*kinds: type[Any]) -> dict[str, str]:

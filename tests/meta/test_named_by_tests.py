@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keyhole.metrics.catalogue import BY_NAME
-from tests.meta.test_docs import KINDS
+from tests.meta.test_docs import KINDS, OF_JOBS
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
@@ -24,7 +26,8 @@ FOLDERS = sorted({file.relative_to(TESTS).parts[0] for file in TESTS.glob("*/**/
 FURTHER = ("smoke", "spark", "processes", "fault", "fuzz", "containers", "e2e", "support")
 # Of those who run the tests; and where a project keeps its checkpoints (`keyhole up`, the chart).
 NO_SETTINGS = {"KEYHOLE_REQUIRE", "KEYHOLE_IMAGE_TAG", "KEYHOLE_BASE_IMAGE", "KEYHOLE_CHECKPOINTS"}
-SETTINGS = {kind.PREFIX + item.name.upper() for kind in KINDS for item in dataclasses.fields(kind)} | NO_SETTINGS
+_KINDS: tuple[type[Any], ...] = (*KINDS, *itertools.chain.from_iterable(OF_JOBS.values()))
+SETTINGS = {kind.PREFIX + item.name.upper() for kind in _KINDS for item in dataclasses.fields(kind)} | NO_SETTINGS
 METRIC = re.compile(r"\bkeyhole_(?:state_server|client_proxy|job|exporter|cluster)_\w*[a-z]\b")
 _MODULE = re.compile(r"(?:tests|jobs)(?:\.[a-z_]\w*)+")
 
