@@ -120,9 +120,11 @@ async def loop(
     recording, elapsed = False, time.perf_counter() - began
     stopping = True
     await asyncio.gather(*tasks)
+    latencies.sort()
     return {
         "entries_per_second": round(len(latencies) * entries / elapsed),
         "p50_us": round(statistics.median(latencies) * 1e6),
+        "p99_us": round(latencies[len(latencies) * 99 // 100] * 1e6),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -134,6 +133,6 @@ class FirstRows:
 
     async def _interrupted(self, held: WatchSnapshot) -> bool:
         """Others have their turn. Whether the snapshot was closed meanwhile."""
-        await asyncio.sleep(0)
+        await self._snapshots.turns.next()
         self._given.check_here()
         return held.closed

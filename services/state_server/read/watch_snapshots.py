@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from keyhole.model.epoch import Position
 from keyhole.stores.base import Snapshot
 from services.state_server.read.held_snapshot import HeldSnapshot
+from services.state_server.read.read_turns import ReadTurns
 from services.state_server.read.watch_rows import StoredOrNot
 
 
@@ -56,9 +57,14 @@ class WatchSnapshots:
     Args:
         most: At a time: whoever wants one more waits for its turn. Each may keep old pages of a store alive.
         seconds: After which one is closed, whether its watch is read or not.
+        turns: Of all who look at many entries of the server.
+
+    Attributes:
+        turns: The same.
     """
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, most: int, seconds: float, turns: ReadTurns | None = None) -> None:
+        self.turns = turns or ReadTurns()
         self._turn = asyncio.Semaphore(most)
         self._seconds = seconds
 

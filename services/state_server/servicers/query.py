@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing
 from typing import Any
@@ -35,6 +34,7 @@ from keyhole.security.policy import Verb
 from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from services.state_server.read.holdings import holdings
+from services.state_server.read.read_turns import ReadTurns
 from services.state_server.read.scans import ScanLimits, Scans
 from services.state_server.registry import Registry
 from services.state_server.servicers.explained import explained
@@ -71,10 +71,11 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         self._registry = registry
         self._clock = clock
         self._scans = Scans(scans or ScanLimits())
+        self._turns = ReadTurns()
         self._selections = KnownSelections()
         self._caller_scans = CallerScans(caps, clock, "this server")
         self.admission = admission or ReadAdmission(NO_LIMITS, clock, "this server")
-        self.watches = Watches(registry, clock, changelog)
+        self.watches = Watches(registry, clock, changelog, turns=self._turns)
         self._counts = registry.counts
 
     @property
@@ -150,29 +151,29 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 )
             ) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as found,
-            closing(mine.timed(found)) as pages,
+            closing(mine.timed(found)) as timed,
         ):
-            if asked is not None:
-                async with aclosing(aggregated(pages, asked, scanned.source, selected=selected)) as responses:
-                    async for response in responses:
+            async with aclosing(self._turns.each(timed)) as pages:
+                if asked is not None:
+                    async with aclosing(aggregated(pages, asked, scanned.source, selected=selected)) as responses:
+                        async for response in responses:
+                            yield response
+                    return
+                async for page in pages:
+                    rows = select.values(page.rows)
+                    check_entries(table, page.keys, rows)
+                    for part in portions(map(len, rows)):
+                        sent = True
+                        map_keys = [key[known:] for key in page.keys[part]]
+                        response = pb.ScanResponse(
+                            source=scanned.source, map_keys=map_keys, values=rows[part], selected=selected
+                        )
+                        mine.took(response)
                         yield response
-                return
-            for page in pages:
-                rows = select.values(page.rows)
-                check_entries(table, page.keys, rows)
-                for part in portions(map(len, rows)):
-                    sent = True
-                    map_keys = [key[known:] for key in page.keys[part]]
-                    response = pb.ScanResponse(
-                        source=scanned.source, map_keys=map_keys, values=rows[part], selected=selected
-                    )
-                    mine.took(response)
-                    yield response
-                if not sent:
-                    # Nothing was found in a first turn: whoever waits for the first page hears that it is looked for.
-                    sent = True
-                    yield pb.ScanResponse(source=scanned.source, selected=selected)
-                await asyncio.sleep(0)
+                    if not sent:
+                        # Nothing was found in a first turn: whoever waits for the first page hears of the looking.
+                        sent = True
+                        yield pb.ScanResponse(source=scanned.source, selected=selected)
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802 - gRPC
         """Rows, then each committed change of them."""

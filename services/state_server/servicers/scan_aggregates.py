@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable
 
 from keyhole.rpc.requested_aggregates import RequestedAggregates
 from keyhole.v1 import query_pb2 as pb
@@ -12,16 +11,17 @@ from services.state_server.read.scans import Page
 
 
 async def aggregated(
-    pages: Iterable[Page], asked: RequestedAggregates, source: state_pb2.Source, *, selected: bool
+    pages: AsyncIterable[Page], asked: RequestedAggregates, source: state_pb2.Source, *, selected: bool
 ) -> AsyncGenerator[pb.ScanResponse]:
     """A message without anything, once it is known that it takes more than a turn; then one with all aggregates.
 
     Raises:
         KeyholeError: As Scans.pages and RequestedAggregates.add.
     """
-    for turn, page in enumerate(pages):
+    turn = 0
+    async for page in pages:
         if turn == 1:
             yield pb.ScanResponse(source=source, selected=selected)
         asked.add(page.keys, page.rows)
-        await asyncio.sleep(0)
+        turn += 1
     yield pb.ScanResponse(source=source, selected=selected, aggregates=asked.messages())

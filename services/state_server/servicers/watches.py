@@ -17,6 +17,7 @@ from keyhole.rpc.frames import portions
 from keyhole.rpc.watch_marks import marks_behind
 from keyhole.rpc.watch_requests import watch_asked
 from keyhole.v1 import query_pb2 as pb
+from services.state_server.read.read_turns import ReadTurns
 from services.state_server.read.table import Table
 from services.state_server.read.watch_messages import Message, Sent, SpelledChanges
 from services.state_server.read.watch_parts import WatchLimits
@@ -36,6 +37,7 @@ class Watches:
 
     Args:
         changelog: Makes the changelog of an application.
+        turns: Of all who look at many entries of this server.
     """
 
     def __init__(
@@ -44,12 +46,13 @@ class Watches:
         clock: Clock,
         changelog: Callable[[str], Changelog],
         limits: WatchLimits | None = None,
+        turns: ReadTurns | None = None,
     ) -> None:
         self._registry = registry
         self._clock = clock
         self._history = ChangelogHistory(changelog)
         self._limits = limits or WatchLimits()
-        self._snapshots = WatchSnapshots(self._limits.most_snapshots, self._limits.hold_seconds)
+        self._snapshots = WatchSnapshots(self._limits.most_snapshots, self._limits.hold_seconds, turns)
         self._selections = Selections()
         self.under_way = 0
 
