@@ -1,4 +1,4 @@
-"""ReadTurns of those who look at many entries: one of all of them in each pass of the event loop.
+"""Turns of those who look at many entries: one of all of them in each pass of the event loop.
 
 Without it a lookup would wait for as many turns as there are scans and watches under way: 64 of some milliseconds.
 """
