@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chart import JOB, KAFKA, SMALL, refused, render, spark_conf
+from keyhole.config import StateServerConfig
+from tests.support.chart import JOB, KAFKA, SMALL, environment, pods, refused, render, spark_conf
 
 EXECUTORS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
     # limit, heap and RocksDB in MiB: what docs/kubernetes.md says, by hand. Python 320 for a core, the JVM's 480;
@@ -64,6 +65,56 @@ def test_a_jobs_java_options_come_behind_the_bounds_and_may_choose_the_collector
     assert "-XX:+UseSerialGC" not in options("-XX:+UseParallelGC")
     large = spark_conf(render(_job(executors={"memoryLimit": "16Gi"})))
     assert "GC" not in large["spark.executor.extraJavaOptions"]
+
+
+# The process 80, an epoch on its way 136.
+STATE_SERVERS: list[tuple[str, str, tuple[int, int]]] = [
+    # limit, store; rows staged and updates not committed in MiB: what docs/kubernetes.md says, by hand
+    ("1Gi", "lmdb", ((1024 - 80 - 136 - 51) // 2, (1024 - 80 - 136 - 51) // 4)),
+    ("512Mi", "lmdb", ((512 - 80 - 136 - 25) // 2, (512 - 80 - 136 - 25) // 4)),
+    ("1Gi", "rocksdb", ((1024 - 80 - 136 - 51 - 320) // 2, (1024 - 80 - 136 - 51 - 320) // 4)),
+    ("1Gi", "memory", (379 // 2, 379 // 4)),
+    ("1G", "lmdb", ((953 - 80 - 136 - 47) // 2, (953 - 80 - 136 - 47) // 4)),
+    # Never less than what goes on, and never more than without a limit.
+    ("256Mi", "rocksdb", (16, 16)),
+    ("16Gi", "lmdb", (2048, 512)),
+]
+BOUNDS = ("KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES", "KEYHOLE_STATE_SERVER_MAX_UNCOMMITTED_BYTES")
+
+
+def _bounds(**server: Any) -> list[tuple[str | None, ...]]:
+    """Of a sidecar, of a state server without a job and of a replica with these values."""
+    values = {name: {"enabled": True} | server for name in ("stateServers", "replica")}
+    found = [
+        tuple(environment(container).get(name) for name in BOUNDS)
+        for of in pods(render(_job(stateServer=server), values))
+        for container in of.containers
+        if container["name"] == "state-server"
+    ]
+    assert len(found) == 3
+    return found
+
+
+@pytest.mark.parametrize(("limit", "store", "parts"), STATE_SERVERS, ids=lambda value: str(value))
+def test_what_a_state_server_holds_of_rows_and_updates_is_made_of_its_limit(
+    limit: str, store: str, parts: tuple[int, int]
+) -> None:
+    expected = tuple(str(part << 20) for part in parts)
+    assert set(
+        _bounds(store={"kind": store}, resources={"requests": {"memory": "128Mi"}, "limits": {"memory": limit}})
+    ) == {expected}
+
+
+def test_a_state_server_without_a_limit_has_the_bounds_that_it_has_anywhere() -> None:
+    assert set(_bounds(resources={"limits": {"memory": ""}})) == {(None, None)}
+    config = StateServerConfig(bootstrap_servers="kafka:9092")
+    largest = STATE_SERVERS[-1][2]
+    assert (config.max_staged_bytes >> 20, config.max_uncommitted_bytes >> 20) == largest
+
+
+def test_bounds_that_env_gives_a_state_server_count() -> None:
+    given = {BOUNDS[0]: 1 << 26}
+    assert set(_bounds(env=given)) == {(str(1 << 26), str(189 << 20))}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -91,6 +91,36 @@ error. dict memory, given */}}
 {{- append $options .given | join " " | trim -}}
 {{- end }}
 
+{{/* What becomes of the memory of a state server's container, in MiB, as YAML; docs/kubernetes.md has it. `way` is an epoch
+on its way to Kafka and the store, `rest` what is left for rows, updates and pages. Staged rows and updates have bounds made
+of that: 16 at least, and at most what a server without a limit has. Of a server (values). */}}
+{{- define "keyhole.stateServerMemory" -}}
+{{- $limit := include "keyhole.mebibytes" .resources.limits.memory | int64 -}}
+{{- $parts := dict "process" 80 "way" 136 "free" (div $limit 20) "store" 0 -}}
+{{- $rest := sub $limit (add $parts.process $parts.way $parts.free) -}}
+{{- if eq .store.kind "rocksdb" -}}
+{{- /* Its cache, and what one state was written last. */}}
+{{- $_ := set $parts "store" 320 -}}
+{{- else if eq .store.kind "memory" -}}
+{{- $_ := set $parts "store" (div (max 0 $rest) 2) -}}
+{{- end -}}
+{{- $rest = max 0 (sub $rest $parts.store) -}}
+{{ merge (dict "limit" $limit "rest" $rest "staged" (div $rest 2 | max 16 | min 2048) "uncommitted" (div $rest 4 | max 16 | min 512)) $parts | toYaml }}
+{{- end }}
+
+{{/* The bounds as settings, but those that `env` has. Without a limit there is nothing to make them of. Of a server (values) */}}
+{{- define "keyhole.stateServerBounds" -}}
+{{- if dig "limits" "memory" "" .resources -}}
+{{- $memory := include "keyhole.stateServerMemory" . | fromYaml -}}
+{{- $env := .env -}}
+{{- range $name, $part := dict "KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES" $memory.staged "KEYHOLE_STATE_SERVER_MAX_UNCOMMITTED_BYTES" $memory.uncommitted }}
+{{- if not (hasKey $env $name) }}
+- {name: {{ $name }}, value: {{ mul (int64 $part) 1048576 | quote }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end }}
+
 {{/* dict path, resources */}}
 {{- define "keyhole.validate.memory" -}}
 {{- range $kind := list "requests" "limits" -}}

@@ -154,6 +154,7 @@ volumeMounts:
   value: {{ include "keyhole.kafka.bootstrapServers" .root | quote }}
 - {name: KEYHOLE_STATE_SERVER_DIRECTORY, value: /var/lib/keyhole/stores/files}
 - {name: KEYHOLE_STATE_SERVER_STORE, value: {{ .server.store.kind }}}
+{{- include "keyhole.stateServerBounds" .server }}
 - {name: KEYHOLE_STATE_SERVER_DRAIN_SECONDS, value: {{ include "keyhole.text" .server.drainSeconds | quote }}}
 - {name: KEYHOLE_STATE_SERVER_ROLE, value: {{ .role }}}
 - {name: KEYHOLE_STATE_SERVER_LOG_LEVEL, value: {{ .server.logLevel }}}
