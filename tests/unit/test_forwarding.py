@@ -481,3 +481,25 @@ async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
         while not directory.suspected:  # noqa: ASYNC110 - the hop deadline
             await asyncio.sleep(0.005)
     assert directory.suspected[0] == "b"
+
+
+async def test_a_key_that_a_server_has_refused_does_not_count_as_one_that_it_keeps_silent_on() -> None:
+    directory = _Directory()
+    directory.route({"a": ALL}, {"b": ALL})
+    answered = _forward(directory, KEYS[:2])
+    a, b = directory.links["a"], directory.links["b"]
+    segment = a.segments.pop()
+    segment.sink.answered(0, Answers([b""], [], failures={0: NotReady("restoring")}))
+    await b.asked()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not directory.suspected:  # noqa: ASYNC110 - the hop deadline
+            await asyncio.sleep(0.005)
+    b.fail(NotReady("restoring"))  # the first key: both copies have refused it now
+    await a.asked()
+    a.fail(NotReady("restoring"))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(b.segments) < 2:  # noqa: ASYNC110 - the other key is under way there, too
+            await asyncio.sleep(0.001)
+    b.answer()
+    b.answer()
+    assert (await answered).values == _values("b", KEYS[:2])

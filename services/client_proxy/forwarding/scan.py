@@ -167,8 +167,8 @@ class Scanning:
             # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
             self._due, self._grace = now + self._grace, 0.0
             return
+        self._tried.overdue(self._hope)
         self._hope = ""
-        self._tried.overdue()
 
     def _refused(self, address: str, error: KeyholeError) -> None:
         if isinstance(error, DeadlineExceeded) and self._tried.reason is not None:

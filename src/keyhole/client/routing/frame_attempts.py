@@ -38,7 +38,7 @@ class FrameAttempts:
     def overdue(self, places: Iterable[int], address: str) -> None:
         """A server keeps silent on these."""
         for place in places:
-            self._of(place, address).overdue()
+            self._of(place, address).overdue(address)
 
     def onward(self, places: Iterable[int], next_copy: NextCopy) -> dict[str, list[int]]:
         """Those that have no hope left, by the server that they are sent to next. Those that have none are `idle`."""

@@ -56,9 +56,9 @@ class KeyAttempts:
         else:
             self.cause = error
 
-    def overdue(self) -> None:
-        """A server keeps silent. It may answer yet."""
-        self.hopes -= 1
+    def overdue(self, address: str) -> None:
+        """A server keeps silent. It may answer yet; or it has refused this key, and keeps silent on others."""
+        self.hopes -= address in self.under_way
 
     @property
     def reason(self) -> KeyholeError | None:
