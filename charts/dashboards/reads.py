@@ -141,6 +141,13 @@ _ROUTING = Row(
             Query(_IN.rate("keyhole_client_proxy_silent_calls_total", "proxy"), "{{proxy}}"),
             unit="ops",
         ),
+        graph(
+            "Hedged keys",
+            "Asked of another copy, too, as their server was slow, and answered by that one first, in a second.",
+            Query(_IN.rate("keyhole_client_proxy_hedged_keys_total", "proxy"), "hedged: {{proxy}}"),
+            Query(_IN.rate("keyhole_client_proxy_hedge_answered_keys_total", "proxy"), "answered first: {{proxy}}"),
+            unit="ops",
+        ),
     ),
 )
 

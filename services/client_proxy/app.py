@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from keyhole.addresses import joined
+from keyhole.client.routing.hedging import Hedging
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import ClientProxyConfig
 from keyhole.discovery import Discovery, discovery_of
@@ -51,7 +52,12 @@ class ClientProxy:
         self._is_one_of_several = self._siblings.count > 1
         where = f"this process (one of the proxy's {self._siblings.count})" if self._is_one_of_several else "this proxy"
         self._directory = Directory(
-            discovery, config.hop_timeout_seconds, clock, config.credentials, frozenset(config.applications)
+            discovery,
+            config.hop_timeout_seconds,
+            clock,
+            config.credentials,
+            frozenset(config.applications),
+            Hedging.at(config.hedge_quantile),
         )
         self._servicer = ProxyServicer(
             self._directory,

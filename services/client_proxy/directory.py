@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 
+from keyhole.client.routing.hedging import Hedging
 from keyhole.clock import Clock
 from keyhole.discovery import Discovery
 from keyhole.encoding.codec import StateCodec
@@ -33,6 +34,7 @@ class Directory:
         clock: Of all that the proxy does, but for the deadlines of calls: those are on the event loop's clock.
         credentials: What it shows to servers.
         expected: Applications that are to be there, also where no server has heard of them yet.
+        hedging: As of KnownServers.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class Directory:
         clock: Clock,
         credentials: Credentials = PLAIN,
         expected: frozenset[str] = frozenset(),
+        hedging: Hedging | None = None,
     ) -> None:
         self._credentials = credentials
         self.hop_seconds = hop_seconds
+        self.hedging = hedging
         self.clock = clock
         self._discovery = discovery
         self._links: dict[str, ServerConnection] = {}
@@ -207,6 +211,9 @@ class Directory:
     async def _follow(self) -> None:
         async for addresses in self._discovery.addresses():
             gone = [self._links.pop(address) for address in self._links.keys() - addresses]
+            if self.hedging is not None:
+                for link in gone:
+                    self.hedging.forget(link.address)
             for address in addresses - self._links.keys():
                 self._links[address] = ServerConnection(
                     address, self._changed, self.hop_seconds, self.clock, self._credentials

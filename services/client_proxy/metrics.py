@@ -55,6 +55,9 @@ class ProxyStats:
         figures.add(f"{_P}_open_scans", (name,), scans)
         figures.add(f"{_P}_open_streams", (name,), streams)
         figures.add(f"{_P}_silent_calls_total", (name,), self._directory.silent_calls)
+        hedging = self._directory.hedging
+        figures.add(f"{_P}_hedged_keys_total", (name,), hedging.keys if hedging else 0)
+        figures.add(f"{_P}_hedge_answered_keys_total", (name,), hedging.answered_keys if hedging else 0)
         for status in ("reached", "silent", "lost"):
             figures.add(f"{_P}_known_servers", (name, status), 0)
         for link in self._directory.links:

@@ -57,6 +57,9 @@ def test_all_missing_values_are_named_at_once() -> None:
         ("KEYHOLE_CLIENT_PROXY_DRAIN_SECONDS", "-0.1", "0 or more"),
         ("KEYHOLE_CLIENT_PROXY_DEFAULT_TIMEOUT_SECONDS", "inf", "0 or more, and finite"),
         ("KEYHOLE_CLIENT_PROXY_DEFAULT_TIMEOUT_SECONDS", "nan", "0 or more, and finite"),
+        ("KEYHOLE_CLIENT_PROXY_HEDGE_QUANTILE", "0.49", "0, or from 0.5 to 0.999"),
+        ("KEYHOLE_CLIENT_PROXY_HEDGE_QUANTILE", "95", "0, or from 0.5 to 0.999"),
+        ("KEYHOLE_CLIENT_PROXY_HEDGE_QUANTILE", "nan", "0, or from 0.5 to 0.999"),
         ("KEYHOLE_CLIENT_PROXY_LOG_LEVEL", "LOUD", "one of DEBUG, INFO, WARNING, ERROR"),
         ("KEYHOLE_CLIENT_PROXY_SERVERS", " , ", "host:port"),
     ],
@@ -64,6 +67,12 @@ def test_all_missing_values_are_named_at_once() -> None:
 def test_a_malformed_value_is_named_with_what_it_must_be(variable: str, text: str, wanted: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"{variable} is '{text}'; it must be {wanted}"):
         load(ClientProxyConfig, {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", variable: text})
+
+
+@pytest.mark.parametrize("quantile", ["0", "0.5", "0.95", "0.999"])
+def test_a_number_with_a_least_one_may_be_none(quantile: str) -> None:
+    environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_CLIENT_PROXY_HEDGE_QUANTILE": quantile}
+    assert load(ClientProxyConfig, environ).hedge_quantile == float(quantile)
 
 
 def test_a_number_of_things_is_at_least_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from keyhole.client.routing.asked import Asked
 from keyhole.client.routing.frame import Forwarding
 from keyhole.client.wire.coalescing import Lane
-from keyhole.client.wire.segments import Answers, Segment
+from keyhole.client.wire.segments import Answers
 from keyhole.errors import (
     DeadlineExceeded,
     Draining,
@@ -29,88 +29,12 @@ from keyhole.errors import (
     Unconfirmed,
     UnknownState,
 )
-from keyhole.model.read import ReadBounds, Role, Stale
-from keyhole.protocol.routing import RouteTable, build
-from keyhole.protocol.server_view import Holding, ServerView
+from keyhole.model.read import ReadBounds, Stale
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain
-from keyhole.v1 import state_pb2
-from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor
+from tests.support.frame_servers import ALL, KEYS, NAME, FrameServers, three_copies, values_of
+from tests.support.readings import APPLICATION, KEY_GROUPS, STATE
 from tests.support.refusals import longer_and_longer
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
-
-NAME = (APPLICATION, STATE)
-KEYS = [group.to_bytes(2, "big") + b"key" for group in (0, 9, 1, 8)]
-
-
-class _Link:
-    """Keeps what it is given."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.stream = self
-        self.segments: list[Segment] = []
-        self.full = False
-
-    def submit(self, lane: Lane, segment: Segment) -> None:
-        if self.full:
-            raise Overloaded(f"{self.address} is full")
-        self.segments.append(segment)
-
-    def answer(self) -> None:
-        segment = self.segments.pop(0)
-        self.answer_part(segment, 0, *(self.address.encode() + key for key in segment.keys))
-
-    def answer_part(self, segment: Segment, start: int, *values: bytes) -> None:
-        segment.sink.answered(start, Answers(list(values), [state_pb2.Source(server=self.address)]))
-
-    async def asked(self) -> None:
-        """Waits until something was sent here."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not self.segments:  # noqa: ASYNC110 - some milliseconds
-                await asyncio.sleep(0.001)
-
-    def fail(self, error: KeyholeError) -> None:
-        segment = self.segments.pop(0)
-        segment.sink.failed(0, len(segment.keys), error)
-
-
-def _holding(groups: range, role: Role) -> Holding:
-    return Holding(descriptor(), frozenset(groups), role, 1, 1, ready=True)
-
-
-class _Directory:
-    """Routes that the test changes at will."""
-
-    def __init__(self, **owned: range) -> None:
-        self.links = {address: _Link(address) for address in ("a", "b", "c")}
-        self.hop_seconds = 0.1
-        self.suspected: list[str] = []
-        self.settled = asyncio.Event()
-        self.settled.set()
-        self.tables: dict[tuple[str, str], RouteTable] = {}
-        self.route(owned)
-
-    def route(
-        self, owned: Mapping[str, range], standbys: Mapping[str, range] | None = None, max_key_bytes: int = 0
-    ) -> None:
-        told = {address: [_holding(groups, Role.OWNER)] for address, groups in owned.items()}
-        for address, groups in (standbys or {}).items():
-            told.setdefault(address, []).append(_holding(groups, Role.STANDBY))
-        self.tables = build(
-            ServerView(address, holdings=tuple(holdings), max_key_bytes=max_key_bytes)
-            for address, holdings in told.items()
-        )
-
-    def suspect(self, address: str) -> None:
-        self.suspected.append(address)
-
-    def table(self, name: tuple[str, str]) -> RouteTable:
-        if name not in self.tables:
-            raise UnknownState("no such state")
-        return self.tables[name]
-
-    def link(self, address: str) -> _Link:
-        return self.links[address]
 
 
 def _forward(
@@ -131,7 +55,7 @@ def _forward(
 
 
 async def test_a_frame_of_one_server_goes_there_whole_and_comes_back_untouched() -> None:
-    directory = _Directory(a=range(KEY_GROUPS))
+    directory = FrameServers(a=range(KEY_GROUPS))
     answered = _forward(directory)
     assert directory.links["a"].segments[0].keys is KEYS
     directory.links["a"].answer()
@@ -141,7 +65,7 @@ async def test_a_frame_of_one_server_goes_there_whole_and_comes_back_untouched()
 
 
 async def test_a_frame_of_two_servers_is_split_and_put_together_in_order() -> None:
-    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    directory = FrameServers(a=range(8), b=range(8, KEY_GROUPS))
     answered = _forward(directory)
     directory.links["b"].answer()
     assert not answered.done()
@@ -153,7 +77,7 @@ async def test_a_frame_of_two_servers_is_split_and_put_together_in_order() -> No
 
 
 async def test_only_keys_that_moved_are_asked_again_and_of_the_new_owner() -> None:
-    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    directory = FrameServers(a=range(8), b=range(8, KEY_GROUPS))
     answered = _forward(directory)
     directory.links["a"].answer()
     directory.route({"a": range(KEY_GROUPS)})
@@ -166,7 +90,7 @@ async def test_only_keys_that_moved_are_asked_again_and_of_the_new_owner() -> No
 
 async def test_at_the_deadline_the_error_names_the_last_cause_and_the_attempts() -> None:
     for seconds in longer_and_longer(0.1):
-        directory = _Directory(a=range(8))
+        directory = FrameServers(a=range(8))
         answered = _forward(directory, seconds=seconds)
         directory.links["a"].answer()
         answers = await answered
@@ -182,7 +106,7 @@ async def test_at_the_deadline_the_error_names_the_last_cause_and_the_attempts()
 
 
 async def test_a_server_that_does_not_answer_does_not_hold_up_the_other_keys_of_a_frame() -> None:
-    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    directory = FrameServers(a=range(8), b=range(8, KEY_GROUPS))
     answered = _forward(directory, in_parts=True)
     directory.links["a"].answer()
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -194,7 +118,7 @@ async def test_a_server_that_does_not_answer_does_not_hold_up_the_other_keys_of_
 
 
 async def test_a_full_queue_is_told_at_once_and_not_tried_again() -> None:
-    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    directory = FrameServers(a=range(8), b=range(8, KEY_GROUPS))
     directory.links["b"].full = True
     answered = _forward(directory)
     directory.links["a"].answer()
@@ -203,7 +127,7 @@ async def test_a_full_queue_is_told_at_once_and_not_tried_again() -> None:
 
 
 async def test_bad_keys_are_refused_here_and_travel_with_nobody_else() -> None:
-    directory = _Directory(a=range(KEY_GROUPS))
+    directory = FrameServers(a=range(KEY_GROUPS))
     for keys in ([b"\x00"], [KEY_GROUPS.to_bytes(2, "big") + b"key"], [KEYS[0], b""]):
         failures = (await _forward(directory, keys)).failures
         assert {type(error) for error in failures.values()} == {MalformedRequest}
@@ -213,7 +137,7 @@ async def test_bad_keys_are_refused_here_and_travel_with_nobody_else() -> None:
 
 @pytest.mark.parametrize("owners", [{"a": range(KEY_GROUPS)}, {"a": range(8), "b": range(8, KEY_GROUPS)}])
 async def test_a_key_that_is_too_long_fails_alone(owners: dict[str, range]) -> None:
-    directory = _Directory(**owners)
+    directory = FrameServers(**owners)
     directory.route(owners, max_key_bytes=511)
     long = KEYS[1].ljust(512, b"k")
     answered = _forward(directory, [KEYS[0], long, KEYS[2], KEYS[3]])
@@ -226,7 +150,7 @@ async def test_a_key_that_is_too_long_fails_alone(owners: dict[str, range]) -> N
 
 
 async def test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_another_frame() -> None:
-    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    directory = FrameServers(a=range(8), b=range(8, KEY_GROUPS))
     answered = _forward(directory, room=10)
     a, b = directory.links["a"], directory.links["b"]
     segment = b.segments[0]
@@ -243,7 +167,7 @@ async def test_what_has_no_room_beside_the_answers_of_other_servers_is_left_for_
 
 
 async def test_the_first_answer_always_has_room_and_absent_keys_too() -> None:
-    directory = _Directory(a=range(8), b=range(8, KEY_GROUPS))
+    directory = FrameServers(a=range(8), b=range(8, KEY_GROUPS))
     answered = _forward(directory, room=10)
     a, b = directory.links["a"], directory.links["b"]
     b.answer_part(b.segments[0], 0, bytes(1000))
@@ -291,7 +215,7 @@ def test_a_server_whose_answers_come_one_by_one_is_not_silent_until_it_is() -> N
 
 
 async def test_before_every_server_was_tried_an_unknown_state_is_waited_for() -> None:
-    directory = _Directory()
+    directory = FrameServers()
     directory.settled.clear()
     answered = _forward(directory)
     assert not answered.done()
@@ -302,100 +226,86 @@ async def test_before_every_server_was_tried_an_unknown_state_is_waited_for() ->
 
 
 async def test_an_unknown_state_is_refused_at_once_when_all_were_tried() -> None:
-    failures = (await _forward(_Directory())).failures
+    failures = (await _forward(FrameServers())).failures
     assert {type(error) for error in failures.values()} == {UnknownState}
-
-
-ALL = range(KEY_GROUPS)
-
-
-def _copies() -> _Directory:
-    """`a` owns all key groups; `b` and `c` follow them."""
-    directory = _Directory()
-    directory.route({"a": ALL}, {"b": ALL, "c": ALL})
-    return directory
-
-
-def _values(address: str, keys: list[bytes] = KEYS) -> list[bytes]:
-    return [address.encode() + key for key in keys]
 
 
 @pytest.mark.parametrize("error", [ServerLost("gone"), NotReady("restoring"), NotOwner("moved"), Draining("ends")])
 async def test_where_the_owner_fails_the_next_copy_is_asked_at_once(error: KeyholeError) -> None:
-    directory = _copies()
+    directory = three_copies()
     answered = _forward(directory, KEYS[:1])
     directory.links["a"].fail(error)
     directory.links["b"].answer()
-    assert answered.result().values == _values("b", KEYS[:1])
+    assert answered.result().values == values_of("b", KEYS[:1])
     assert not directory.suspected
 
 
 async def test_a_reader_that_wants_nothing_stale_waits_for_the_owner() -> None:
-    directory = _copies()
+    directory = three_copies()
     answered = _forward(directory, bounds=ReadBounds(stale=Stale.NEVER))
     directory.links["a"].fail(NotReady("restoring"))
     await directory.links["a"].asked()
     assert not directory.links["b"].segments
     directory.links["a"].answer()
-    assert (await answered).values == _values("a")
+    assert (await answered).values == values_of("a")
 
 
 async def test_readers_of_any_copy_are_spread_over_all() -> None:
-    directory = _copies()
+    directory = three_copies()
     for _ in range(100):
         _forward(directory, bounds=ReadBounds(stale=Stale.ALWAYS))
     assert all(link.segments for link in directory.links.values())
 
 
 async def test_a_silent_owner_is_hedged_after_the_hop_deadline_and_suspected_and_the_first_answer_counts() -> None:
-    directory = _copies()
+    directory = three_copies()
     answered = _forward(directory, KEYS[:1])
     await directory.links["b"].asked()
     # On a slow machine the hop deadline of b has passed by now, too.
     assert directory.suspected[0] == "a"
     directory.links["b"].answer()
-    assert answered.result().values == _values("b", KEYS[:1])
+    assert answered.result().values == values_of("b", KEYS[:1])
     directory.links["a"].answer()  # late: nobody is told twice
 
 
 async def test_an_owner_that_answers_after_the_hedge_and_before_the_standby_counts_as_well() -> None:
-    directory = _copies()
+    directory = three_copies()
     answered = _forward(directory)
     await directory.links["b"].asked()
     directory.links["a"].answer()
-    assert answered.result().values == _values("a")
+    assert answered.result().values == values_of("a")
     directory.links["b"].fail(ServerLost("gone"))
 
 
 async def test_a_silent_server_without_another_copy_is_waited_for_and_not_suspected() -> None:
-    directory = _Directory(a=ALL)
+    directory = FrameServers(a=ALL)
     answered = _forward(directory)
     await asyncio.sleep(0.2)
     assert not directory.suspected
     assert len(directory.links["a"].segments) == 1
     directory.links["a"].answer()
-    assert (await answered).values == _values("a")
+    assert (await answered).values == values_of("a")
 
 
 async def test_a_key_that_waits_for_a_silent_owner_alone_follows_when_a_copy_appears() -> None:
     for bounds, links in ((ReadBounds(), "b"), (ReadBounds(stale=Stale.NEVER), "c")):
-        directory = _Directory(a=ALL)
+        directory = FrameServers(a=ALL)
         answered = _forward(directory, bounds=bounds)
         await asyncio.sleep(0.15)
         directory.route({"c" if bounds.stale is Stale.NEVER else "a": ALL}, {"b": ALL})
         await directory.links[links].asked()
         directory.links[links].answer()
-        assert (await answered).values == _values(links)
+        assert (await answered).values == values_of(links)
 
 
 async def test_copies_that_do_not_meet_the_bounds_are_tried_in_turn_and_again_until_one_does() -> None:
-    directory = _copies()
+    directory = three_copies()
     answered = _forward(directory, KEYS[:1], bounds=ReadBounds(min_epoch=9))
     for address in "abcab":
         await directory.links[address].asked()
         directory.links[address].fail(EpochNotReached("at epoch 8", epoch=8))
     directory.links["c"].answer()
-    assert answered.result().values == _values("c", KEYS[:1])
+    assert answered.result().values == values_of("c", KEYS[:1])
 
 
 @pytest.mark.parametrize(
@@ -411,7 +321,7 @@ async def test_a_bound_that_no_copy_meets_is_the_reason_and_names_what_was_reach
     refusals: list[KeyholeError], said: str
 ) -> None:
     for seconds in longer_and_longer(0.1):
-        directory = _Directory()
+        directory = FrameServers()
         directory.route({"b": ALL}, {"c": ALL})
         answered = _forward(directory, seconds=seconds)
         refused = set()
@@ -431,7 +341,7 @@ async def test_a_bound_that_no_copy_meets_is_the_reason_and_names_what_was_reach
 
 async def test_the_bound_is_the_reason_also_where_the_owner_kept_silent_until_the_deadline() -> None:
     for seconds in longer_and_longer(0.4):
-        directory = _copies()
+        directory = three_copies()
         answered = _forward(directory, seconds=seconds)
         refused = False
         while not answered.done():
@@ -449,7 +359,7 @@ async def test_the_bound_is_the_reason_also_where_the_owner_kept_silent_until_th
 
 
 async def test_what_a_server_said_before_it_kept_silent_until_the_deadline_is_the_cause() -> None:
-    directory = _Directory(a=ALL)
+    directory = FrameServers(a=ALL)
     answered = _forward(directory)
     directory.links["a"].fail(NotReady("restoring: 3 of 10 records"))
     await directory.links["a"].asked()
@@ -463,7 +373,7 @@ async def test_what_a_server_said_before_it_kept_silent_until_the_deadline_is_th
 
 
 async def test_a_copy_that_can_not_even_be_sent_to_counts_as_an_attempt_when_there_is_no_time_for_another() -> None:
-    directory = _Directory()
+    directory = FrameServers()
     directory.route({"a": ALL}, {"b": ALL})
     answered = _forward(directory, seconds=0.005)
     directory.links["b"] = None  # type: ignore[assignment]  # gone from the discovered ones
@@ -472,7 +382,7 @@ async def test_a_copy_that_can_not_even_be_sent_to_counts_as_an_attempt_when_the
 
 
 async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
-    directory = _Directory()
+    directory = FrameServers()
     directory.route({"a": range(8), "b": range(8, KEY_GROUPS)}, {"c": ALL})
     answered = _forward(directory, in_parts=True)
     directory.links["a"].answer()
@@ -484,7 +394,7 @@ async def test_a_frame_answered_in_part_still_learns_who_is_silent() -> None:
 
 
 async def test_a_key_that_a_server_has_refused_does_not_count_as_one_that_it_keeps_silent_on() -> None:
-    directory = _Directory()
+    directory = FrameServers()
     directory.route({"a": ALL}, {"b": ALL})
     answered = _forward(directory, KEYS[:2])
     a, b = directory.links["a"], directory.links["b"]
@@ -502,4 +412,4 @@ async def test_a_key_that_a_server_has_refused_does_not_count_as_one_that_it_kee
             await asyncio.sleep(0.001)
     b.answer()
     b.answer()
-    assert (await answered).values == _values("b", KEYS[:2])
+    assert (await answered).values == values_of("b", KEYS[:2])

@@ -106,9 +106,9 @@ class Traced(Forwarding):
         self._hops.overdue(asked.address)
         super().overdue(asked)
 
-    def _ask(self, address: str, places: Sequence[int] | None) -> None:
+    def _ask(self, address: str, places: Sequence[int] | None, *, is_hedge: bool = False) -> None:
         self._hops.asked(address)
-        super()._ask(address, places)
+        super()._ask(address, places, is_hedge=is_hedge)
 
 
 class ExplainedReads:

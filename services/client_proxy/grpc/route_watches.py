@@ -79,6 +79,7 @@ class RouteWatches:
             routes = pb.Routes(
                 servers=[server for server in servers if server.holdings],
                 hop_timeout_ms=max(1, int(1000 * self._directory.hop_seconds)),
+                hedge_quantile=self._directory.hedging.quantile if self._directory.hedging is not None else 0.0,
             )
             before = self._before.get(name)
             self._made[name] = before if before == routes else routes

@@ -15,7 +15,9 @@ DEFAULT_HTTP_PORT = 7402
 DEFAULT_STATE_SERVER_PORT = 7410
 DEFAULT_EXPORTER_PORT = 7420
 LEAST = "least"
-"""In a field's metadata: what it must be at least, where that is not 1 although 0 is not the default."""
+"""In a field's metadata: what it must be at least, where that is not 1 although 0 is not the default. A number that may
+have a point can be 0 all the same.
+"""
 MOST = "most"
 """In a field's metadata: what a number may be at most."""
 PROXY_VARIABLE = "KEYHOLE_PROXY"
@@ -118,6 +120,8 @@ class ClientProxyConfig(SecuritySettings):
             minute after such an application has begun, and while a server was not reached yet.
         default_timeout_seconds: The deadline of requests that bring none.
         hop_timeout_seconds: A server that is silent for so long is not waited for alone: another copy is asked as well.
+        hedge_quantile: Another copy is asked as well once a server has taken longer than so many of its answers do,
+            as 0.95; 0: only once it is silent.
         drain_seconds: How long SIGTERM waits for what is under way.
         processes: How many serve on its ports, with equal shares of the limits of callers. 0: one per core.
         max_scans: Scans under way of all callers; one more is refused as overloaded.
@@ -148,6 +152,7 @@ class ClientProxyConfig(SecuritySettings):
     port: int = DEFAULT_PROXY_PORT
     default_timeout_seconds: float = 5.0
     hop_timeout_seconds: float = 0.1
+    hedge_quantile: float = field(default=0.0, metadata={LEAST: 0.5, MOST: 0.999})
     drain_seconds: float = 5.0
     processes: int = field(default=1, metadata={LEAST: 0, MOST: 256})
     max_scans: int = 256

@@ -114,8 +114,8 @@ def _refuse_impossible(variable: str, text: str, value: object, of: dataclasses.
         wanted = "a path of this machine's files, where a volume may be mounted: an object store is none"
     elif variable.endswith("_SERVERS") and not value:
         wanted = "host:port, or several separated by commas"
-    elif isinstance(value, float) and not (0 <= value <= most and math.isfinite(value)):
-        wanted = "0 or more, and finite" if most == math.inf else f"from 0 to {most:g}"
+    elif isinstance(value, float):
+        wanted = _wanted_of_a_number_with_a_point(value, of.metadata.get(LEAST, 0), most)
     elif isinstance(value, str) and variable.endswith("_TOPIC") and not TOPIC_NAME.fullmatch(value):
         wanted = "a topic's name: letters, digits, '.', '_' and '-', at most 249"
     elif not text.strip() and of.default is dataclasses.MISSING and of.default_factory is dataclasses.MISSING:
@@ -126,6 +126,14 @@ def _refuse_impossible(variable: str, text: str, value: object, of: dataclasses.
         wanted = f"{least} or more" if most == math.inf else f"from {least} to {most}"
     if wanted:
         raise InvalidConfiguration(f"{variable} is {text!r}; it must be {wanted}", variable=variable)
+
+
+def _wanted_of_a_number_with_a_point(value: float, least: float, most: float) -> str:
+    if math.isfinite(value) and (value == 0 or least <= value <= most):
+        return ""
+    if least:
+        return f"0, or from {least:g} to {most:g}"
+    return "0 or more, and finite" if most == math.inf else f"from 0 to {most:g}"
 
 
 def _refuse_one_topic_twice(kind: type[Any], values: Mapping[str, Any]) -> None:

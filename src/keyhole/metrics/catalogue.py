@@ -185,6 +185,8 @@ _CLIENT_PROXY = (
     histogram(_PROXY, "scan", "seconds", "proxy", "What a scan takes, its reader's pauses included.", _CALL_SECONDS),
     gauge(_PROXY, "known", "servers", "proxy status", "State servers discovered, by how it stands with them."),
     counter(_PROXY, "silent", "calls", "proxy", "Calls to a server that was silent for the hop deadline."),
+    counter(_PROXY, "hedged", "keys", "proxy", "Keys that were asked of another copy, too, as their server was slow."),
+    counter(_PROXY, "hedge_answered", "keys", "proxy", "Those of them that the other copy has answered first."),
     gauge(_PROXY, "unrouted", "key_groups", _PROXY_STATE, "Key groups without an owner, as this proxy knows it."),
 )
 

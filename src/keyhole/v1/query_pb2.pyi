@@ -1295,8 +1295,13 @@ class Routes(_message.Message):
 
     SERVERS_FIELD_NUMBER: _builtins.int
     HOP_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    HEDGE_QUANTILE_FIELD_NUMBER: _builtins.int
     hop_timeout_ms: _builtins.int
     """For how long a server may be silent before another copy is asked."""
+    hedge_quantile: _builtins.float
+    """Of a server's answers, how many come before another copy is asked, too, from 0.5 to 0.999: keys are hedged. 0: none
+    is.
+    """
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoutedServer]: ...
     def __init__(
@@ -1304,10 +1309,11 @@ class Routes(_message.Message):
         *,
         servers: _abc.Iterable[Global___RoutedServer] | None = ...,
         hop_timeout_ms: _builtins.int = ...,
+        hedge_quantile: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hop_timeout_ms", b"hop_timeout_ms", "servers", b"servers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hedge_quantile", b"hedge_quantile", "hop_timeout_ms", b"hop_timeout_ms", "servers", b"servers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

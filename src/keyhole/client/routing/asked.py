@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from keyhole.client.routing.known_servers import KnownServers
@@ -24,6 +24,9 @@ class AskedSink(Protocol):
     def overdue(self, asked: Asked) -> None:
         """The server has been silent for the hop deadline. It may answer yet."""
 
+    def slow(self, asked: Asked) -> None:
+        """The server has been silent for longer than it nearly always is. Only where lookups are hedged."""
+
 
 class Asked:
     """The keys of a frame that one server is asked for. Event loop's thread.
@@ -31,9 +34,25 @@ class Asked:
     Args:
         sink: Hears what comes of them.
         places: Where its keys stand in the frame; None: it has them all.
+
+    Attributes:
+        is_hedge: It was sent them while another server, which has them too, was only slow.
+        is_hedged: So another server was sent some of its keys, too.
     """
 
-    __slots__ = ("_heard", "_left", "_loop", "_places", "_sink", "_timer", "address", "overdue", "segment")
+    __slots__ = (
+        "_heard",
+        "_left",
+        "_loop",
+        "_places",
+        "_sink",
+        "_timer",
+        "address",
+        "is_hedge",
+        "is_hedged",
+        "overdue",
+        "segment",
+    )
 
     def __init__(
         self,
@@ -45,7 +64,7 @@ class Asked:
     ) -> None:
         self.address = address
         self.segment = Segment(keys, self, deadline)
-        self.overdue = False
+        self.overdue = self.is_hedge = self.is_hedged = False
         self._sink = sink
         self._places = places
         self._left = len(keys)
@@ -95,15 +114,20 @@ class Asked:
             self.forget()
 
     def _is_overdue(self, hop_seconds: float, grace_seconds: float) -> None:
-        self._timer = None
-        late = self._loop.time() - self._heard - hop_seconds
+        self._timer = self._again(self._is_overdue, hop_seconds, grace_seconds)
+        if self._timer is None:
+            self.overdue = True
+            self._sink.overdue(self)
+
+    def _again(
+        self, look: Callable[[float, float], None], seconds: float, grace_seconds: float
+    ) -> asyncio.TimerHandle | None:
+        """When to look once more whether the server has been silent for so long; None: it has."""
+        late = self._loop.time() - self._heard - seconds
         if late < 0:
             # It has answered some: large values come in several responses.
-            self._timer = self._loop.call_later(-late, self._is_overdue, hop_seconds, grace_seconds)
-            return
+            return self._loop.call_later(-late, look, seconds, grace_seconds)
         if late > grace_seconds > 0:
             # This process itself is late: the answer may be waiting to be read. Asking others would only add to it.
-            self._timer = self._loop.call_later(grace_seconds, self._is_overdue, hop_seconds, 0)
-            return
-        self.overdue = True
-        self._sink.overdue(self)
+            return self._loop.call_later(grace_seconds, look, seconds, 0)
+        return None

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from keyhole.backoff import Backoff
+from keyhole.client.routing.hedging import Hedging
 from keyhole.client.wire.links import Links
 from keyhole.client.wire.lookup_stream import LookupStream
 from keyhole.client.wire.server_stream import ServerStream
@@ -113,6 +114,7 @@ class DirectServers:
 
     def __init__(self, links: Links, credentials: Credentials) -> None:
         self.hop_seconds = 1.0
+        self.hedging: Hedging | None = None
         self.settled = asyncio.Event()
         self.settled.set()
         self._links = links
@@ -196,6 +198,8 @@ class DirectServers:
     def _take(self, name: StateName, routes: query_pb2.Routes) -> None:
         views = views_of(routes)
         self.hop_seconds = routes.hop_timeout_ms / 1000 or self.hop_seconds
+        if routes.hedge_quantile != (self.hedging.quantile if self.hedging is not None else 0.0):
+            self.hedging = Hedging.at(routes.hedge_quantile)
         self._views.pop(name, None)
         self._views[name] = views  # what was sent last is last
         table = build(views).get(name)
@@ -216,6 +220,8 @@ class DirectServers:
             named[view.address] = _newer(named.get(view.address), view)
         for address in self._servers.keys() - named.keys():
             gone = self._servers.pop(address)
+            if self.hedging is not None:
+                self.hedging.forget(address)
             if gone is not None:
                 error = NoServer(f"server {address} is no longer among those that the proxy names")
                 closing = asyncio.get_running_loop().create_task(gone.close(error))

@@ -12,9 +12,11 @@ from keyhole.client.routing.gathering import Gathering
 from keyhole.client.routing.key_attempts import MENDABLE, KeyAttempts
 from keyhole.client.routing.known_servers import KnownServers
 from keyhole.client.routing.routes import FirstCopies, LaneRoutes, Trouble
+from keyhole.client.routing.timed_asked import TimedAsked
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, Overloaded
+from keyhole.model.read import Stale
 from keyhole.rpc.frames import FRAME_BYTES, AskAgain, as_error, failed_together, frame_is_full
 
 _PATIENCE_SECONDS = 0.05
@@ -26,9 +28,10 @@ class Forwarding:
     """Forwards storage keys of one state, and calls back once, from the event loop, when every key has an answer.
 
     Which copy a key goes to first is the reader's policy for stale reads. Where that copy is lost, restoring or not
-    what the reader asks for, the key goes to the next copy at once. Where it is silent for the hop deadline, the key
-    goes to the next one as well, and the first answer counts. When all copies have failed, all are begun with again, a
-    moment later and along the routes as they are then, until the deadline; then the error names the cause.
+    what the reader asks for, the key goes to the next copy at once. Where it is silent for the hop deadline, or, where
+    lookups are hedged, only slow, the key goes to the next one as well, and the first answer counts. When all copies
+    have failed, all are begun with again, a moment later and along the routes as they are then, until the deadline;
+    then the error names the cause.
 
     Args:
         lane: Whose keys these are, and what the reader asks for.
@@ -64,6 +67,7 @@ class Forwarding:
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._routes = LaneRoutes(servers, lane)
+        self._hedging = servers.hedging
         self._finished = False
         self._attempts = FrameAttempts()
         self._asked: list[Asked] = []
@@ -75,7 +79,7 @@ class Forwarding:
     @property
     def missed(self) -> int:
         """How many keys had trouble: the first copy was not enough for them, or there was none."""
-        return len(self._attempts)
+        return self._attempts.missed
 
     def start(self, first: FirstCopies | None = None) -> None:
         """Sends the keys. `done` may be called from within.
@@ -84,6 +88,8 @@ class Forwarding:
             first: Where they go first; None: by the routes as they are now.
         """
         self._attempts.number = 1
+        if self._hedging is not None:
+            self._hedging.read(len(self._keys))
         first = first or self._routes.first(self._keys)
         for address, places in first.by_server.items():
             self._ask(address, places)
@@ -99,7 +105,10 @@ class Forwarding:
         if gathered.untouched and count == len(self._keys) and not answers.failures:
             self._finish(answers)
             return
+        before = len(gathered.open)
         failed = gathered.put(asked.part(start, count), answers)
+        if asked.is_hedge and self._hedging is not None:
+            self._hedging.answered_keys += before - len(gathered.open)
         if self._in_parts and self._impatience is None and gathered.begun:
             self._impatience = self._loop.call_later(_PATIENCE_SECONDS, self._answer_in_part)
         for failure, places in failed_together(failed):
@@ -124,21 +133,46 @@ class Forwarding:
         open_places = self._gathered.open
         stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
         self._attempts.overdue(stuck, asked.address)
-        if self._go_on(stuck) or self._refused is not None:
+        if self._go_on(stuck) or asked.is_hedged or self._refused is not None:
             self._servers.suspect(asked.address)
 
-    def _ask(self, address: str, places: Sequence[int] | None) -> None:
+    def slow(self, asked: Asked) -> None:
+        """A server takes longer than nearly always: asks the next copies, too, if there are any and that is allowed."""
+        bounds, hedging = self._lane.bounds, self._hedging
+        # What is staged, the owner alone has.
+        if self._finished or hedging is None or bounds.stale is Stale.NEVER or bounds.latest:
+            return
+        open_places = self._gathered.open
+        stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
+        if not hedging.allows(len(stuck), self._loop.time()):
+            return
+        by_server = self._attempts.hedged(stuck, asked.address, self._next_copy)
+        self._attempts.number += bool(by_server)
+        for address, places in by_server.items():
+            asked.is_hedged = True
+            hedging.hedged(len(places))
+            self._ask(address, places, is_hedge=True)
+
+    def _ask(self, address: str, places: Sequence[int] | None, *, is_hedge: bool = False) -> None:
         keys = self._keys if places is None else [self._keys[place] for place in places]
-        asked = Asked(self, address, places, keys, self._deadline)
+        hedging = self._hedging
+        if hedging is None:
+            asked = Asked(self, address, places, keys, self._deadline)
+        else:
+            asked = TimedAsked(self, address, places, keys, self._deadline, hedging, is_hedge=is_hedge)
         if asked.send(self._servers, self._lane, self._loop):
             self._asked.append(asked)
 
     def _fail(self, places: Sequence[int], error: KeyholeError, asked: Asked | None = None) -> None:
+        if self._hedging is not None and isinstance(error, Overloaded):
+            self._hedging.overloaded(self._loop.time())
         if not isinstance(error, MENDABLE):
             if self._refused is not None and asked is not None:
                 self._refused(asked.address, error)
-            self._end_with(self._attempts.last_words(places, error))
-            return
+            # Without the hedge nobody would know of it, and the server that was only slow may have the answer.
+            if asked is None or not asked.is_hedge:
+                self._end_with(self._attempts.last_words(places, error))
+                return
         address, was_overdue = (asked.address, asked.overdue) if asked else ("", True)
         self._attempts.refused(places, address, error, was_overdue=was_overdue)
         self._go_on(places)
@@ -209,6 +243,8 @@ class Forwarding:
     def _finish(self, answers: Answers) -> None:
         self._finished = True
         for asked in self._asked:
+            if asked.is_hedged:
+                continue  # how long it takes is to be learned, and whether it is silent
             asked.forget()
             # What waits to be sent to a slow server, or is more than there is room for.
             asked.segment.dropped = True

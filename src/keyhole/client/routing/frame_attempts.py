@@ -26,9 +26,10 @@ class FrameAttempts:
         self.idle: set[int] = set()
         self._by_place: dict[int, KeyAttempts] = {}
 
-    def __len__(self) -> int:
-        """How many keys had trouble."""
-        return len(self._by_place)
+    @property
+    def missed(self) -> int:
+        """How many keys had nobody left to wait for, once or more often. Those that were only hedged are none."""
+        return sum(tried.missed for tried in self._by_place.values())
 
     def refused(self, places: Iterable[int], address: str, error: KeyholeError, *, was_overdue: bool) -> None:
         """A server has said why it doesn't answer these, or was lost; empty address: there was none to ask."""
@@ -45,14 +46,27 @@ class FrameAttempts:
         by_server: dict[str, list[int]] = {}
         for place in places:
             tried = self._by_place[place]
-            if tried.hopes:
+            if tried.hopes > 0:
                 continue
+            tried.missed = True
             address = next_copy(place, tried)
             if address:
                 tried.sent(address)
                 by_server.setdefault(address, []).append(place)
             else:
                 self.idle.add(place)
+        return by_server
+
+    def hedged(self, places: Iterable[int], address: str, next_copy: NextCopy) -> dict[str, list[int]]:
+        """Those that are under way to `address`, by the server that they are sent to as well. That has no other copy is
+        no trouble: then they go on waiting.
+        """
+        by_server: dict[str, list[int]] = {}
+        for place in places:
+            tried = self._of(place, address)
+            if address in tried.under_way and (other := next_copy(place, tried)):
+                tried.sent(other)
+                by_server.setdefault(other, []).append(place)
         return by_server
 
     def begin_again(self, places: Iterable[int], next_copy: NextCopy, missing: Callable[[], KeyholeError]) -> None:

@@ -27,17 +27,19 @@ class KeyAttempts:
     """Made when a key first has trouble: until then it is under way to one server.
 
     Attributes:
+        missed: All that it was sent to have failed or kept silent, once or more often.
         asked: Those asked since all copies were last begun with.
         under_way: Those that may still answer.
         hopes: How many of these are still within their hop deadline.
     """
 
-    __slots__ = ("asked", "bound", "cause", "hopes", "under_way")
+    __slots__ = ("asked", "bound", "cause", "hopes", "missed", "under_way")
 
     def __init__(self, address: str) -> None:
         self.asked = {address} if address else set()
         self.under_way = set(self.asked)
         self.hopes = len(self.asked)
+        self.missed = False
         self.cause: KeyholeError | None = None
         self.bound: KeyholeError | None = None
 

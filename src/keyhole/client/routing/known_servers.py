@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+from keyhole.client.routing.hedging import Hedging
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Segment
 from keyhole.protocol.routing import RouteTable
@@ -32,10 +33,12 @@ class KnownServers(Protocol):
 
     Attributes:
         hop_seconds: How long a server may be silent before others are asked.
+        hedging: Whether a slow one's keys are asked of others before that, and which; None: they are not.
         settled: Set once every server was tried: before, a state that is not known may just not be known yet.
     """
 
     hop_seconds: float
+    hedging: Hedging | None
     settled: asyncio.Event
 
     @property

@@ -2648,7 +2648,10 @@ type Routes struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Servers []*RoutedServer        `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
 	// For how long a server may be silent before another copy is asked.
-	HopTimeoutMs  uint32 `protobuf:"varint,2,opt,name=hop_timeout_ms,json=hopTimeoutMs,proto3" json:"hop_timeout_ms,omitempty"`
+	HopTimeoutMs uint32 `protobuf:"varint,2,opt,name=hop_timeout_ms,json=hopTimeoutMs,proto3" json:"hop_timeout_ms,omitempty"`
+	// Of a server's answers, how many come before another copy is asked, too, from 0.5 to 0.999: keys are hedged. 0: none
+	// is.
+	HedgeQuantile float64 `protobuf:"fixed64,3,opt,name=hedge_quantile,json=hedgeQuantile,proto3" json:"hedge_quantile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2693,6 +2696,13 @@ func (x *Routes) GetServers() []*RoutedServer {
 func (x *Routes) GetHopTimeoutMs() uint32 {
 	if x != nil {
 		return x.HopTimeoutMs
+	}
+	return 0
+}
+
+func (x *Routes) GetHedgeQuantile() float64 {
+	if x != nil {
+		return x.HedgeQuantile
 	}
 	return 0
 }
@@ -3453,10 +3463,11 @@ const file_keyhole_v1_query_proto_rawDesc = "" +
 	"lagUpdates\x12$\n" +
 	"\x0eupdates_lag_ms\x18\v \x01(\x04R\fupdatesLagMs\"@\n" +
 	"\x12WatchRoutesRequest\x12*\n" +
-	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\"b\n" +
+	"\x05state\x18\x01 \x01(\v2\x14.keyhole.v1.StateRefR\x05state\"\x89\x01\n" +
 	"\x06Routes\x122\n" +
 	"\aservers\x18\x01 \x03(\v2\x18.keyhole.v1.RoutedServerR\aservers\x12$\n" +
-	"\x0ehop_timeout_ms\x18\x02 \x01(\rR\fhopTimeoutMs\"\xa5\x02\n" +
+	"\x0ehop_timeout_ms\x18\x02 \x01(\rR\fhopTimeoutMs\x12%\n" +
+	"\x0ehedge_quantile\x18\x03 \x01(\x01R\rhedgeQuantile\"\xa5\x02\n" +
 	"\fRoutedServer\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
