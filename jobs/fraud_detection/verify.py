@@ -193,8 +193,8 @@ def agreeing(client: Client, subject: VerifiedJob, state: str, expected: Expecte
     """How many entries readers get as expected."""
     agreed = 0
     for key, of in expected.items():
-        told = client.scan(APPLICATION, state, key, min_epoch=subject.epoch)
-        agreed += sum(of.get(entry.map_key) == tuple(entry.value.asdict().values()) for entry in told)
+        entries = client.scan(APPLICATION, state, key, min_epoch=subject.epoch)
+        agreed += sum(of.get(entry.map_key) == tuple(entry.value.asdict().values()) for entry in entries)
     return agreed
 
 

@@ -129,8 +129,8 @@ def compare(client: Client, counted: Counted, epoch: int) -> RecountVerdict:
     # The logs of sensors that must have none are asked for, too.
     kept = {name: list[Alert]() for name in sorted(counted.watched)} | recount.alerts()
     for sensor, alerts in kept.items():
-        told = client.scan(APPLICATION, ALERTS, sensor, min_epoch=epoch)
-        agreed.append([Alert(*(value[name] for name in Alert._fields)) for value in told.values] == alerts)
+        scanned = client.scan(APPLICATION, ALERTS, sensor, min_epoch=epoch)
+        agreed.append([Alert(*(value[name] for name in Alert._fields)) for value in scanned.values] == alerts)
     thresholds = asked(client, APPLICATION, THRESHOLDS, {sensor: sensor for sensor in counted.updated}, 0)
     for sensor, answer in thresholds.items():
         ratio = answer.value.ratio if answer.found else None

@@ -31,8 +31,8 @@ def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     """Every sensor, as of all updates that there are."""
     sensors, rejected, records = count(subject)
     applied = topic_ends(subject.bootstrap_servers, UPDATES_TOPIC)
-    told = asked(client, APPLICATION, STATE, {sensor: sensor for sensor in sensors}, applied)
-    agreed = sum(is_told(answer, sensors[sensor]) for sensor, answer in told.items())
+    answers = asked(client, APPLICATION, STATE, {sensor: sensor for sensor in sensors}, applied)
+    agreed = sum(is_told(answer, sensors[sensor]) for sensor, answer in answers.items())
     until = time.monotonic() + _CATCH_UP_SECONDS
     # What was refused is kept, and what was applied is counted as held, with the owner's next commit.
     while True:

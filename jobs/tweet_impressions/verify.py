@@ -77,11 +77,11 @@ def by_tweet(answers: Mapping[TweetHour, Answer]) -> dict[int, list[tuple[dateti
 def as_ranges(client: Client, tweet: int, hours: Sequence[datetime], epoch: int) -> list[tuple[datetime, object]]:
     """What two range queries give of a tweet's hours, which meet in the middle."""
     first, middle, end = hours[0], hours[len(hours) // 2], hours[-1] + timedelta(hours=1)
-    told = [
+    answers = [
         client.scan(APPLICATION, TWEET_HOURS, tweet, start=start, stop=stop, min_epoch=epoch)
         for start, stop in ((first, middle), (middle, end))
     ]
-    return [(entry.map_key, entry.value) for entries_of in told for entry in entries_of]
+    return [(entry.map_key, entry.value) for entries_of in answers for entry in entries_of]
 
 
 def batches(subject: VerifiedJob, values: list[bytes | None]) -> Iterator[list[bytes | None]]:

@@ -30,8 +30,8 @@ def open_chunks_of(client: Client | Session, application: str = APPLICATION) -> 
     """
 
     def scan(patient: str, signal: str) -> Iterable[Chunk]:
-        told = client.scan(application, OPEN_CHUNKS, (patient, signal)).values
-        return [Chunk(chunk.start_us, chunk.samples) for chunk in told]
+        stored = client.scan(application, OPEN_CHUNKS, (patient, signal)).values
+        return [Chunk(chunk.start_us, chunk.samples) for chunk in stored]
 
     return scan
 

@@ -104,15 +104,15 @@ def of_kind(recorded: Mapping[Signal, Recorded], name: str) -> dict[Signal, Reco
 
 def segments_agree(subject: VerifiedJob, client: Client, signal: Signal, of: Recorded) -> Iterator[bool]:
     """All of the signal's segments; and those that show the gaps of the middle of the run, by one range query."""
-    told = client.scan(APPLICATION, SEGMENTS, signal, min_epoch=subject.epoch)
-    yield [(entry.map_key, entry.value.end_us) for entry in told] == of.segments()
+    entries = client.scan(APPLICATION, SEGMENTS, signal, min_epoch=subject.epoch)
+    yield [(entry.map_key, entry.value.end_us) for entry in entries] == of.segments()
 
     starts = sorted(of.chunks)
     begin, end = starts[len(starts) // 4], starts[3 * len(starts) // 4]
     begin -= begin % _HOUR_US  # where segments are cut
-    told = client.scan(APPLICATION, SEGMENTS, signal, start=begin, stop=end, min_epoch=subject.epoch)
+    entries = client.scan(APPLICATION, SEGMENTS, signal, start=begin, stop=end, min_epoch=subject.epoch)
     expected = [segment for segment in of.segments() if begin <= segment[0] < end]
-    yield [(entry.map_key, entry.value.end_us) for entry in told] == expected
+    yield [(entry.map_key, entry.value.end_us) for entry in entries] == expected
 
 
 def chunks_agree(subject: VerifiedJob, client: Client, recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
@@ -148,28 +148,28 @@ def filed(files: Files, folder: str, blob_us: int) -> Iterator[tuple[int, bytes]
                 yield start, samples
 
 
-def vitals_agree(told: Answer, piece: Segment) -> Iterator[bool]:
+def vitals_agree(answer: Answer, piece: Segment) -> Iterator[bool]:
     """Which piece of the wave the rates are of, and whether they can be its rates."""
-    yield told.found and (told.value.begin_us, told.value.end_us) == piece
-    yield told.found and _plausible(told.value.heart_rate, told.value.breathing_rate, told.value.beats, piece)
+    yield answer.found and (answer.value.begin_us, answer.value.end_us) == piece
+    yield answer.found and _plausible(answer.value.heart_rate, answer.value.breathing_rate, answer.value.beats, piece)
 
 
-def saturation_agrees(told: Answer, of: Recorded) -> bool:
+def saturation_agrees(answer: Answer, of: Recorded) -> bool:
     """All of it; mean and lowest to nine digits."""
-    if not told.found or (told.value.begin_us, told.value.end_us) != of.last_piece():
+    if not answer.found or (answer.value.begin_us, answer.value.end_us) != of.last_piece():
         return False
     mean, lowest, samples = of.saturation()
-    agreed = _close(told.value.mean, mean) and _close(told.value.lowest, lowest)
-    return agreed and told.value.samples == samples
+    agreed = _close(answer.value.mean, mean) and _close(answer.value.lowest, lowest)
+    return agreed and answer.value.samples == samples
 
 
 def rates_are_told(vitals: Mapping[Signal, Answer], recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
     """Whether there is a heart rate, and a breathing rate, at all; if enough was sent to demand them."""
     waves = [signal for signal, of in recorded.items() if _seconds(of.last_piece()) >= _SHORTEST_BREATHING_SECONDS]
     if len(waves) >= _WAVES:
-        told = [vitals[signal].value for signal in waves if vitals[signal].found]
-        yield any(of.heart_rate is not None for of in told)
-        yield any(of.breathing_rate is not None for of in told)
+        found = [vitals[signal].value for signal in waves if vitals[signal].found]
+        yield any(of.heart_rate is not None for of in found)
+        yield any(of.breathing_rate is not None for of in found)
 
 
 def _plausible(heart_rate: float | None, breathing_rate: float | None, beats: int, piece: Segment) -> bool:
@@ -187,10 +187,10 @@ def _plausible(heart_rate: float | None, breathing_rate: float | None, beats: in
     return fits and breathes and seconds >= _SHORTEST_SECONDS
 
 
-def _close(told: float | None, counted: float | None) -> bool:
-    if told is None or counted is None:
-        return told is counted
-    return math.isclose(told, counted)
+def _close(answered: float | None, counted: float | None) -> bool:
+    if answered is None or counted is None:
+        return answered is counted
+    return math.isclose(answered, counted)
 
 
 def _seconds(piece: Segment) -> float:

@@ -20,7 +20,7 @@ class HotKeys:
     is halved each minute. Event loop's thread only.
 
     64 keys are counted (space-saving): one that is new takes the place of the one with the least, and its count. So
-    none with more than a 64th of the reads is missed for long; what was taken over is not told.
+    none with more than a 64th of the reads is missed for long; what was taken over is not said.
 
     Attributes:
         due: Before that, monotonic, no sample is to be taken.

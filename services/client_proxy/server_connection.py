@@ -88,23 +88,23 @@ class ServerConnection:
         except KeyholeError as error:
             reason = known.lost or error.message
             return query_pb2.ServerStatus(server=known.server, address=self.address, unreachable=reason)
-        told = response.status
+        status = response.status
         try:
-            check(told.protocol_version, f"state server {told.server} ({self.address})")
+            check(status.protocol_version, f"state server {status.server} ({self.address})")
         except ProtocolMismatch as error:
-            return query_pb2.ServerStatus(server=told.server, address=self.address, unreachable=error.message)
-        return told
+            return query_pb2.ServerStatus(server=status.server, address=self.address, unreachable=error.message)
+        return status
 
     async def figures(self, timeout_seconds: float) -> stats_pb2.ReadStatsResponse | None:
         """What it counts of itself; None: it doesn't tell, or not in time."""
         try:
             with self._calling():
-                told: stats_pb2.ReadStatsResponse = await self._stats.Read(
+                figures: stats_pb2.ReadStatsResponse = await self._stats.Read(
                     stats_pb2.ReadStatsRequest(), timeout=timeout_seconds
                 )
         except KeyholeError:
             return None
-        return told
+        return figures
 
     async def epochs(
         self, application: str, query: str, timeout_seconds: float
@@ -113,10 +113,10 @@ class ServerConnection:
         asked = stats_pb2.ReadStatsRequest(epochs_of=stats_pb2.EpochsOf(application=application, query=query))
         try:
             with self._calling():
-                told: stats_pb2.ReadStatsResponse = await self._stats.Read(asked, timeout=timeout_seconds)
+                response: stats_pb2.ReadStatsResponse = await self._stats.Read(asked, timeout=timeout_seconds)
         except KeyholeError:
             return None
-        return told.epochs
+        return response.epochs
 
     async def scan(
         self, request: query_pb2.ScanRequest, timeout_seconds: float

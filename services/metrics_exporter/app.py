@@ -97,16 +97,16 @@ class MetricsExporter:
         Raises:
             InvalidConfiguration: A discovery is refused its answer, as it was from the start.
         """
-        told = asyncio.ensure_future(stopping.wait())
+        stopped = asyncio.ensure_future(stopping.wait())
         following = [targets.following for targets in self._targets]
         if self._pods is not None:
             following.append(self._pods.following)
         try:
-            done, _ = await asyncio.wait((told, *following), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((stopped, *following), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 await task
         finally:
-            told.cancel()
+            stopped.cancel()
 
     async def stop(self) -> None:
         """Asks nobody any more, and gives the port back."""

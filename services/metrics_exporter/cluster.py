@@ -104,22 +104,22 @@ def _freshness(
     figures: Figures, labels: Name, held: Sequence[ServerHoldings], owned: Collection[int], now_ms: int
 ) -> None:
     """Of what readers get: from the owners, and where there is none, from the standby that is furthest."""
-    told = [one.copy for one in held if one.owner and one.copy.key_groups]
+    answering = [one.copy for one in held if one.owner and one.copy.key_groups]
     missing = {group for one in held for group in one.copy.key_groups} - set(owned)
     standbys = [one.copy for one in held if not one.owner and one.copy.key_groups]
     for copy in sorted(standbys, key=lambda copy: -copy.epoch):
         if missing & set(copy.key_groups):
-            told.append(copy)
+            answering.append(copy)
             missing -= set(copy.key_groups)
     if standbys:
         figures.add(f"{_P}_standby_lag_epochs", labels, max(copy.lag_epochs for copy in standbys))
-    if not told:
+    if not answering:
         return
-    figures.add(f"{_P}_oldest_epoch", labels, min(copy.epoch for copy in told))
+    figures.add(f"{_P}_oldest_epoch", labels, min(copy.epoch for copy in answering))
     for what, times in (
-        ("commit_age", [copy.commit_time_ms for copy in told]),
-        ("watermark_age", [copy.watermark_ms for copy in told]),
-        ("staleness", [copy.as_of_ms for copy in told]),
+        ("commit_age", [copy.commit_time_ms for copy in answering]),
+        ("watermark_age", [copy.watermark_ms for copy in answering]),
+        ("staleness", [copy.as_of_ms for copy in answering]),
     ):
         if all(times):  # else at least one is not known
             figures.add(f"{_P}_{what}_seconds", labels, max(0.0, (now_ms - min(times)) / 1000))

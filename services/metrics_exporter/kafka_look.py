@@ -105,8 +105,8 @@ def look(offsets: Offsets, wanted: Wanted, before: Found = _NOTHING) -> Found:
         parts = [(topic_name(*name), group) for group in range(key_groups)]
         if all(part in starts and part in ends for part in parts):
             sizes[name] = sum(ends[part] - starts[part] for part in parts)
-    told = {of: records for of, records in lag.items() if of[0] not in unknown}
-    return Found(told, sizes, frozenset(ahead))
+    lags = {of: records for of, records in lag.items() if of[0] not in unknown}
+    return Found(lags, sizes, frozenset(ahead))
 
 
 class KafkaLook:

@@ -121,8 +121,8 @@ class Views:
         lag = {(f"{application}/{query}", topic): n for (application, query, topic), n in found.source_lag.items()}
         self._topics.note(lag)
         for name, records in lag.items():
-            told, topic = self._topics.label(name)
-            application, _, query = told.partition("/")
+            kept_name, topic = self._topics.label(name)
+            application, _, query = kept_name.partition("/")
             figures.add("keyhole_kafka_source_lag_records", (application, query or OTHER, topic), records)
         for name, size in found.changelogs.items():
             figures.add("keyhole_kafka_changelog_records", self._states.label(name), size)

@@ -15,9 +15,9 @@ class EpochHistory:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int], pb.EpochTimes] = {}
 
-    def note(self, told: Iterable[pb.EpochTimes]) -> None:
+    def note(self, epochs: Iterable[pb.EpochTimes]) -> None:
         """What is reported again takes the place of what was known: Spark reports later than the coordinator."""
-        self._kept |= {(of.generation, of.epoch): of for of in told}
+        self._kept |= {(of.generation, of.epoch): of for of in epochs}
         for key in sorted(self._kept)[:-KEPT_EPOCHS]:
             del self._kept[key]
 

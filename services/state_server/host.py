@@ -127,8 +127,8 @@ class QueryHost:
         if self._ownership.take_overs.under_way:
             return True
         within = self._settings.lease_seconds
-        told = not self.fence.run.generation and self._ownership.standbys.told_within(within)
-        return told or not self.lease.expired
+        said = not self.fence.run.generation and self._ownership.standbys.told_within(within)
+        return said or not self.lease.expired
 
     @property
     def idle(self) -> bool:

@@ -102,8 +102,8 @@ class ConsoleRoutes:
     async def _overview(self, request: web.Request) -> web.Response:
         caller = self._caller_of(request)
         reports, described = await self._look()
-        told = await self._siblings.facts()
-        reads = _reads(told)
+        processes = await self._siblings.facts()
+        reads = _reads(processes)
         seen = _seen(caller, described)
         administers = _administers(caller)
         servers = _servers(reports, seen, all_of_them=administers)
@@ -111,7 +111,7 @@ class ConsoleRoutes:
         def may_know(application: str, state: str) -> bool:
             return _may_know(caller, application, state)
 
-        events = [event for event in told[0].events if may_know(event.application, event.state)]
+        events = [event for event in processes[0].events if may_know(event.application, event.state)]
         return _shown(
             {
                 **self._head(reports),
@@ -125,8 +125,8 @@ class ConsoleRoutes:
                     reports.at_ms, [of.standing for of in seen.values()], servers if administers else ()
                 ),
                 "events": events,
-                "refusals": refusals_of(told, may_know),
-                "turned_away": turned_away(told) if administers else {},
+                "refusals": refusals_of(processes, may_know),
+                "turned_away": turned_away(processes) if administers else {},
             }
         )
 
@@ -155,7 +155,7 @@ class ConsoleRoutes:
         of = described.get(name)
         if of is None:  # it has come since the servers were asked
             of = describe_all({name: table}, reports.servers, reports.awaited)[name]
-        told, may_scan = await self._siblings.facts(), caller.may(Verb.SCAN, *name)
+        processes, may_scan = await self._siblings.facts(), caller.may(Verb.SCAN, *name)
         return _shown(
             {
                 **self._head(reports),
@@ -166,8 +166,8 @@ class ConsoleRoutes:
                 "may_read": caller.may(Verb.READ, *name),
                 "may_scan": may_scan,
                 # Who may not see which keys there are sees none of these either.
-                "hottest": hottest_json(self._directory.codec(name), told) if may_scan else None,
-                "standing": self._state_json(of.standing, reports, _reads(told)),
+                "hottest": hottest_json(self._directory.codec(name), processes) if may_scan else None,
+                "standing": self._state_json(of.standing, reports, _reads(processes)),
                 "runs": of.runs,
                 "copies": of.copies,
                 "missing": of.missing if _administers(caller) else "",
@@ -183,16 +183,16 @@ class ConsoleRoutes:
             self._directory.check_reachable()
             # Whether there is one is for those alone who may see a state of it.
             raise UnknownState(f"application {name[0]} has no query {name[1]!r} that feeds a state that you may see")
-        told = await self._epochs.of(name)
+        answer = await self._epochs.of(name)
         return _shown(
             {
                 "now_ms": self._directory.clock.now_ms(),
-                "at_ms": told.at_ms,
+                "at_ms": answer.at_ms,
                 "poll_seconds": POLL_SECONDS,
                 "application": name[0],
                 "query": name[1],
-                "answered": told.answered,
-                "epochs": [epoch_json(of) for of in told.epochs],
+                "answered": answer.answered,
+                "epochs": [epoch_json(of) for of in answer.epochs],
             }
         )
 
@@ -232,10 +232,10 @@ class ConsoleRoutes:
 _NO_READS = {"keys": 0, "scans": 0, "entries": 0, "failed": 0}
 
 
-def _reads(told: Iterable[ProcessFacts]) -> dict[StateName, dict[str, int]]:
+def _reads(processes: Iterable[ProcessFacts]) -> dict[StateName, dict[str, int]]:
     """By state, through all processes of this proxy, since each began."""
     sums: dict[StateName, dict[str, int]] = {}
-    for of in (of for facts in told for of in facts.reads):
+    for of in (of for facts in processes for of in facts.reads):
         before = sums.get((of.application, of.state), _NO_READS)
         sums[of.application, of.state] = {figure: count + getattr(of, figure) for figure, count in before.items()}
     return sums

@@ -13,11 +13,11 @@ from services.client_proxy.siblings import ProcessFacts
 _MOST_SHOWN = 8
 
 
-def hottest_json(codec: StateCodec, told: Iterable[ProcessFacts]) -> dict[str, Any]:
+def hottest_json(codec: StateCodec, processes: Iterable[ProcessFacts]) -> dict[str, Any]:
     """`reads`: about how many keys were read lately; `keys`: the hottest first, each with its `share` of them."""
     name = (codec.descriptor.application, codec.descriptor.state)
     total, counted = 0.0, dict[bytes, float]()
-    for reads in (reads for facts in told for reads in facts.reads if (reads.application, reads.state) == name):
+    for reads in (reads for facts in processes for reads in facts.reads if (reads.application, reads.state) == name):
         total += reads.sampled
         for of in reads.hottest:
             counted[of.storage_key] = counted.get(of.storage_key, 0.0) + of.reads

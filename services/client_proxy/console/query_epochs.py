@@ -56,11 +56,11 @@ class QueryEpochs:
         answers = await asyncio.gather(
             *(link.epochs(*name, _SERVER_SECONDS) for link in _owners(self._directory.links, name))
         )
-        found = {(of.generation, of.epoch): of for told in answers for of in told or ()}
+        found = {(of.generation, of.epoch): of for answer in answers for of in answer or ()}
         # What a batch took comes later than the rest: some may not have heard of it.
-        found |= {(of.generation, of.epoch): of for told in answers for of in told or () if of.batch_micros}
+        found |= {(of.generation, of.epoch): of for answer in answers for of in answer or () if of.batch_micros}
         epochs = tuple(epoch_times_from_proto(of) for _, of in sorted(found.items()))
-        return ToldEpochs(self._directory.clock.now_ms(), epochs, any(told is not None for told in answers))
+        return ToldEpochs(self._directory.clock.now_ms(), epochs, any(answer is not None for answer in answers))
 
 
 def epoch_json(times: EpochTimes) -> dict[str, Any]:

@@ -27,15 +27,15 @@ class ShownRefusals(msgspec.Struct, frozen=True):
     last_ms: int
 
 
-def refusals_of(told: Iterable[ProcessFacts], may_see: Callable[[str, str], bool]) -> list[ShownRefusals]:
+def refusals_of(processes: Iterable[ProcessFacts], may_see: Callable[[str, str], bool]) -> list[ShownRefusals]:
     """Those that happened last, at first; MOST_SHOWN at most.
 
     Args:
-        told: By the processes of the proxy.
-        may_see: Whether those of a state may be told.
+        processes: What each process of the proxy says.
+        may_see: Whether those of a state may be shown.
     """
     found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for reads in (reads for facts in told for reads in facts.reads if may_see(reads.application, reads.state)):
+    for reads in (reads for facts in processes for reads in facts.reads if may_see(reads.application, reads.state)):
         for of in reads.refused:
             name = (reads.application, reads.state, of.reason)
             count, last_ms = found.get(name, (0, 0))
@@ -44,9 +44,9 @@ def refusals_of(told: Iterable[ProcessFacts], may_see: Callable[[str, str], bool
     return sorted(shown, key=lambda of: (-of.last_ms, of.application, of.state, of.reason))[:MOST_SHOWN]
 
 
-def turned_away(told: Iterable[ProcessFacts]) -> dict[str, int]:
+def turned_away(processes: Iterable[ProcessFacts]) -> dict[str, int]:
     """Calls and keys that were refused at the entrance, by why; those that never were are left out."""
     counted: Counter[str] = Counter()
-    for facts in told:
+    for facts in processes:
         counted.update(facts.turned_away)
     return {why: count for why, count in sorted(counted.items()) if count}

@@ -59,8 +59,8 @@ class SharedRounds(Generic[Name, Told]):
 
     async def _round(self, name: Name) -> Told:
         try:
-            told = await self._ask(name)
-            self._last[name] = self._clock.monotonic(), told
-            return told
+            answer = await self._ask(name)
+            self._last[name] = self._clock.monotonic(), answer
+            return answer
         finally:
             del self._rounds[name]

@@ -79,11 +79,11 @@ class SharedStatus:
 
     async def _ask(self, _: None) -> ServerReports:
         links = self._directory.links
-        told, figures = await asyncio.gather(
+        statuses, figures = await asyncio.gather(
             asyncio.gather(*(link.describe(_SERVER_SECONDS) for link in links)),
             asyncio.gather(*(link.figures(_SERVER_SECONDS) for link in links)),
         )
-        servers = {link.address: status for link, status in zip(links, told, strict=True)}
+        servers = {link.address: status for link, status in zip(links, statuses, strict=True)}
         counted = [of for of in figures if of is not None]
         rows = _totals(counted, f"{_SERVER}_committed_rows_total", "state")
         size = _totals(counted, f"{_SERVER}_committed_bytes_total", "state")
@@ -95,7 +95,7 @@ class SharedStatus:
 
 def _awaited(figures: Iterable[stats_pb2.ReadStatsResponse]) -> dict[StateName, list[Awaited]]:
     found: dict[StateName, list[Awaited]] = {}
-    for server, copy in ((told.name, copy) for told in figures for copy in told.copies):
+    for server, copy in ((of_server.name, copy) for of_server in figures for copy in of_server.copies):
         groups = frozenset(copy.assigned_key_groups).difference(copy.key_groups)
         if groups:
             awaited = Awaited(server, copy.role == state_pb2.ROLE_OWNER, groups)
@@ -126,7 +126,7 @@ def _samples(
     figures: Iterable[stats_pb2.ReadStatsResponse], metric: str, within: str
 ) -> Iterator[tuple[tuple[str, str], stats_pb2.MetricFamily, stats_pb2.MetricSample]]:
     """All of a metric, by application and what else labels it, each with its family."""
-    for family in (family for told in figures for family in told.families if family.name == metric):
+    for family in (family for of_server in figures for family in of_server.families if family.name == metric):
         labels = list(family.labels)
         application, other = labels.index("application"), labels.index(within)
         for sample in family.samples:

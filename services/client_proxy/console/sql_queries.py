@@ -112,7 +112,7 @@ class SqlQueries:
         )
         try:
             async with asyncio.timeout(_BEGIN_SECONDS + _SECONDS):
-                told = await _answer_of(process, msgspec.json.encode(question))
+                output = await _answer_of(process, msgspec.json.encode(question))
         except TimeoutError:
             raise DeadlineExceeded(f"the query has not ended within {_BEGIN_SECONDS + _SECONDS:g} s") from None
         finally:
@@ -121,7 +121,7 @@ class SqlQueries:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        kind, _, answer = told.partition(b"\n")
+        kind, _, answer = output.partition(b"\n")
         if kind == b"found":
             return answer
         if kind != b"refused":
@@ -142,13 +142,13 @@ async def _answer_of(process: asyncio.subprocess.Process, question: bytes) -> by
     assert process.stdout is not None
     process.stdin.write(question)
     process.stdin.close()
-    told = bytearray()
+    output = bytearray()
     while part := await process.stdout.read(1 << 16):
-        told += part
-        if len(told) > _MOST_ANSWER:
+        output += part
+        if len(output) > _MOST_ANSWER:
             raise TooLarge(f"the rows take more than {_MOST_ANSWER:,} bytes: ask for fewer columns")
     await process.wait()
-    return bytes(told)
+    return bytes(output)
 
 
 def _query_of(body: bytes) -> str:

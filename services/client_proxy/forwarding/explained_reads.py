@@ -147,10 +147,10 @@ class ExplainedReads:
         names |= {of.address: of.server for of in response.copies if of.server}
         names |= dict.fromkeys({hop.address for hop in response.hops} - names.keys(), "")
         # The longest ones first: one address may begin like another one.
-        told = sorted(names.items(), key=lambda of: -len(of[0]))
+        by_length = sorted(names.items(), key=lambda of: -len(of[0]))
 
         def named(text: str) -> str:
-            for address, name in told:
+            for address, name in by_length:
                 text = text.replace(address, name or "a server without a name")
             return text
 
@@ -232,8 +232,8 @@ class ExplainedReads:
         if view is not None and view.lost:
             return pb.KeyGroupCopy(server=view.server, address=address, unreachable=view.lost)
         patience = min(_MOST_COPIES_SECONDS, max(0.0, deadline - self._loop.time()))
-        told = await link.describe(patience)
-        copy = copy_in(told, (table.descriptor.application, table.descriptor.state), group)
+        described = await link.describe(patience)
+        copy = copy_in(described, (table.descriptor.application, table.descriptor.state), group)
         # As it is routed to: what a server calls itself may be another name.
         copy.address = address
         copy.silent = view is not None and view.suspect

@@ -247,9 +247,9 @@ class ProxyServicer(query_pb2_grpc.QueryServicer):
             respond(response, value_bytes)
 
         def failed(error: Exception) -> None:
-            told = _as_keyhole_error(error)
-            self._refused(request.state, told, refused_count(request))
-            ended(refusal(request, told))
+            failure = _as_keyhole_error(error)
+            self._refused(request.state, failure, refused_count(request))
+            ended(refusal(request, failure))
 
         deadline = self._before_deadline(request.timeout_ms / 1000 if request.timeout_ms else self._default_timeout)
         try:

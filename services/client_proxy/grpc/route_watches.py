@@ -52,13 +52,13 @@ class RouteWatches:
         draining = asyncio.ensure_future(self._draining.wait())
         try:
             await self._directory.known(name, deadline)
-            told: pb.Routes | None = None
+            sent: pb.Routes | None = None
             while not self._draining.is_set():
                 change = self._directory.next_change()
                 self._directory.table(name)
                 routes = self._routes(name, change)
-                if routes is not told:
-                    told = routes
+                if routes is not sent:
+                    sent = routes
                     yield routes
                 changed = asyncio.ensure_future(change.wait())
                 try:

@@ -65,7 +65,7 @@ def tag_of(descriptor: StateDescriptor, key: pb.Key, answer: pb.Answer, *, integ
     have answered.
     """
     source = answer.source
-    told = (
+    identity = (
         descriptor.application,
         descriptor.state,
         descriptor.topic_id,
@@ -80,7 +80,7 @@ def tag_of(descriptor: StateDescriptor, key: pb.Key, answer: pb.Answer, *, integ
         source.lag_epochs,
         source.staged_epoch,
     )
-    digest = hashlib.blake2b(repr(told).encode(), digest_size=15).digest()
+    digest = hashlib.blake2b(repr(identity).encode(), digest_size=15).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 

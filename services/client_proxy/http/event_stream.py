@@ -175,8 +175,11 @@ async def _events(
         events.append(("rows" if snapshot else "changes", body, given))
     *earlier, (name, body, _) = events
     last = _event(name, {**body, **_said(response), "snapshot_done": response.snapshot_done}, response.token)
-    told = _said(before)
-    return [*(_event(name, {**body, **told}, _token(response, before, given)) for name, body, given in earlier), last]
+    as_before = _said(before)
+    return [
+        *(_event(name, {**body, **as_before}, _token(response, before, given)) for name, body, given in earlier),
+        last,
+    ]
 
 
 def _of_one_event(changes: pb.WatchedChanges) -> tuple[bool, int, int]:

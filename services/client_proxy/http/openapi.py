@@ -188,8 +188,8 @@ def _figures() -> _Json:
 
 
 def _watch() -> _Json:
-    told = {"epoch": 42, "changes": [{"key": "c1", "value": {"orders": 3, "spent": 42.5}}], "complete_epoch": 42}
-    event = f"id: kQGoOX\nevent: changes\ndata: {msgspec.json.encode(told).decode()}\n\n"
+    changes = {"epoch": 42, "changes": [{"key": "c1", "value": {"orders": 3, "spent": 42.5}}], "complete_epoch": 42}
+    event = f"id: kQGoOX\nevent: changes\ndata: {msgspec.json.encode(changes).decode()}\n\n"
     operation = _operation(
         "watch",
         "values",

@@ -66,8 +66,8 @@ def _docstring_parts(docstring: str) -> tuple[str, dict[str, str]]:
     """What a class's docstring says of it, and what it says of each attribute."""
     about, _, attributes = docstring.partition("Attributes:\n")
     named = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
-    told = {name: " ".join(text.split()) for names, text in named for name in names.split(", ")}
-    return " ".join(about.split()), told
+    meanings = {name: " ".join(text.split()) for names, text in named for name in names.split(", ")}
+    return " ".join(about.split()), meanings
 
 
 def _of_classes(*kinds: type[Any]) -> _Json:
@@ -80,8 +80,8 @@ def _of_classes(*kinds: type[Any]) -> _Json:
         schema |= {"description": about} if about else {}
         if schema.get("type") == "object":
             schema["required"] = list(schema["properties"])
-            for field, told in fields.items():
-                schema["properties"][field] = {"description": told, **schema["properties"][field]}
+            for field, meaning in fields.items():
+                schema["properties"][field] = {"description": meaning, **schema["properties"][field]}
     return components
 
 

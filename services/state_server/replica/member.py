@@ -117,7 +117,7 @@ class ReplicaMember:
         records: dict[str, bytes] = {}
         descriptors: dict[str, StateDescriptor] = {}
         share: frozenset[Partition] = frozenset()
-        told: Share = {}
+        given: Share = {}
         while not self._closed.is_set():
             changes = control.poll(0 if descriptors else _POLL_SECONDS)
             if changes:
@@ -127,16 +127,16 @@ class ReplicaMember:
                 if any(name.startswith("generation/") for name in changes):
                     self._note_runs(generations(records))
             if not descriptors:
-                if told and not self._closed.is_set():  # the last query was dropped
-                    told = {}
-                    self._loop.call_soon_threadsafe(self._tell, told)
+                if given and not self._closed.is_set():  # the last query was dropped
+                    given = {}
+                    self._loop.call_soon_threadsafe(self._tell, given)
                 continue
             found = replicas.poll({name: d.key_groups for name, d in descriptors.items()}, _POLL_SECONDS)
             share = share if found is None else found
             followed = {name: d for name, d in descriptors.items() if d.query not in self._left}
             wanted = _by_state(self._lingering.update(share, self._clock.monotonic()), followed)
-            if wanted != told and not self._closed.is_set():
-                told = wanted
+            if wanted != given and not self._closed.is_set():
+                given = wanted
                 _log.info(
                     "follows key groups",
                     extra={

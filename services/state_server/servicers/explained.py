@@ -13,11 +13,11 @@ from services.state_server.read.table import Table
 from services.state_server.servicers.lookup_responses import many_answers
 
 
-def explained(table: Table, request: pb.ExplainRequest, told: pb.ServerStatus) -> pb.ExplainResponse:
+def explained(table: Table, request: pb.ExplainRequest, status: pb.ServerStatus) -> pb.ExplainResponse:
     """The response, without times. That the key has no answer here is no error of the call.
 
     Args:
-        told: The server's status.
+        status: The server's status.
 
     Raises:
         KeyholeError: The key is none of the state, or the options are not known here.
@@ -29,7 +29,7 @@ def explained(table: Table, request: pb.ExplainRequest, told: pb.ServerStatus) -
         response.answer.CopyFrom(many_answers(table, lookup)[0])
     except (UnavailableError, EpochGone, ValueMismatch) as error:
         response.error.CopyFrom(to_proto(error))
-    copy = copy_in(told, lookup.state, group)
+    copy = copy_in(status, lookup.state, group)
     if copy.HasField("source"):
         copy.owner = copy.source.role == state_pb2.ROLE_OWNER
         response.copies.append(copy)

@@ -192,10 +192,10 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
         reads = self._reads(request.state)
         try:
             table = self._registry.table(request.state.application, request.state.state)
-            told = self._registry.status(self._clock.now_ms())
+            status = self._registry.status(self._clock.now_ms())
             if not current().may_everywhere(Verb.ADMIN, Verb.PLATFORM):
-                told.address = told.server  # who reads need not know where it is
-            response = explained(table, request, told)
+                status.address = status.server  # who reads need not know where it is
+            response = explained(table, request, status)
         except KeyholeError as error:
             reads.failed[error.reason] += 1
             raise

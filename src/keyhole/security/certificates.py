@@ -43,8 +43,6 @@ class Material:
     certificate: bytes = field(default=b"", repr=False)
     key: bytes = field(default=b"", repr=False)
     authority: bytes = field(default=b"", repr=False)
-    not_after: datetime | None = None
-    """When the own certificate expires; None: there is none."""
 
 
 def load(files: TlsFiles, *, now: datetime | None = None) -> Material:
@@ -63,7 +61,8 @@ def load(files: TlsFiles, *, now: datetime | None = None) -> Material:
     _check_fit(files)
     if (certificate, key) != (_read("certificate", files.certificate), _read("key", files.key)):
         return load(files, now=now)  # they are being replaced
-    return Material(certificate, key, authority, _check_dates(files, certificate, now or datetime.now(UTC)))
+    _check_dates(files, certificate, now or datetime.now(UTC))
+    return Material(certificate, key, authority)
 
 
 def expires(certificate: bytes) -> datetime:
@@ -121,12 +120,12 @@ def _check_authority(path: str, pem: bytes) -> None:
         ) from error
 
 
-def _check_dates(files: TlsFiles, certificate: bytes, now: datetime) -> datetime | None:
+def _check_dates(files: TlsFiles, certificate: bytes, now: datetime) -> None:
     try:
         from cryptography import x509
     except ImportError:
         # A client may be installed without it: then the other side says what is wrong with the dates.
-        return None
+        return
     leaf = x509.load_pem_x509_certificate(certificate)
     if now >= leaf.not_valid_after_utc:
         raise InvalidConfiguration(
@@ -140,7 +139,6 @@ def _check_dates(files: TlsFiles, certificate: bytes, now: datetime) -> datetime
             "this machine's clock",
             path=files.certificate,
         )
-    return leaf.not_valid_after_utc
 
 
 def _check_fit(files: TlsFiles) -> None:

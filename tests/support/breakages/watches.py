@@ -91,8 +91,8 @@ WATCHES = (
         "over HTTP events that have come to the proxy together have no id, but for the last one",
         "watch",
         "services/client_proxy/http/event_stream.py",
-        "_event(name, {**body, **told}, _token(response, before, given))",
-        "_event(name, {**body, **told})",
+        "_event(name, {**body, **as_before}, _token(response, before, given))",
+        "_event(name, {**body, **as_before})",
         ("test_watching_over_http.py",),
     ),
     Breakage(
