@@ -114,7 +114,7 @@ async def test_an_application_that_is_to_be_there_is_unavailable_and_never_unkno
             assert {status for status, _, _ in seen} == {200}
 
 
-async def test_a_state_that_a_server_may_have_which_was_not_reached_yet_is_unavailable_and_not_unknown() -> None:
+async def test_a_state_of_a_server_that_was_not_reached_yet_is_unavailable_and_not_unknown() -> None:
     early, unknown = {(503, "NO_SERVER", "1")}, {(404, "UNKNOWN_STATE", None)}
     (port,) = free_ports(1)
     options: dict[str, Any] = {"http": "127.0.0.1:0", "applications": (APPLICATION,)}

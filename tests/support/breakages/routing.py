@@ -20,6 +20,36 @@ ROUTING = (
         ("test_cold_start.py::test_an_application_that_is_to_be_there_is_unavailable_and_never_unknown_until_it_is",),
     ),
     Breakage(
+        "a state that a server may have which was not reached yet is called unknown",
+        "routing",
+        "services/client_proxy/directory.py",
+        "if any(not link.reached for link in self._links.values()):",
+        "if False:",
+        ("test_cold_start.py::test_a_state_of_a_server_that_was_not_reached_yet_is_unavailable_and_not_unknown",),
+    ),
+    Breakage(
+        "a state of a query that begins behind another one is called unknown until it has begun",
+        "routing",
+        "services/client_proxy/directory.py",
+        "self._begun |= dict.fromkeys(begun & self._expected, self.clock.monotonic())",
+        "self._begun |= dict.fromkeys(begun - self._expected, self.clock.monotonic())",
+        (
+            "test_cold_start.py::test_a_state_of_an_application_that_has_only_begun_is_unavailable_and_not_unknown",
+            "test_route_events.py::test_a_state_may_be_late_for_a_minute_after_its_application_has_begun_and_then_there_is_none",
+        ),
+    ),
+    Breakage(
+        "a proxy that stops lets HTTP end before gRPC begins to",
+        "routing",
+        "services/client_proxy/app.py",
+        "            self._http_drain = asyncio.ensure_future(self._http.drain(seconds))\n",
+        "            self._http_drain = asyncio.ensure_future(self._http.drain(seconds))\n"
+        "            await self._http_drain\n",
+        (
+            "test_draining_proxy.py::test_a_draining_proxy_takes_nothing_new_by_grpc_while_a_read_over_http_is_under_way",
+        ),
+    ),
+    Breakage(
         "a client that can't reach an owner asks it all the same",
         "routing",
         "src/keyhole/client/routing/direct_servers.py",
