@@ -23,16 +23,16 @@ def explain(client: Client, output: OutputFormat, path: str, keys: Sequence[str]
     """Each key by itself, one after the other. Exit code 1 where one has no answer; an absent key has one."""
     application, state = state_path(path)
     descriptor = client.describe_state(application, state)
-    told, answered = [], True
+    rows, answered = [], True
     for key, typed in zip(keys, typed_keys(descriptor, path, keys), strict=True):
         found = client.explain(application, state, typed, **bounds.options)
         answered = answered and found.answer is not None
         if output.as_json:
-            told.append(as_row(key, found, bounds))
+            rows.append(as_row(key, found, bounds))
         else:
             _show(output, path, key, found, bounds)
     if output.as_json:
-        print_json(told)
+        print_json(rows)
     return 0 if answered else 1
 
 
@@ -89,12 +89,12 @@ def _show(output: OutputFormat, path: str, key: str, found: Explanation, bounds:
 def _answered(answer: Answer) -> str:
     source = answer.source
     committed, age = seconds_since(source.commit_time), seconds_since(source.as_of)
-    told = [
+    parts = [
         f"answered by {source.server}, {role_of(source)}, as of epoch {source.epoch}",
         "never committed" if committed is None else f"committed {committed:.1f} s ago",
         "age not known" if age is None else f"age {age:.1f} s",
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def _way(found: Explanation) -> Iterator[dict[str, Any]]:

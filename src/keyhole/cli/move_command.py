@@ -81,8 +81,8 @@ def run(options: argparse.Namespace, credentials: Credentials, *, as_json: bool)
         outcome = (_anywhere if options.to is None else _moved)(options, client, groups, credentials)
     if as_json:
         owned = None if outcome.to is None else sorted(groups.numbers - outcome.left)
-        told = {"state": options.state, "key_groups": sorted(groups.numbers), "to": outcome.to, "owned": owned}
-        print_json(told | {"not_asked": outcome.away})
+        moved = {"state": options.state, "key_groups": sorted(groups.numbers), "to": outcome.to, "owned": owned}
+        print_json(moved | {"not_asked": outcome.away})
     else:
         print(outcome.says)
         for server, why in outcome.away.items():

@@ -121,7 +121,7 @@ def scan(
     rows = [{"map_key": typed(entry.map_key)} | _value(entry.value) for entry in entries]
     if output.as_json:
         source = entries.source
-        told = {
+        as_json = {
             "entries": rows,
             "epoch": entries.epoch,
             "server": source.server,
@@ -129,7 +129,7 @@ def scan(
             "staleness_seconds": seconds_since(source.as_of),
             **wanted.staged_epoch([source]),
         }
-        print_json(told)
+        print_json(as_json)
         return
     title = f"{path} {key}" if descriptor.scan_key else path
     output.rows(rows, f"{title}: {len(entries):,} entries by {names}, epoch {entries.epoch}")
@@ -165,8 +165,8 @@ def _aggregate(
     }
     figures = {name: to_json(value) for name, value in found.values.items() if name not in tops}
     if output.as_json:
-        told = {"values": figures | tops, "epochs": sorted({source.epoch for source in found.sources})}
-        print_json(told | wanted.staged_epoch(found.sources))
+        as_json = {"values": figures | tops, "epochs": sorted({source.epoch for source in found.sources})}
+        print_json(as_json | wanted.staged_epoch(found.sources))
         return
     path = descriptor.path
     if figures:

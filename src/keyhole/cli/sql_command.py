@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
 
 
 def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
-    told: list[dict[str, Any]] = [
+    scans: list[dict[str, Any]] = [
         {
             "state": scan.state,
             "epoch": scan.epoch or None,
@@ -60,9 +60,9 @@ def _explained(result: SqlResult, *, as_json: bool, saved: bool) -> None:
         for scan in result.scans
     ]
     if as_json:
-        print_json({"scans": told, "plan": result.plan, "rows": len(result)})
+        print_json({"scans": scans, "plan": result.plan, "rows": len(result)})
         return
-    for one in told:
+    for one in scans:
         print(written_out(f"{one['state']}, epoch {one['epoch'] or 'of each key group'}: {one['entries']:,} entries"))
         print(written_out(f"  columns       {', '.join(one['columns'])}"))
         print(written_out(f"  {'read where  ' if saved else 'servers test'}  {one['servers_test'] or 'nothing'}"))

@@ -63,8 +63,8 @@ def watch(client: Client, output: reads.OutputFormat, rounds: Rounds) -> None:
 
     def say() -> None:
         if output.as_json:
-            told = {"time": time_of_day(), "error": status.error or None}
-            print_json(told | {"servers": status.servers(), "holdings": status.holdings()})
+            head = {"time": time_of_day(), "error": status.error or None}
+            print_json(head | {"servers": status.servers(), "holdings": status.holdings()})
             return
         if status.error:
             print(f"{time_of_day()} {written_out(status.error)}", flush=True)

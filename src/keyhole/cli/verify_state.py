@@ -49,7 +49,7 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
         for copy, why in verdict.unread_indexes.items()
     ]
     if output.as_json:
-        told = {
+        as_json = {
             "state": options.state,
             "copies": copies,
             "differences": differences,
@@ -57,7 +57,7 @@ def _show(verdict: Verdict, away: dict[str, str], options: argparse.Namespace, o
             "not_compared": list(verdict.not_compared),
             "unread_indexes": unread,
         }
-        print_json(told)
+        print_json(as_json)
         return
     output.rows(copies, f"{options.state}, compared with its changelog")
     output.rows(differences, "differences")

@@ -136,7 +136,7 @@ def _without_the_value(error: Exception) -> str:
     """What does not fit, without the value: of a text that is no member of an Enum the message quotes it."""
     if not isinstance(error, msgspec.ValidationError):
         return f"it is refused by a {type(error).__name__}"
-    told = str(error)
-    if told.startswith("Invalid enum value"):
-        return "Invalid enum value" + (" - at " + told.rpartition(" - at ")[2] if " - at " in told else "")
-    return told
+    text = str(error)
+    if text.startswith("Invalid enum value"):
+        return "Invalid enum value" + (" - at " + text.rpartition(" - at ")[2] if " - at " in text else "")
+    return text

@@ -94,9 +94,9 @@ def _refuse_unknown(environ: Mapping[str, str], kinds: Collection[type[Any]]) ->
     prefixes = tuple(kind.PREFIX for kind in kinds)
     unknown = sorted(name for name in environ if name.startswith(prefixes) and name not in known)
     if unknown:
-        told = "; ".join(with_the_nearest(name, known) for name in unknown)
+        names = "; ".join(with_the_nearest(name, known) for name in unknown)
         raise InvalidConfiguration(
-            f"unknown setting {told}. All settings are in docs/configuration.md", unknown=unknown
+            f"unknown setting {names}. All settings are in docs/configuration.md", unknown=unknown
         )
 
 

@@ -210,9 +210,9 @@ class FeedRun(HeldQuery):
             if fenced is None or "generation" in fenced.facts or not isinstance(fenced.__cause__, Fenced):
                 return fenced
             cause = fenced.__cause__
-            told = self._run.be_fenced(cause)
-            told.__cause__ = cause
-            return told
+            error = self._run.be_fenced(cause)
+            error.__cause__ = cause
+            return error
 
     @property
     def generation(self) -> int:

@@ -155,9 +155,9 @@ class QueryLog:
 
     def complete(self, complete: CompleteRecord) -> CompleteRecord:
         """Records that an epoch is complete; returns the record, with the time at which it was written."""
-        told = msgspec.structs.replace(complete, told_ms=self._clock.now_ms())
-        self.append(record("complete", self._query, told))
-        return told
+        repeated = msgspec.structs.replace(complete, told_ms=self._clock.now_ms())
+        self.append(record("complete", self._query, repeated))
+        return repeated
 
 
 def unknown_outcome() -> EpochFailed:

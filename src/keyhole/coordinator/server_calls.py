@@ -72,14 +72,14 @@ class ServerCalls:
             able: The servers that could take over from one that is about to end.
             recent: What the last epochs took, which all of them are sent.
         """
-        told = [epoch_times_to_proto(times) for times in recent]
+        recent_times = [epoch_times_to_proto(times) for times in recent]
         version = membership.assignment.version
         calls = {}
         could = frozenset(able)
         for name, member in membership.members.items():
             link = self._fleet.link(member.target)
             alone = could <= {name}
-            calls[name] = link, partial(link.confirm, run, version, complete, alone=alone, epochs=told)
+            calls[name] = link, partial(link.confirm, run, version, complete, alone=alone, epochs=recent_times)
         answers = self._fleet.ask("Confirm", calls)
         return {
             name: answer.warm

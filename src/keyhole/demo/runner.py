@@ -258,10 +258,10 @@ class _DemoRun:
         given = [word for pair in arguments.items() for word in pair]
         code, output = self._stack.run("verify", self._job.verify, given, _VERIFY_SECONDS)
         # What Python says at its end may stand behind it.
-        told = next((line for line in reversed(output.splitlines()) if line.startswith("{")), None)
-        if code not in (0, 1) or told is None:
+        last_line = next((line for line in reversed(output.splitlines()) if line.startswith("{")), None)
+        if code not in (0, 1) or last_line is None:
             raise MachineError(f"the topic can't be counted again; the end of what was said:\n{output[-2000:]}")
-        verdict = RecountVerdict(**json.loads(told))
+        verdict = RecountVerdict(**json.loads(last_line))
         self._console.print(f"verify: counted {verdict.events:,} events of {verdict.keys:,} keys up to {upto}")
         if rejected := sum(verdict.rejected.values()):
             kept = "all are" if not verdict.unkept else f"{verdict.unkept:,} are NOT"

@@ -201,8 +201,8 @@ def _decimal(digits: int, scale: int) -> tuple[Callable[[Any], bytes], Callable[
     return encode, bound
 
 
-def _whole_text(told: bytes) -> IndexBound:
-    return IndexBound(told, len(told) < MOST_VALUE_BYTES)
+def _whole_text(text: bytes) -> IndexBound:
+    return IndexBound(text, len(text) < MOST_VALUE_BYTES)
 
 
 def _boolean(value: bool | None) -> bytes:

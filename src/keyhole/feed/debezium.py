@@ -78,9 +78,9 @@ def change_rows(
         return [
             RowChange(Change.DELETE, before if names_it and before else row_of_key(record.key, key, encoding, schemas))
         ]
-    told = repr(operation) if operation in ("t", "m") else "another one"
+    named = repr(operation) if operation in ("t", "m") else "another one"
     raise MalformedRequest(
-        f"a change has the op {told}; rows come of c, r, u and d. A table that was truncated must be read anew"
+        f"a change has the op {named}; rows come of c, r, u and d. A table that was truncated must be read anew"
     )
 
 

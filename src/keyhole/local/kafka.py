@@ -195,5 +195,5 @@ def archive_of_kafka(environ: Mapping[str, str], java: Path, jars: Sequence[Path
     return archive_path(environ, "kafka", java, jars)
 
 
-def _listener(name: str, port: int, told: int) -> Listener:
-    return Listener(name, _HOST, port, f"{_HOST}:{told}")
+def _listener(name: str, port: int, advertised: int) -> Listener:
+    return Listener(name, _HOST, port, f"{_HOST}:{advertised}")

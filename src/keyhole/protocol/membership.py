@@ -117,12 +117,12 @@ class Membership:
     def heard(self, warm: Mapping[str, Held]) -> Membership:
         """Servers have reported which of their copies are warm; of the others it is known from before."""
         followed = all_followed(self.assignment)
-        told = {
+        reported = {
             name: {state: groups & followed.get((name, state), frozenset()) for state, groups in held.items()}
             for name, held in warm.items()
             if name in self.members
         }
-        known = {**self.warm, **told}
+        known = {**self.warm, **reported}
         return self if known == self.warm else replace(self, warm=known)
 
 

@@ -142,9 +142,9 @@ class _StateBefore:
 
     @classmethod
     def of(
-        cls, current: Membership, name: str, needs: Needs, present: Collection[str], told: Mapping[str, Held]
+        cls, current: Membership, name: str, needs: Needs, present: Collection[str], seen: Mapping[str, Held]
     ) -> _StateBefore:
-        warm = {server: held.get(name, frozenset()) for server, held in told.items()}
+        warm = {server: held.get(name, frozenset()) for server, held in seen.items()}
         standbys = {
             group: tuple(server for server in of if server in present)
             for group, of in standbys_of(current.assignment, name).items()

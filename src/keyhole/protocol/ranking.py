@@ -48,10 +48,10 @@ class Ranking(NamedTuple):
     able: tuple[str, ...]
 
 
-def rankings(key_groups: int, told: list[tuple[ServerView, Holding]]) -> list[Ranking]:
+def rankings(key_groups: int, holdings: list[tuple[ServerView, Holding]]) -> list[Ranking]:
     """By key group, of what the servers have reported of one state. Those whose connection is lost don't count."""
     claims: list[list[Claim]] = [[] for _ in range(key_groups)]
-    for view, holding in told:
+    for view, holding in holdings:
         if view.lost:
             continue
         claim = claim_of(view, holding)

@@ -97,7 +97,7 @@ def build(
         for holding in view.holdings:
             by_state.setdefault(holding.name, []).append((view, holding))
     away = {name: _away(descriptor) for name, descriptor in (remembered or {}).items() if name not in by_state}
-    return away | {name: _table(told) for name, told in by_state.items()}
+    return away | {name: _table(holdings) for name, holdings in by_state.items()}
 
 
 def diff(before: Mapping[StateName, RouteTable], after: Mapping[StateName, RouteTable]) -> RouteChange:
@@ -110,15 +110,15 @@ def diff(before: Mapping[StateName, RouteTable], after: Mapping[StateName, Route
     )
 
 
-def _table(told: list[tuple[ServerView, Holding]]) -> RouteTable:
-    newest = max(told, key=lambda one: (claim_of(*one)[:3], one[0].lost == "", one[0].address))
+def _table(holdings: list[tuple[ServerView, Holding]]) -> RouteTable:
+    newest = max(holdings, key=lambda one: (claim_of(*one)[:3], one[0].lost == "", one[0].address))
     topic_id = newest[1].descriptor.topic_id
     # A server that still holds an earlier state of the same name can't answer for this one.
-    told = [one for one in told if one[1].descriptor.topic_id == topic_id]
+    holdings = [one for one in holdings if one[1].descriptor.topic_id == topic_id]
     # One that has not heard of the newest schema yet can: by that one, its rows can be read too.
-    descriptor = max((newest[1], *(of for _, of in told)), key=lambda of: of.descriptor.value.version).descriptor
-    limits = [view.max_key_bytes for view, _ in told if view.max_key_bytes]
-    ranked = rankings(descriptor.key_groups, told)
+    descriptor = max((newest[1], *(of for _, of in holdings)), key=lambda of: of.descriptor.value.version).descriptor
+    limits = [view.max_key_bytes for view, _ in holdings if view.max_key_bytes]
+    ranked = rankings(descriptor.key_groups, holdings)
     owners = Routes.of(ranking.owner for ranking in ranked)
     copies = tuple(ranking.copies for ranking in ranked)
     turns = max(len(ranking.able) for ranking in ranked)
@@ -131,7 +131,7 @@ def _table(told: list[tuple[ServerView, Holding]]) -> RouteTable:
             Routes.of(ranking.able[turn % len(ranking.able)] if ranking.able else "" for ranking in ranked)
             for turn in range(max(1, turns))
         ),
-        missing="" if all(owners.addresses) else _missing(told),
+        missing="" if all(owners.addresses) else _missing(holdings),
         max_key_bytes=min(limits, default=0),
     )
 
@@ -149,9 +149,9 @@ def _away(descriptor: StateDescriptor) -> RouteTable:
     )
 
 
-def _missing(told: list[tuple[ServerView, Holding]]) -> str:
+def _missing(holdings: list[tuple[ServerView, Holding]]) -> str:
     reasons = []
-    for view, holding in sorted(told, key=lambda one: (one[0].address, one[1].role)):
+    for view, holding in sorted(holdings, key=lambda one: (one[0].address, one[1].role)):
         who = f"server {view.server or view.address}"
         if view.lost:
             reasons.append(f"{who} was lost: {view.lost}")

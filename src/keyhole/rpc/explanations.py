@@ -12,20 +12,20 @@ def micros(seconds: float) -> int:
     return max(0, round(seconds * 1_000_000))
 
 
-def copy_in(told: pb.ServerStatus, name: StateName, key_group: int) -> pb.KeyGroupCopy:
+def copy_in(status: pb.ServerStatus, name: StateName, key_group: int) -> pb.KeyGroupCopy:
     """What one server holds of a key group; without a source where that is nothing. An owner's copy before a standby's:
     while a server takes a key group over it has both.
     """
     copy = pb.KeyGroupCopy(
-        server=told.server,
-        address=told.address,
-        replica=told.replica,
-        draining=told.draining,
-        unreachable=told.unreachable,
+        server=status.server,
+        address=status.address,
+        replica=status.replica,
+        draining=status.draining,
+        unreachable=status.unreachable,
     )
     held = [
         of
-        for of in told.holdings
+        for of in status.holdings
         if (of.descriptor.application, of.descriptor.state) == name and key_group in of.key_groups
     ]
     if held:

@@ -118,9 +118,9 @@ def of_key(error: KeyholeError, index: int, count: int) -> KeyholeError:
     """The error of one key of a call of `count` keys; where it is the key's own, it says which one of them that is."""
     if not isinstance(error, TooLarge):
         return error
-    told = TooLarge(f"key {index + 1} of the {count} that were asked for: {error.message}")
-    told.facts = error.facts | {"index": str(index)}
-    return told
+    of_key = TooLarge(f"key {index + 1} of the {count} that were asked for: {error.message}")
+    of_key.facts = error.facts | {"index": str(index)}
+    return of_key
 
 
 def cut_to_frame(

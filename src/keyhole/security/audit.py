@@ -51,6 +51,6 @@ class Audit:
             self._unwritten += 1
             return
         self._left -= 1
-        told = {name: value[:_MAX_TEXT] for name, value in facts.items()}
-        _log.warning("request refused", extra={"reason": reason, "unwritten": self._unwritten, **told})
+        cut = {name: value[:_MAX_TEXT] for name, value in facts.items()}
+        _log.warning("request refused", extra={"reason": reason, "unwritten": self._unwritten, **cut})
         self._unwritten = 0

@@ -213,9 +213,9 @@ def _until_its_end(name: str, start: Callable[[Mapping[str, str]], _Query | Sequ
             for query in ended:
                 query.awaitTermination()  # raises what ended it
     except StreamingQueryException as error:
-        told, mark, plan = traceback.format_exc().partition(_PLAN)
+        trace, mark, plan = traceback.format_exc().partition(_PLAN)
         # What ended it last: of a job's log people are shown the end.
-        print(f"{mark}{plan}\n{told}", file=sys.stderr)  # noqa: T201 - for a person
+        print(f"{mark}{plan}\n{trace}", file=sys.stderr)  # noqa: T201 - for a person
         said = str(error).partition(_PLAN)[0].rstrip()
         print(f"{name}: {said}", file=sys.stderr)  # noqa: T201 - for a person
         if "\n" in said and (ours := _OF_A_TASK.findall(said)):

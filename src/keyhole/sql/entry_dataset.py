@@ -104,7 +104,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
         """What DuckDB asks for before it reads."""
         wanted = self._schema.names if columns is None else list(columns)
         asked = Pushed(None, frozenset()) if filter is None else pushed(filter, self._schema, self._descriptor)
-        told = StateScanned(
+        scanned = StateScanned(
             self._descriptor.path,
             self._epoch,
             tuple(wanted),
@@ -113,8 +113,8 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
             indexes=self._indexes(asked.where),
             by_key=self._by_key(asked.where),
         )
-        self._reading.scans.append(told)
-        return EntryScanner(self, wanted, filter, asked, told)
+        self._reading.scans.append(scanned)
+        return EntryScanner(self, wanted, filter, asked, scanned)
 
     def _indexes(self, where: Predicate | None) -> tuple[str, ...]:
         """The fields by whose index rows can be found."""
@@ -124,7 +124,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
         """Whether a range of keys alone is read."""
         return False
 
-    def batches(self, columns: list[str], asked: Pushed, told: StateScanned) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str], asked: Pushed, scanned: StateScanned) -> Iterator[pa.RecordBatch]:
         """Entries with these columns. Raises as `pages`."""
         of, named = self._descriptor, set(columns)
         fields = tuple(one.name for one in of.value.fields if one.name in named)
@@ -132,7 +132,7 @@ class EntryDataset(ds.Dataset, ABC):  # type: ignore[misc]  # ships no types
         select = Selection(asked.where, fields or None, keys_only=not fields)
         try:
             for entries in self._pages(select):
-                told.entries += len(entries)
+                scanned.entries += len(entries)
                 yield entry_batch(entries, of, schema)
         except KeyholeError as error:
             self._reading.failed = self._reading.failed or error
@@ -175,13 +175,13 @@ class EntryScanner(ds.Scanner):  # type: ignore[misc]  # ships no types
         columns: list[str],
         filter: pc.Expression | None,  # noqa: A002 - Arrow's word
         asked: Pushed,
-        told: StateScanned,
+        scanned: StateScanned,
     ) -> None:
         self._dataset = dataset
         self._columns = columns
         self._filter = filter
         self._asked = asked
-        self._told = told
+        self._told = scanned
 
     @property
     def projected_schema(self) -> pa.Schema:

@@ -139,11 +139,11 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlQuestion)
     resource.setrlimit(resource.RLIMIT_DATA, (question.data_bytes, question.data_bytes))
-    told: SqlFound | SqlRefused
+    outcome: SqlFound | SqlRefused
     try:
-        told = answer(question)
+        outcome = answer(question)
     except Exception as error:  # noqa: BLE001 - the top of a process: who waits for it must hear of it
-        told = SqlRefused(InternalError.reason, f"the query failed unexpectedly ({type(error).__name__})")
-    kind = b"found" if isinstance(told, SqlFound) else b"refused"
+        outcome = SqlRefused(InternalError.reason, f"the query failed unexpectedly ({type(error).__name__})")
+    kind = b"found" if isinstance(outcome, SqlFound) else b"refused"
     with answers:
-        answers.write(kind + b"\n" + msgspec.json.encode(told))
+        answers.write(kind + b"\n" + msgspec.json.encode(outcome))

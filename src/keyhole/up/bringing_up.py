@@ -179,9 +179,9 @@ def _start_in_background(
             start_new_session=True,
         )
     assert process.stdout is not None
-    with process.stdout as told:
+    with process.stdout as output:
         try:
-            failure = follow(told.fileno(), console, began)
+            failure = follow(output.fileno(), console, began)
         except BaseException:
             process.terminate()
             try:
@@ -198,7 +198,7 @@ def _start_in_background(
     process.returncode = 0
 
 
-def follow(told: int, console: Console, began: float) -> str | None:
+def follow(output: int, console: Console, began: float) -> str | None:
     """Shows what the supervisor tells by this descriptor until all serves.
 
     Returns:
@@ -206,13 +206,13 @@ def follow(told: int, console: Console, began: float) -> str | None:
     """
     step, rest = "", b""
     with ProgressLine(console) as progress, selectors.DefaultSelector() as selector:
-        selector.register(told, selectors.EVENT_READ)
+        selector.register(output, selectors.EVENT_READ)
         while True:
             if step:
                 progress.show(f"starting {step}", time.monotonic() - began)
             if not selector.select(_LOOK_SECONDS):
                 continue
-            data = os.read(told, 1 << 16)
+            data = os.read(output, 1 << 16)
             if not data:
                 return ""
             *lines, rest = (rest + data).split(b"\n")

@@ -242,7 +242,7 @@ class _Work:
 
     def _show(self, line: ProgressLine) -> None:
         run, name = self._run, self._file.path.name
-        if run is not None and not run.answers.told:
+        if run is not None and not run.answers.announced:
             line.show(f"waiting for the first answer of {name} ({run.step()})", run.seconds)
             return
         if not self._console.is_terminal:
@@ -251,7 +251,7 @@ class _Work:
             line.show(f"waiting for a change of {name}", time.monotonic() - self._ended)
             return
         states = ", ".join(
-            f"{path} at epoch {seen.epoch}" for path, seen in self._states.items() if path in run.answers.told
+            f"{path} at epoch {seen.epoch}" for path, seen in self._states.items() if path in run.answers.announced
         )
         line.show(f"{name} runs; {states}; its last line: {run.last_line()}", run.seconds)
 

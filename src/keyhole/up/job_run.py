@@ -74,15 +74,15 @@ class FirstAnswers:
 
     def __init__(self, before: Mapping[str, SeenState]) -> None:
         self._before = dict(before)
-        self.told: set[str] = set()
+        self.announced: set[str] = set()
 
     def look(self, now: Mapping[str, SeenState]) -> Iterator[tuple[str, SeenState]]:
         """Those that can be read by now, each once."""
         for path, seen in now.items():
             before = self._before.get(path, SeenState(0, 0, False))
-            if path not in self.told and seen.epoch > 0 and seen.confirmed:
+            if path not in self.announced and seen.epoch > 0 and seen.confirmed:
                 if seen.epoch > before.epoch or not before.confirmed:
-                    self.told.add(path)
+                    self.announced.add(path)
                     yield path, seen
             elif not seen.confirmed:
                 # What runs is no longer the job before.

@@ -72,12 +72,12 @@ class KafkaDriverGroup:
             topics.ensure(self._topic, 1, Deadline(_TOPIC_SECONDS))
         self._thread.start()
 
-    def await_lead(self, given_up: Callable[[], bool], told: Callable[[], object]) -> bool:
+    def await_lead(self, given_up: Callable[[], bool], on_waiting: Callable[[], object]) -> bool:
         """Returns once this driver leads, or `given_up` says so: which of both.
 
         Args:
             given_up: Asked a few times a second.
-            told: Called once, where another driver leads.
+            on_waiting: Called once, where another driver leads.
 
         Raises:
             InvalidConfiguration: Kafka refuses this driver as a member of the group.
@@ -92,7 +92,7 @@ class KafkaDriverGroup:
             # An empty group takes its time, too.
             if tell and waited.passed:
                 tell = False
-                told()
+                on_waiting()
         return True
 
     @property

@@ -74,15 +74,15 @@ class _Module:
         key = ", ".join(f"{column.name} {column.type}" for column in (*of.key, *of.map_key))
         fields = [(field.name, parsed(field.type), field.nullable) for field in of.value.fields]
         nested: list[str] = []
-        told = f"A value of {of.path}, a {of.kind} state by {key}: schema version {of.value.version}."
-        lines = self._class(name, comment(told), fields, nested)
+        about = f"A value of {of.path}, a {of.kind} state by {key}: schema version {of.value.version}."
+        lines = self._class(name, comment(about), fields, nested)
         self.constants.append(constant)
         self.classes.append(name)
         return [*nested, *lines, "", "", f'{constant} = "{of.path}"']
 
-    def _class(self, name: str, told: str, fields: Iterable[_TypedName], nested: list[str]) -> list[str]:
+    def _class(self, name: str, about: str, fields: Iterable[_TypedName], nested: list[str]) -> list[str]:
         spelling = Spelling(_TAKEN)
-        lines = ["", "", f"class {name}(_msgspec.Struct, frozen=True):", f'    """{told}"""', ""]
+        lines = ["", "", f"class {name}(_msgspec.Struct, frozen=True):", f'    """{about}"""', ""]
         for field, kind, nullable in fields:
             if _UNNAMED.search(field):
                 lines.append(f"    # left out, as msgspec lets no field have this name: {field!a}")

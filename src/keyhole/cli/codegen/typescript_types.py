@@ -70,9 +70,9 @@ def typescript_types(application: str, states: Sequence[StateDescriptor]) -> str
     for state in states:
         name = names.class_name(state.state)
         key = ", ".join(f"{column.name} {column.type}" for column in (*state.key, *state.map_key))
-        told = f"A value of {state.path}, a {state.kind} state by {key}: schema version "
+        about = f"A value of {state.path}, a {state.kind} state by {key}: schema version "
         fields = [(field.name, parsed(field.type), field.nullable) for field in state.value.fields]
-        parts += ["", f"/** {comment(told + str(state.value.version))}. */"]
+        parts += ["", f"/** {comment(about + str(state.value.version))}. */"]
         parts += [f"export interface {name}<Whole = number> {{", *_properties(fields, "  "), "}"]
         paths.append(f"  {in_quotes(state.path)}: {name}<Whole>;")
     return "\n".join(

@@ -69,8 +69,8 @@ def version_findings(asked: ProxyAnswer, here: str) -> Iterator[Diagnosis]:
     if len(of) == 1:
         yield ok("versions", f"{here} everywhere")
         return
-    told = "; ".join(f"{version}: {', '.join(_some(names))}" for version, names in sorted(of.items()))
-    yield warning("versions", f"they differ: {told}", "run the same release everywhere")
+    versions = "; ".join(f"{version}: {', '.join(_some(names))}" for version, names in sorted(of.items()))
+    yield warning("versions", f"they differ: {versions}", "run the same release everywhere")
 
 
 def clock_findings(asked: ProxyAnswer) -> Iterator[Diagnosis]:

@@ -67,10 +67,10 @@ def findings(options: argparse.Namespace, credentials: Credentials, environ: Map
     """All of them, in an order in which a cause comes before what it causes. Each may take `options.timeout`."""
     known: _ProxySays | None = None
     for target in targets_of(options.proxy):
-        told = _ask(target, credentials, options.timeout)
-        yield from told.findings
-        if known is None and told.states is not None:
-            known = told
+        says = _ask(target, credentials, options.timeout)
+        yield from says.findings
+        if known is None and says.states is not None:
+            known = says
     asked = known.asked if known is not None else None
     if asked is not None:
         yield from server_findings(asked)

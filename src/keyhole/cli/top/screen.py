@@ -32,8 +32,8 @@ def run(options: argparse.Namespace, credentials: Credentials, output: OutputFor
 
     def say() -> None:
         if output.as_json:
-            told = {"time": time_of_day(), "error": overview.error or None, "silent": overview.silent()}
-            print_json(told | {"servers": overview.servers(), "states": overview.states()})
+            head = {"time": time_of_day(), "error": overview.error or None, "silent": overview.silent()}
+            print_json(head | {"servers": overview.servers(), "states": overview.states()})
             return
         for line in lines_of(overview, ",".join(targets)):
             print(line, flush=True)

@@ -176,6 +176,6 @@ class KeyGroupReads:
         name = "/".join(self._name)
         what = f"a scan of all keys of state {name} broke off; go on behind its token ({error.message})"
         kind = DeadlineExceeded if isinstance(error, DeadlineExceeded) else ServerLost
-        told = kind(what)
-        told.facts = error.facts
-        return told
+        failure = kind(what)
+        failure.facts = error.facts
+        return failure

@@ -154,10 +154,10 @@ class Scanner:
                 link.heard()
                 answer.add(page, request)
         except grpc.RpcError as error:
-            told: KeyholeError = link.failed(error)
-            if isinstance(told, DeadlineExceeded):
-                raise answer.too_late(told) from error
-            raise told from error
+            failure: KeyholeError = link.failed(error)
+            if isinstance(failure, DeadlineExceeded):
+                raise answer.too_late(failure) from error
+            raise failure from error
         finally:
             call.cancel()
 
@@ -196,9 +196,9 @@ class _JoinedPages:
         """The error that the caller gets."""
         if self.source is None:
             return error
-        told = DeadlineExceeded(
+        late = DeadlineExceeded(
             f"{len(self._entries):,} entries were read within the deadline, and there may be more; give it more time, "
             f"or ask for fewer at once ({error.message})"
         )
-        told.facts = error.facts
-        return told
+        late.facts = error.facts
+        return late

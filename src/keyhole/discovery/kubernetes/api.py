@@ -287,15 +287,15 @@ class PodSource:
         """What to do about it."""
         assert self._api is not None
         namespace = self._wanted.namespace or self._api.namespace
-        told = f"the Kubernetes API server says {error.status}: {error.message}"
+        said = f"the Kubernetes API server says {error.status}: {error.message}"
         if error.status == 400:
             return InvalidConfiguration(
-                f"the selector {self._wanted.selector!r} can't be used to find the pods of state servers; {told}"
+                f"the selector {self._wanted.selector!r} can't be used to find the pods of state servers; {said}"
             )
         if error.status == 401:
             return InvalidConfiguration(
                 "the Kubernetes API server does not accept who this process says it is; check its service account's "
-                f"token, or the file that KUBECONFIG names; {told}"
+                f"token, or the file that KUBECONFIG names; {said}"
             )
         user = _USER.search(error.message)
         name = user.group(1) if user else "of this process"
@@ -303,7 +303,7 @@ class PodSource:
         who = f"service account {account.group(2)!r} of namespace {account.group(1)!r}" if account else f"user {name!r}"
         return InvalidConfiguration(
             f"{who} may not {error.verb} the resource pods in namespace {namespace!r}: bind it there to a Role with "
-            f"the verbs list and watch on pods (apiGroups: ['']); {told}",
+            f"the verbs list and watch on pods (apiGroups: ['']); {said}",
             user=name,
             verb=error.verb,
             resource="pods",

@@ -145,10 +145,10 @@ def _write(file: Path, content: str) -> None:
 
 
 def _run(directory: Path) -> Sequence[FileDescriptorProto]:
-    made, told = directory / "made", directory / "told"
+    made, said = directory / "made", directory / "said"
     words = [sys.executable, "-P", "-c", _CHILD, f"--descriptor_set_in={directory / 'given'}"]
     words += ["--include_imports", f"--descriptor_set_out={made}", _MAIN]
-    with told.open("wb") as errors:
+    with said.open("wb") as errors:
         try:
             # In a session of its own: Ctrl-C is for the feed alone.
             done = subprocess.run(
@@ -168,15 +168,15 @@ def _run(directory: Path) -> Sequence[FileDescriptorProto]:
     if done < 0:
         raise MalformedRequest("protoc needs too much memory or time for it, or does not survive it")
     if done:
-        raise MalformedRequest(f"protoc does not take it: {_first_line(told)}")
+        raise MalformedRequest(f"protoc does not take it: {_first_line(said)}")
     try:
         return list(FileDescriptorSet.FromString(made.read_bytes()).file)
     except DecodeError:
         raise MalformedRequest("protoc makes more of it than is taken") from None
 
 
-def _first_line(told: Path) -> str:
-    with told.open("rb") as errors:
+def _first_line(said: Path) -> str:
+    with said.open("rb") as errors:
         lines = errors.read(16 * _MOST_TOLD).decode(errors="replace").splitlines()
     # Beside what is wrong there are warnings, and words of its library.
     wrong = [line for line in lines if _WRONG.match(line)] or [line for line in lines if line] or ["it says nothing"]

@@ -100,7 +100,7 @@ def check_told(python: str, ask: Callable[[], Iterable[tuple[str, str, str]]]) -
         ask: Runs `probe()` in a worker.
     """
     try:
-        workers = [Worker(*told) for told in ask()]
+        workers = [Worker(*answer) for answer in ask()]
     except Py4JJavaError as error:
         found = _UNFIT.search(str(error))
         if found is None:

@@ -112,8 +112,8 @@ def build(
     codec: ValueCodec | None = given.pop("codec", None)
     given["index"] = columns(given.pop("index", ()))
     declared |= {"encoded": codec is not None, "versioned": hasattr(codec, "version")}
-    told = given.pop("ttl", None), given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
-    lives = ttl or ttl_of(state, *told)
+    as_option = given.pop("ttl", None), given.pop("ttl_clock", TtlClock.PROCESSING_TIME)
+    lives = ttl or ttl_of(state, *as_option)
     deletions = given.pop("deletes", "by_order"), given.pop("keep_deleted", None)
     declaration = Declaration(
         state,
@@ -294,12 +294,12 @@ def _problems(of: Declaration) -> Iterator[str]:
         yield f"value names a column twice ({', '.join(value)})"
     others = {*(value or ()), *((of.order_by,) if of.order_by is not None else ())}
     # What orders a batch's elements needn't be part of them.
-    told = set(value or ()) if of.kind is StateKind.LIST else others
+    value_columns = set(value or ()) if of.kind is StateKind.LIST else others
     if len(set(of.index)) < len(of.index):
         yield f"index names a field twice ({', '.join(of.index)})"
     if in_key := sorted({*key, *map_key} & set(of.index)):
         yield f"index names {', '.join(in_key)}, which is part of the key; an index is of fields of the value"
-    if twice := sorted({*key, *map_key} & told):
+    if twice := sorted({*key, *map_key} & value_columns):
         those = ", ".join(twice)
         if of.kind is StateKind.REDUCING:
             yield (

@@ -188,16 +188,16 @@ class Caretakers:
         return found
 
     def _care_for(self, run: _StartedQuery, name: CaredName, sinks: Sequence[CaredFor]) -> None:
-        told = ""
+        last_said = ""
         try:
             while run.start.alive() and name not in run.begun:
                 try:
                     if not self._cared(run, name, sinks):
                         return
                 except KeyholeError as error:
-                    if error.message != told:
-                        told = error.message
-                        _log.warning(_UNOWNED, extra={"query": name.query, "why": told})
+                    if error.message != last_said:
+                        last_said = error.message
+                        _log.warning(_UNOWNED, extra={"query": name.query, "why": last_said})
                 time.sleep(self._again_seconds)
         except Exception:  # noqa: BLE001 - the top of a thread; the first batch finds out what is wrong, if it is
             _log.warning(_UNOWNED, extra={"query": name.query}, exc_info=True)

@@ -57,13 +57,13 @@ def stage_all(staged: Sequence[StagedState], order: StageOrder) -> list[Partitio
         alone.append(together.pop(0))
     jobs = alone + ([functools.reduce(DataFrame.union, together)] if together else [])
     receipts = [PartitionReceipt.from_row(bytes(row[0])) for job in jobs for row in job.collect()]
-    told = {receipt.state for receipt in receipts}
+    received = {receipt.state for receipt in receipts}
     # Of others Spark has found out, before or while running, that they have no rows, and made no partitions at all.
     # Some that are missing while others are there would be an error, which the coordinator finds.
     return receipts + [
         PartitionReceipt(plan.descriptor.state, partition, attempt_id=0)
         for one in staged
         for plan in one.plans
-        if plan.descriptor.state not in told
+        if plan.descriptor.state not in received
         for partition in range(one.partitions)
     ]
