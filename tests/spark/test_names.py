@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructField, StructType
 
+from keyhole.config import JobConfig
 from keyhole.encoding.row import attributes
 from keyhole.errors import InvalidConfiguration, KeyMismatch, ValueMismatch
 from keyhole.spark import queryable
@@ -224,6 +225,13 @@ def test_a_struct_with_a_field_that_has_no_name_is_refused_before_the_state_is_d
     rows = spark.range(1).select("id", F.struct(F.lit(1).alias("")).alias("v"))
     with pytest.raises(ValueMismatch, match=r"state 's': value column 'v' is of type struct<:int>: .* needs a name"):
         staged(queryable.value("s", key="id", config=ran.scenario.config), rows)
+
+
+def test_structs_with_fields_of_any_name_are_reduced(spark: SparkSession) -> None:
+    struct = F.struct(*(F.lit(number).alias(name) for name, number in [*FIELDS.items(), ("ID", 1), ("id", 2)]))
+    rows = spark.range(1).select(F.lit("a").alias("k"), struct.alias("v"), F.lit(3).alias("at"))
+    reducers = {"v": "max_by(at)", "at": "max"}
+    staged(queryable.reducing("s", key="k", reducers=reducers, config=JobConfig("app", ("a:1",), "")), rows)
 
 
 def test_names_are_quoted_as_spark_reads_them(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from keyhole import AsyncClient
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
+from tests.support.http_values import plain
 from tests.support.streams import Service
 from tests.support.topics import make_topic
 from tests.support.waiting import LONG_SECONDS
@@ -182,3 +183,31 @@ async def test_rows_of_two_topics_that_are_joined_with_a_table_and_exploded_are_
     await run({"Bern": 44, "Basel": 22})
     await feed.send(other, row("b", 1), row("b", 1))
     await run({"Bern": 44, "Basel": 44})
+
+
+async def test_columns_fields_states_and_queries_of_any_name_are_fed(feed: Feed, tmp_path: Path) -> None:
+    """Each column is part of the key, of the map key or of the value. The rows are called as their struct is, which
+    has fields of the columns' names."""
+    topic = await asyncio.to_thread(feed.topic, "names")
+    key, map_key = ["type", "_", "self", "a`b", "日本", "id"], ["count", "keys", "None", "a.b", "'", "\\"]
+    value = ["__class__", "index", "items", "class", "x" * 200, '"', "*", "", "keyhole_deletes"]
+    numbers = {name: number for number, name in enumerate([*key, *map_key, *value])}
+    fields = {name: number for number, name in enumerate(["type", "__class__", "index", "id", "ID", "${x}"])}
+    struct = f.struct(*(f.lit(number).alias(name) for name, number in fields.items()))
+    columns = [(f.lit(n) + f.col("n") if name in value else f.lit(n)).alias(name) for name, n in numbers.items()]
+    rows = feed.rows(topic).select("partition", "offset", "op", struct.alias("the struct"), *columns)
+    of_state = {"key": key, "map_key": map_key, "value": [*value, "the struct"], "delete_when": "op = 'gone'"}
+    state = queryable.map("__class__", query="None", config=feed.config, key_groups=2, **of_state)
+
+    async def shown() -> list[Any]:
+        async with feed.client.scan_all(feed.application, "__class__") as entries:
+            return [(entry.key, entry.map_key, plain(entry.value)) async for entry in entries]
+
+    async def run(*expected: Any) -> None:
+        await feed.fed(rows.alias("the struct"), state, tmp_path, shown, [*expected])
+
+    entry = (tuple(map(numbers.__getitem__, key)), tuple(map(numbers.__getitem__, map_key)))
+    await feed.send(topic, row("a", 1), row("a", 100))
+    await run((*entry, {name: numbers[name] + 100 for name in value} | {"the struct": fields}))
+    await feed.send(topic, row("a", 0, op="gone"))
+    await run()

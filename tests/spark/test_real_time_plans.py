@@ -127,6 +127,10 @@ UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] =
         lambda events, _: loaded(events, startingOffsetsByTimestamp='{"events":{"0":1000}}'),
         "is read from startingOffsetsByTimestamp",
     ),
+    "alike": (
+        lambda events, _: events.withColumnRenamed("topic", "Partition"),
+        "columns 'partition' and 'Partition', which are one name to Spark .*; rename or drop the other",
+    ),
     "lossy": (lambda events, _: loaded(events, failOnDataLoss="false"), "failOnDataLoss of topic events is not true"),
 }
 

@@ -143,3 +143,42 @@ def test_columns_of_any_name_are_in_updates_as_keys_map_keys_values_and_fields(s
         reduced = Declaration("s", tuple(key), 64, tuple(value), None, ("sum",) * len(value), kind=StateKind.REDUCING)
         ((_, record),) = updates(rows, describe(reduced, "app", "main", rows.schema))
         assert record.value == [numbers[of] for of in value]
+
+
+STRUCTS = """
+    SELECT 0 AS partition, bigint(7) AS offset, 'c' AS c, 5 AS id,
+    CAST(named_struct('a', 1, 'b', 2, 'c', named_struct('x', 'y', 'y', timestamp'2026-11-29 00:00:00Z')) AS {struct}) s,
+    array(CAST(named_struct('a', 3, 'b', 4) AS {pair}), null) AS l,
+    map(CAST(named_struct('a', 5, 'b', 6) AS {pair}), CAST(named_struct('a', 7, 'b', 8) AS {pair})) AS m
+"""
+
+
+def test_fields_of_structs_are_told_apart_by_case_and_from_columns_whatever_the_rows_are_called(
+    spark: SparkSession,
+) -> None:
+    """To Spark's SQL `s`.`id` is the column `id` of a table that is called `s`, where there is one, and else either of
+    the fields `id` and `ID`; and what stands in ${} is another text."""
+    for id_, other in (("id", "v"), ("id", "ID"), ("id", "${spark.app.name}")):
+        pair = f"struct<`{id_}`:int,`{other}`:int>"
+        struct = f"struct<`{id_}`:int,`{other}`:int,nested:struct<`{id_}`:string,`{other}`:timestamp>>"
+        with configured(spark, {"spark.sql.variable.substitute": "false"}):
+            rows = spark.sql(STRUCTS.format(pair=pair, struct=struct)).alias("s")
+        of = describe(Declaration("s", ("c",), 64, ("s", "l", "m"), None), "app", "main", rows.schema)
+        reducers = ("last", "first", "last")
+        reduced = describe(
+            Declaration("s", ("c",), 64, ("s", "l", "m"), None, reducers, kind=StateKind.REDUCING),
+            *("app", "main", rows.schema),
+        )
+        for state in (of, reduced):
+            ((_, record),) = updates(rows, state)
+            assert record.key == ["c"]
+            assert record.value == [[1, 2, ["y", 1_795_910_400_000_000]], [[3, 4], None], [[[5, 6], [7, 8]]]]
+            assert JsonRows(state).row(1, record.value)
+
+
+def test_a_time_is_reduced_as_it_is_whatever_sql_calls_a_timestamp(spark: SparkSession) -> None:
+    with configured(spark, {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.session.timeZone": "Asia/Tokyo"}):
+        rows = spark.sql("SELECT 0 AS partition, 7 AS offset, 'a' AS k, timestamp_micros(1000001) AS t")
+        of = Declaration("s", ("k",), 64, ("t",), None, ("max",), kind=StateKind.REDUCING)
+        ((_, record),) = updates(rows, describe(of, "app", "main", rows.schema))
+    assert record.value == [1000001]

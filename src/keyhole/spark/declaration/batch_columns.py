@@ -14,12 +14,12 @@ from keyhole.spark.exposed import PREFIX
 PLAIN_COLLATION = "UTF8_BINARY"
 """Spark's name for "no collation"."""
 
-_ONE_NAME = "are one name to Spark (spark.sql.caseSensitive)"
+ONE_NAME = "are one name to Spark (spark.sql.caseSensitive)"
 
-NUL, _VARIABLE = "\0", "${"
+NUL, VARIABLE = "\0", "${"
 NOT_IN_NAMES = {
     NUL: "a NUL character, at which Spark cuts a name off on its way to Python",
-    _VARIABLE: "${, by which Spark's SQL takes it for a variable's",
+    VARIABLE: "${, by which Spark's SQL takes it for a variable's",
 }
 """What the name of a column that is read can't hold, and why. NUL holds for all columns of a batch, if Python is given
 them."""
@@ -98,7 +98,7 @@ def check_told_apart(declaration: Declaration, schema: spark.StructType, by_case
         if alike and name in schema.names and not by_case():
             raise (KeyMismatch if name in keys else ValueMismatch)(
                 f"state {declaration.state!r}: the batch has the columns {name!r} and {alike[0]!r}, which "
-                f"{_ONE_NAME}; rename or drop one",
+                f"{ONE_NAME}; rename or drop one",
                 column=name,
             )
 
@@ -119,7 +119,7 @@ def check_all_columns(what: str, rows: DataFrame) -> None:
         other = seen.get(name.lower())
         if other is not None and (other == name or not case_sensitive(rows)):
             raise InvalidConfiguration(
-                f"{what}: the rows have the columns {other!r} and {name!r}, which {_ONE_NAME}; rename or drop one",
+                f"{what}: the rows have the columns {other!r} and {name!r}, which {ONE_NAME}; rename or drop one",
                 column=name,
             )
         seen[name.lower()] = name

@@ -9,6 +9,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from keyhole.errors import InvalidConfiguration
+from keyhole.spark.declaration.batch_columns import ONE_NAME, case_sensitive
 from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.plan_nodes import each, kind_of, nodes
 
@@ -66,6 +67,12 @@ def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
                 f'"{PARTITION}" and "{OFFSET}" of the Kafka source with the others, unchanged, and call other columns '
                 "otherwise",
                 column=name,
+            )
+        alike = next((other for other in rows.columns if other != name and other.lower() == name), None)
+        if alike is not None and not case_sensitive(rows):
+            raise InvalidConfiguration(
+                f"the rows have the columns {name!r} and {alike!r}, which {ONE_NAME}; rename or drop the other one",
+                column=alike,
             )
     if sub is None:
         for node in nodes(plan):

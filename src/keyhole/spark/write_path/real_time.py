@@ -47,6 +47,7 @@ from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, 
 from keyhole.spark.driver.real_time_plan import check_real_time
 from keyhole.spark.driver.real_time_session import check_session, check_slots, check_sub
 from keyhole.spark.driver.real_time_source import OFFSET, PARTITION, RealTimeSource, slots_of, source_of
+from keyhole.spark.exposed import PREFIX
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path.batch_boundaries import last_batch, write_boundaries
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
@@ -60,7 +61,7 @@ DEFAULT_BATCH = "1 minute"
 _ASK_SECONDS = 10.0
 _MOST_SOURCE = 64
 _REPEAT_SECONDS = 600.0
-_DELETES = "keyhole_deletes"
+_DELETES = f"{PREFIX}deletes"
 _NEW_CHECKPOINT = "start the query with a new checkpoint, which reads the new one from its start"
 _NEW_STATE = "what was sent is gone with it. Drop the state, and feed it from the start by a new checkpoint"
 

@@ -29,6 +29,9 @@ from keyhole.spark.worker.stage import RECEIPT_SCHEMA, stage_task
 from keyhole.spark.write_path.sink_states import SinkState
 from keyhole.spark.write_path.stage_plan import StagedState
 
+# What a sum widens its column to. All else has the column's type, which SQL may read otherwise than it is called: the
+# names of a struct's fields, and `timestamp`.
+_SUMMED_TYPES = ("bigint", "double", "decimal")
 _ORDERED_KINDS = (StateKind.LIST, StateKind.AGGREGATING)
 
 
@@ -130,5 +133,5 @@ def reduced_column(field: ValueField, call: ReducerCall, column: Callable[[str],
         return f"CAST(CASE WHEN {of} IS NOT NULL THEN 1 ELSE 0 END AS bigint)"
     if call.by:
         # A row without what it goes by brings nothing, not even where no other row has come.
-        return f"CAST(CASE WHEN {quoted(column(call.by))} IS NOT NULL THEN {of} END AS {kind})"
-    return f"CAST({of} AS {kind})"
+        return f"CASE WHEN {quoted(column(call.by))} IS NOT NULL THEN {of} END"
+    return f"CAST({of} AS {kind})" if kind.startswith(_SUMMED_TYPES) else of

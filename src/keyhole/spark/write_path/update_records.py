@@ -8,6 +8,7 @@ the session.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import types as spark
@@ -15,6 +16,7 @@ from pyspark.sql import types as spark
 from keyhole.encoding.reducers import parse
 from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.protocol.updates import DELETE, NO_UPDATE, PUT
+from keyhole.spark.declaration.batch_columns import VARIABLE
 from keyhole.spark.declaration.spark_types import spark_type
 from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.write_path.state_rows import reduced_column
@@ -24,6 +26,7 @@ _PLAIN_SCALE = 6
 # What stands ahead of an update's operation says which row it is, and has no other comma.
 _OF_THE_ROW = 5
 _WHOLE = (spark.BooleanType, spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+_TIMESTAMP = re.compile(r"\btimestamp\b")
 _LOCAL_TIME = "map('timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
 
 
@@ -142,11 +145,37 @@ def _json(of: str, kind: spark.DataType, depth: int) -> str:
             ]
             return f"concat('[', array_join(transform(map_entries({of}), {element} -> {_listed(pair)}), ','), ']')"
         case spark.StructType():
-            fields = [_or_null(_json(f"{of}.{quoted(field.name)}", field.dataType, depth)) for field in kind.fields]
-            return f"if({of} IS NULL, null, {_listed(fields)})"
+            if not _told_apart(kind.names):
+                of, kind = f"CAST({of} AS {_numbered(kind)})", _with_numbers(kind)
+            # Of a call, which the optimizer leaves out: `s`.`id` is the column id of rows that are called s, if any is.
+            fields = [(f"coalesce({of}).{quoted(field.name)}", field.dataType) for field in kind.fields]
+            return f"if({of} IS NULL, null, {_listed([_or_null(_json(*field, depth)) for field in fields])})"
         case simple if isinstance(simple, _WHOLE):
             return f"string({of})"
     return _only(f"to_json(array({of}))", of)
+
+
+def _told_apart(names: list[str]) -> bool:
+    """Whether each of a struct's fields can be asked for by its name: by SQL, and whatever the session says of case."""
+    return len({name.lower() for name in names}) == len(names) and not any(VARIABLE in name for name in names)
+
+
+def _with_numbers(kind: spark.DataType) -> spark.DataType:
+    """The type with its fields called by their places."""
+    match kind:
+        case spark.StructType():
+            fields = enumerate(kind.fields)
+            return spark.StructType([spark.StructField(f"_{n}", _with_numbers(of.dataType)) for n, of in fields])
+        case spark.ArrayType():
+            return spark.ArrayType(_with_numbers(kind.elementType))
+        case spark.MapType():
+            return spark.MapType(_with_numbers(kind.keyType), _with_numbers(kind.valueType))
+    return kind
+
+
+def _numbered(kind: spark.DataType) -> str:
+    """The same in SQL, where a plain `timestamp` is what the session takes for one."""
+    return _TIMESTAMP.sub("timestamp_ltz", _with_numbers(kind).simpleString())
 
 
 def _only(array: str, of: str) -> str:
