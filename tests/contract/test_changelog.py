@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from keyhole.changelog.base import Changelog, Partition, TopicRight
-from keyhole.changelog.settings import MAX_RECORD_BYTES, MAX_ROW_BYTES
+from keyhole.changelog.settings import MAX_RECORD_BYTES, MAX_ROW_BYTES, ids_prefix
 from keyhole.errors import (
     ChangelogRecreated,
     Fenced,
@@ -317,6 +318,16 @@ def test_who_has_all_rights_is_told_of_none_that_lacks_and_nothing_is_made(clust
     assert not admin.check(wanted, DEADLINE)
     admin.ensure(wanted, DEADLINE)
     admin.check_rights({wanted.topic: TopicRight.DELETE, f"{wanted.topic}.updates": TopicRight.WRITE}, DEADLINE)
+
+
+def test_who_tries_its_transactional_ids_fences_nobody(cluster: Cluster) -> None:
+    changelog = cluster.changelog()
+    with contextlib.closing(changelog.control("main")) as well:
+        well.open(DEADLINE)
+        # Also where another one tries them at the same time.
+        for _ in range(2):
+            changelog.admin().check_ids([ids_prefix(cluster.application, "main")], DEADLINE)
+        well.append({"opened/main": b"{}"}, DEADLINE)
 
 
 def test_a_name_that_kafka_can_not_tell_from_another_is_refused_with_both(cluster: Cluster) -> None:

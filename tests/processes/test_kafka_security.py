@@ -29,7 +29,7 @@ from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.brokers import client_settings
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.record_topics import await_topic, make_topics
-from keyhole.changelog.settings import CONTROL, topic_name
+from keyhole.changelog.settings import CONTROL, ids_prefix, topic_name, transactional_id
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, TopicJobConfig
 from keyhole.coordinator.feed_run import FeedRun
@@ -113,6 +113,56 @@ def may_not_write(address: str, application: str, topic: str) -> bool:
     return False
 
 
+def may_not_use(address: str, application: str, query: str) -> bool:
+    """Whether Kafka says so of who comes to that address, of the query's ids."""
+    try:
+        KafkaChangelog(address, application).admin().check_ids([ids_prefix(application, query)], LONG_SECONDS)
+    except InvalidConfiguration:
+        return True
+    return False
+
+
+def feed_run(address: str, application: str) -> FeedRun:
+    config = JobConfig(
+        application=application,
+        servers=("127.0.0.1:1",),
+        bootstrap_servers=address,
+        kafka_deadline_seconds=LONG_SECONDS,
+    )
+    return FeedRun(config, "main", KafkaChangelog(address, application), SystemClock())
+
+
+def allow(broker: SecuredKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, to: AclOperation) -> None:
+    """Lets USER do this, and nobody anything else with what is called so."""
+    rule = AclBinding(kind, name, pattern, f"User:{USER}", "*", to, AclPermissionType.ALLOW)
+    admin = AdminClient({"bootstrap.servers": broker.plain})
+    admin.create_acls([rule])[rule].result(LONG_SECONDS)
+
+
+def test_a_start_that_may_not_use_its_transactional_ids_is_refused_before_it_fences_the_run_that_is_well(
+    broker: SecuredKafka, application: str
+) -> None:
+    """By its coordinator's id alone it would get as far as that: the ids of its servers' grants it could not fence."""
+    coordinators = transactional_id(application, "main")
+    with closing(KafkaChangelog(broker.plain, application).control("main")) as well:
+        well.open(LONG_SECONDS)
+        assert not may_not_use(broker.address, application, "main")
+        of = ResourceType.TRANSACTIONAL_ID, ids_prefix(application, "main"), ResourcePatternType.PREFIXED
+        allow(broker, *of, AclOperation.DESCRIBE)
+        allow(broker, of[0], coordinators, ResourcePatternType.LITERAL, AclOperation.WRITE)
+        until(lambda: may_not_use(broker.address, application, "main"), LONG_SECONDS)
+        assert not may_not_use(broker.address, application, "another")
+        with closing(feed_run(broker.address, application)) as run, pytest.raises(InvalidConfiguration) as refused:
+            run.start(
+                {descriptor(application=application, kind=StateKind.REDUCING, reducers=("last",), topic_id=""): 0}
+            )
+        assert f"--transactional-id keyhole.{application}.main. --resource-pattern-type prefixed" in str(refused.value)
+        well.append({"opened/main": b"{}"}, LONG_SECONDS)
+        allow(broker, *of, AclOperation.WRITE)
+        until(lambda: not may_not_use(broker.address, application, "main"), LONG_SECONDS)
+        well.append({"opened/main": b"{}"}, LONG_SECONDS)
+
+
 def test_a_start_that_may_not_write_the_control_topic_is_refused_before_it_fences_the_run_that_is_well(
     broker: SecuredKafka, application: str
 ) -> None:
@@ -120,26 +170,10 @@ def test_a_start_that_may_not_write_the_control_topic_is_refused_before_it_fence
     with closing(KafkaChangelog(broker.plain, application).control("main")) as well:
         well.open(LONG_SECONDS)
         assert not may_not_write(broker.address, application, topic)
-        rule = AclBinding(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            f"User:{USER}",
-            "*",
-            AclOperation.READ,
-            AclPermissionType.ALLOW,
-        )
-        admin = AdminClient({"bootstrap.servers": broker.plain})
-        admin.create_acls([rule])[rule].result(LONG_SECONDS)
+        allow(broker, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, AclOperation.READ)
         until(lambda: may_not_write(broker.address, application, topic), LONG_SECONDS)
         assert not may_not_write(broker.plain, application, topic)
-        config = JobConfig(
-            application=application,
-            servers=("127.0.0.1:1",),
-            bootstrap_servers=broker.address,
-            kafka_deadline_seconds=LONG_SECONDS,
-        )
-        run = FeedRun(config, "main", KafkaChangelog(broker.address, application), SystemClock())
+        run = feed_run(broker.address, application)
         with closing(run), pytest.raises(InvalidConfiguration, match=f"WRITE topic {topic}") as refused:
             run.start(
                 {descriptor(application=application, kind=StateKind.REDUCING, reducers=("last",), topic_id=""): 0}

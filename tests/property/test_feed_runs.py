@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from keyhole.changelog.base import TopicRight
-from keyhole.changelog.settings import topic_name, updates_topic_name
+from keyhole.changelog.settings import ids_prefix, topic_name, updates_topic_name
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.errors import (
     ChangelogRecreated,
@@ -326,6 +326,11 @@ def denied(world: World) -> None:
     world.kafka.denied = {(updates_topic_name("app", state), TopicRight.WRITE) for state in (SUM.state, "new")}
 
 
+def ids_denied(world: World) -> None:
+    """This user may write under the ids of its query, and declare no new states."""
+    world.kafka.denied_ids = {ids_prefix("app", "*")}
+
+
 def no(_: object) -> None:
     raise InvalidConfiguration("no")
 
@@ -337,6 +342,7 @@ def no(_: object) -> None:
         (NEW, of_other_partitions, lambda _: None, TopicMismatch),
         (NEW, of_a_name_like_it, lambda _: None, InvalidConfiguration),
         (SUM, denied, lambda _: None, InvalidConfiguration),
+        (NEW, ids_denied, lambda _: None, InvalidConfiguration),
         (SUM, lambda _: None, no, InvalidConfiguration),
         (msgspec.structs.replace(SUM, ttl_ms=1000), lambda _: None, lambda _: None, StateChanged),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from keyhole.changelog.base import TopicRight
-from keyhole.changelog.settings import CONTROL, topic_name
+from keyhole.changelog.settings import CONTROL, ids_prefix, topic_name
 from keyhole.errors import (
     ChangelogRecreated,
     CheckpointMismatch,
@@ -233,6 +233,15 @@ def _control_denied(world: World) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _ids_denied(world: World) -> Iterator[None]:
+    world.kafka.denied_ids = {ids_prefix("app", "main")}
+    try:
+        yield
+    finally:
+        world.kafka.denied_ids = set()
+
+
+@contextlib.contextmanager
 def _ending(world: World) -> Iterator[None]:
     for server in world.servers.values():
         server.end()
@@ -352,6 +361,12 @@ REFUSALS = [
         InvalidConfiguration,
         "don't let the user of this process WRITE topic keyhole.app.control",
         _control_denied,
+    ),
+    Refusal(
+        "a user that Kafka lets write topics, and under none of its transactional.ids",
+        InvalidConfiguration,
+        r"don't let the user of this process write under transactional.ids that begin with keyhole\.app\.main\.",
+        _ids_denied,
     ),
     # servers
     Refusal(

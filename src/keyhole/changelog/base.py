@@ -357,6 +357,16 @@ class ChangelogAdmin(Protocol):
             KafkaUnreachable: Nobody could be asked.
         """
 
+    def check_ids(self, prefixes: Sequence[str], deadline_seconds: float) -> None:
+        """Tries whether Kafka lets the caller write under transactional.ids that begin so: it doesn't tell who asks.
+
+        One that nobody uses is taken of each. Nobody is fenced.
+
+        Raises:
+            InvalidConfiguration: It doesn't; the prefix is named.
+            KafkaUnreachable: It can't be tried.
+        """
+
     def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
         """Deletes topics, by name; returns once none is there. Raises KafkaUnreachable: may be called again."""
 

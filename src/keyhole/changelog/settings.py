@@ -119,9 +119,29 @@ def too_large(topic: str, size: int) -> TooLarge:
     )
 
 
+def refused_ids(prefix: str) -> InvalidConfiguration:
+    """The error for transactional.ids that Kafka's rules keep from the caller."""
+    return InvalidConfiguration(
+        f"Kafka's rules don't let the user of this process write under transactional.ids that begin with {prefix}: "
+        "allow it (kafka-acls --add --allow-principal User:NAME --operation Write --operation Describe "
+        f"--transactional-id {prefix} --resource-pattern-type prefixed), or go on as another user",
+        prefix=prefix,
+    )
+
+
+def ids_prefix(application: str, query: str) -> str:
+    """With what all transactional.ids of a query begin: its coordinator's, and the grants of state servers."""
+    return f"keyhole.{application}.{query}."
+
+
 def transactional_id(application: str, query: str) -> str:
     """The transactional.id of a query's coordinator: at most one of them can write."""
-    return f"keyhole.{application}.{query}.coordinator"
+    return f"{ids_prefix(application, query)}coordinator"
+
+
+def unused_id(prefix: str) -> str:
+    """A transactional.id that begins so, and under which nobody writes: who takes it fences nobody."""
+    return f"{prefix}rights"
 
 
 def replicas(brokers: int) -> int:

@@ -88,8 +88,10 @@ class Admission:
         """As `check`, of the records and the topics alone. Raises as it does, but for what servers say."""
         deadline = self._config.kafka_deadline_seconds
         control, start, kept = agreed(self._run, lambda control: self._known_topics(control, decide(control)))
-        check_rights(self._changelog, self._config.application, start, deadline)
-        self._check_new([of for of in start.states if of.state not in control.states])
+        new = [of for of in start.states if of.state not in control.states]
+        application = self._config.application
+        check_rights(self._changelog, application, self._query, start, deadline, declares=bool(new))
+        self._check_new(new)
         check_complete(self._changelog, control.complete, kept, self._clock, deadline)
 
     def _known_topics(self, control: QueryControl, start: Start) -> tuple[QueryControl, Start, list[str]]:

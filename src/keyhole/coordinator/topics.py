@@ -9,8 +9,9 @@ import msgspec
 
 from keyhole.changelog.base import Changelog, Partition, TopicRight
 from keyhole.changelog.readable import await_readable
-from keyhole.changelog.settings import CONTROL, topic_name, updates_topic_name
+from keyhole.changelog.settings import CONTROL, ids_prefix, topic_name, updates_topic_name
 from keyhole.clock import Clock
+from keyhole.coordinator.new_states import DECLARING
 from keyhole.errors import ChangelogRecreated
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord
@@ -77,18 +78,27 @@ def check_topic(
     return there
 
 
-def check_rights(changelog: Changelog, application: str, start: Start, deadline_seconds: float) -> None:
+def check_rights(
+    changelog: Changelog, application: str, query: str, start: Start, deadline_seconds: float, *, declares: bool
+) -> None:
     """Asks Kafka for what a run writes itself: the control topic; without epochs, also the rules in updates topics.
 
-    Changelogs are the state servers' to write, and these may be other users to Kafka.
+    And tries whether it may do so under the ids of its query. Changelogs are the state servers' to write, and these may
+    be other users to Kafka.
+
+    Args:
+        declares: It has states that are not on record.
 
     Raises:
-        InvalidConfiguration: Its rules don't let this process write one of these topics.
+        InvalidConfiguration: Its rules don't let this process write one of these topics, or under such an id.
     """
     written = [topic_name(application, CONTROL)]
     if start.query.spark_query_id == UPDATES:
         written += [updates_topic_name(application, of.state) for of in start.states]
-    changelog.admin().check_rights(dict.fromkeys(written, TopicRight.WRITE), deadline_seconds)
+    admin = changelog.admin()
+    admin.check_rights(dict.fromkeys(written, TopicRight.WRITE), deadline_seconds)
+    queries = (query, DECLARING) if declares else (query,)
+    admin.check_ids([ids_prefix(application, of) for of in queries], deadline_seconds)
 
 
 def check_complete(

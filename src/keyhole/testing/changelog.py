@@ -147,6 +147,11 @@ class MemoryAdmin:
             if self._kafka.topic_id(topic) is not None:
                 self._kafka.check_right(topic, right)
 
+    def check_ids(self, prefixes: Sequence[str], deadline_seconds: float) -> None:
+        self._kafka.reach()
+        for prefix in prefixes:
+            self._kafka.check_ids(prefix)
+
     def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
         for topic in topics:
             if self._kafka.topic_id(topic) is not None:

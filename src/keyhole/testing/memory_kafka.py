@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from keyhole.changelog.base import TopicRight
 from keyhole.changelog.records import PieceLimits, Records
-from keyhole.changelog.settings import MAX_RECORD_BYTES, refused_name, refused_right, too_large
+from keyhole.changelog.settings import MAX_RECORD_BYTES, refused_ids, refused_name, refused_right, too_large
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, OutcomeUnknown, TopicMismatch
 from keyhole.testing.replica_shares import ReplicaShares
 
@@ -58,6 +58,7 @@ class MemoryKafka:
         self.next_commit = NextCommit.SUCCEEDS
         self.before_commit: Callable[[], None] = lambda: None
         self.denied: set[tuple[str, TopicRight]] = set()
+        self.denied_ids: set[str] = set()
         self.log_time_ms = 1
         self._lock = threading.Condition()
         self._topics: dict[str, _Topic] = {}
@@ -108,6 +109,11 @@ class MemoryKafka:
         """Raises InvalidConfiguration where the operation on the topic is `denied`."""
         if (name, right) in self.denied:
             raise refused_right(name, right)
+
+    def check_ids(self, prefix: str) -> None:
+        """Raises InvalidConfiguration where ids that begin so are among the `denied_ids`."""
+        if prefix in self.denied_ids:
+            raise refused_ids(prefix)
 
     def check_name(self, name: str) -> None:
         """Passes where Kafka would make a topic of this name. Raises InvalidConfiguration where another's is the same

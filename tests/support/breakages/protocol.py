@@ -314,7 +314,7 @@ PROTOCOL = (
         "a start takes the query before it knows whether Kafka lets it write",
         "protocol",
         "src/keyhole/coordinator/admission.py",
-        "        check_rights(self._changelog, self._config.application, start, deadline)\n",
+        "        check_rights(self._changelog, application, self._query, start, deadline, declares=bool(new))\n",
         "",
         ("test_refused_starts.py", "test_feed_runs.py"),
     ),

@@ -15,7 +15,7 @@ from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of
 from keyhole.changelog.kafka.offsets import await_partitions
-from keyhole.changelog.kafka.rights import check_rights
+from keyhole.changelog.kafka.rights import check_ids, check_rights
 from keyhole.changelog.kafka.transactions import Transactions
 from keyhole.changelog.settings import (
     CHANGELOG,
@@ -80,6 +80,9 @@ class KafkaAdmin:
 
     def check_rights(self, needed: Mapping[str, TopicRight], deadline_seconds: float) -> None:
         check_rights(self._bootstrap_servers, needed, deadline_seconds)
+
+    def check_ids(self, prefixes: Sequence[str], deadline_seconds: float) -> None:
+        check_ids(self._bootstrap_servers, prefixes, deadline_seconds)
 
     def delete(self, topics: Sequence[str], deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)

@@ -1,4 +1,4 @@
-"""What Kafka's rules let the caller do with topics: asked for, where an attempt would come too late."""
+"""What Kafka's rules let the caller do: asked for, or tried where nobody is hurt, as an attempt would come too late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from confluent_kafka.admin import AclOperation, TopicDescription
 from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of
-from keyhole.changelog.settings import refused_right
+from keyhole.changelog.kafka.transactions import Transactions
+from keyhole.changelog.settings import refused_ids, refused_right, unused_id
+from keyhole.errors import Fenced, InvalidConfiguration
+
+_ID_REFUSED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def withheld(found: TopicDescription, needed: Iterable[AclOperation]) -> list[str]:
@@ -46,3 +50,24 @@ def check_rights(bootstrap_servers: str, needed: Mapping[str, TopicRight], deadl
                 raise as_ours(KafkaError(KafkaError._TIMED_OUT), bootstrap_servers, doing) from exception
             if withheld(found, [AclOperation[right]]):
                 raise refused_right(topic, right)
+
+
+def check_ids(bootstrap_servers: str, prefixes: Iterable[str], deadline_seconds: float) -> None:
+    """As ChangelogAdmin.check_ids. Blocks.
+
+    Kafka tells nobody what may be done with a transactional.id. It says so where one is taken, and to take one that is
+    used fences whoever has it.
+    """
+    deadline = Deadline(deadline_seconds)
+    for prefix in prefixes:
+        tried = Transactions(bootstrap_servers, unused_id(prefix))
+        try:
+            tried.open(deadline.left)
+        except Fenced:
+            pass  # by another start, which tries the same
+        except InvalidConfiguration as error:
+            if error.facts.get("code") != KafkaError(_ID_REFUSED).name():
+                raise
+            raise refused_ids(prefix) from error
+        finally:
+            tried.close()
