@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from keyhole import Client
@@ -40,7 +40,7 @@ from keyhole.local.services import start_client_proxy, start_state_server
 from keyhole.model.state import StateKind
 from keyhole.spark import queryable
 from keyhole.spark.driver.data_frames import classic
-from keyhole.spark.running import records
+from keyhole.spark.running import real_time_records, records
 from tests.support.secured_kafka import USER, SecuredKafka, secured_kafka
 from tests.support.states import descriptor
 from tests.support.streams import RunQuery
@@ -71,7 +71,7 @@ def secured(broker: SecuredKafka) -> str:
     return broker.address
 
 
-def test_a_job_reads_from_it_and_its_state_is_kept_there(
+def test_jobs_by_batches_and_in_real_time_read_from_it_and_their_states_are_kept_there(
     spark: SparkSession, run_query: RunQuery, secured: str, application: str, tmp_path: Path
 ) -> None:
     make_topics(secured, {application: 1}, LONG_SECONDS)
@@ -96,6 +96,34 @@ def test_a_job_reads_from_it_and_its_state_is_kept_there(
         run_query(rows, "append", queryable.value("last", key="k", config=job))
         with Client(f"127.0.0.1:{proxy}", timeout=LONG_SECONDS) as client:
             assert client.get(application, "last", "k0").value.v == 7
+            live = queryable.value("live", key="k", config=job)
+            query = queryable.realtime(
+                numbered(real_time_records(spark, secured, config)), live, checkpoint=str(tmp_path / "live")
+            )
+            try:
+                until(lambda: client.get(application, "live", "k0").found, LONG_SECONDS)
+            finally:
+                query.stop()
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    parsed = F.from_json(F.col("value").cast("string"), "k string, v long").alias("of")
+    return rows.select("partition", "offset", parsed).select("partition", "offset", "of.*")
+
+
+def test_a_real_time_query_that_may_not_read_its_topic_is_refused_before_it_takes_the_state(
+    spark: SparkSession, broker: SecuredKafka, application: str, tmp_path: Path
+) -> None:
+    make_topics(broker.plain, {application: 1}, LONG_SECONDS)
+    allow(broker, ResourceType.TOPIC, application, ResourcePatternType.LITERAL, AclOperation.DESCRIBE)
+    job = JobConfig(application=application, servers=("127.0.0.1:1",), bootstrap_servers=broker.address)
+    config = TopicJobConfig(topic=application, checkpoint=str(tmp_path), directory=tmp_path)
+    rows, live = (
+        numbered(real_time_records(spark, broker.address, config)),
+        queryable.value("live", key="k", config=job),
+    )
+    with pytest.raises(InvalidConfiguration, match=f"READ topic {application}: allow it"):
+        queryable.realtime(rows, live, checkpoint=str(tmp_path))
 
 
 def test_a_wrong_password_is_told_as_such(secured: str) -> None:

@@ -93,6 +93,10 @@ UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] =
         lambda events, _: events.selectExpr("k", "partition", "offset + 1 AS offset"),
         "not the column 'offset'",
     ),
+    "another, secured": (
+        lambda events, _: loaded(events, **{"kafka.security.protocol": "SASL_SSL"}),
+        r"from Kafka at localhost:1, by kafka.security.protocol SASL_SSL: .* which is kafka:9092\. Name",
+    ),
     "twice": (
         lambda events, _: events.selectExpr("k", "partition", "offset", "timestamp AS offset"),
         "not the column 'offset'",
@@ -139,7 +143,7 @@ UNNUMBERED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] =
 def test_rows_that_have_not_their_records_numbers_are_refused(events: DataFrame, table: DataFrame, name: str) -> None:
     change, message = UNNUMBERED[name]
     with pytest.raises(InvalidConfiguration, match=message):
-        source_of(change(events, table), None)
+        source_of(change(events, table), None, "kafka:9092")
 
 
 def test_rows_with_their_records_numbers_are_taken(events: DataFrame, table: DataFrame) -> None:

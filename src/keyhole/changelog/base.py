@@ -321,6 +321,7 @@ class ReplicaGroup(Protocol):
 class TopicRight(enum.StrEnum):
     """An operation on a topic, as Kafka's rules name it."""
 
+    READ = "READ"
     WRITE = "WRITE"
     DELETE = "DELETE"
 

@@ -8,6 +8,7 @@ from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
+from keyhole.changelog.kafka.brokers import java_settings
 from keyhole.errors import InvalidConfiguration
 from keyhole.spark.declaration.batch_columns import ONE_NAME, case_sensitive
 from keyhole.spark.driver.data_frames import classic
@@ -23,6 +24,8 @@ _NOT_IN_REAL_TIME = (
     "minPartitions",
     "endingTimestamp",
 )
+_SERVERS = "bootstrap.servers"
+_PROTOCOL, _PLAINTEXT = "kafka.security.protocol", "PLAINTEXT"
 _EARLIEST = "earliest"
 # Each of them counts in place of startingOffsets.
 _OTHER_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp")
@@ -33,24 +36,28 @@ class RealTimeSource(NamedTuple):
     """Where the rows of one branch of a query come from.
 
     Attributes:
+        bootstrap_servers: As Keyhole's own clients take them (keyhole.changelog.kafka.brokers).
+        as_keyhole: Spark comes to them as these clients do, and so as the same user.
         relation: The JVM's node of the plan.
     """
 
     topic: str
     bootstrap_servers: str
+    as_keyhole: bool
     relation: JavaObject
 
 
-def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
+def source_of(rows: DataFrame, sub: str | None, known: str = "") -> RealTimeSource:
     """The source of rows that check_real_time has seen.
 
     Args:
+        known: The job's own Kafka, with how it is spoken to: Spark has that of the source in Java's words alone.
         sub: SQL that says which of a record's rows each is; None: the user has not said.
 
     Raises:
         InvalidConfiguration: They come from several topics, or not from the beginning of one. Or `partition` and
             `offset` are not the source's own. Or a record may become several rows, which nothing tells apart. The
-            message says what to select.
+            message says what to select. Or it is another Kafka than the job's, and a secured one.
     """
     plan = classic(rows)._jdf.queryExecution().analyzed()
     relations = [node for node in nodes(plan) if kind_of(node) == "StreamingRelationV2"]
@@ -59,7 +66,8 @@ def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
             f"the rows come from {len(relations)} sources, and each numbers its records by itself: leave the union "
             'out, and give the rows of each by a name of its own: {"web": web_rows, "shop": shop_rows}'
         )
-    source = RealTimeSource(*_topic_of(relations[0]), relations[0])
+    topic, options = _topic_of(relations[0])
+    source = RealTimeSource(topic, *_brokers(options, topic, known), relations[0])
     for name in (PARTITION, OFFSET):
         if not _is_its_own(plan, relations[0], name):
             raise InvalidConfiguration(
@@ -84,10 +92,10 @@ def source_of(rows: DataFrame, sub: str | None) -> RealTimeSource:
     return source
 
 
-def _topic_of(relation: JavaObject) -> tuple[str, str]:
+def _topic_of(relation: JavaObject) -> tuple[str, JavaObject]:
+    """The topic, and the options of its source as Spark has them."""
     options = relation.extraOptions()
     topics = [name.strip() for name in str(options.getOrDefault("subscribe", "")).split(",")]
-    servers = str(options.getOrDefault("kafka.bootstrap.servers", ""))
     if len(topics) != 1 or not topics[0]:
         raise InvalidConfiguration(
             "a real-time query reads one topic by its name, and each topic numbers its records by itself: use "
@@ -101,7 +109,30 @@ def _topic_of(relation: JavaObject) -> tuple[str, str]:
                 option=name,
             )
     _check_start(options, topics[0])
-    return topics[0], servers
+    return topics[0], options
+
+
+def _brokers(options: JavaObject, topic: str, known: str) -> tuple[str, bool]:
+    """Those of the source as Keyhole's clients take them, and whether Spark comes to them as these do."""
+    servers = str(options.getOrDefault("kafka.bootstrap.servers", ""))
+    ours = java_settings(known)
+    settings = {f"kafka.{name}": value for name, value in ours.items() if name != _SERVERS}
+    # One address that both have is one listener of one Kafka.
+    if not _addresses(servers).isdisjoint(_addresses(ours[_SERVERS])):
+        return known, all(options.getOrDefault(name, "") == value for name, value in settings.items())
+    if str(options.getOrDefault(_PROTOCOL, _PLAINTEXT)).upper() != _PLAINTEXT:
+        raise InvalidConfiguration(
+            f"topic {topic} is read from Kafka at {servers}, by {_PROTOCOL} "
+            f"{options.getOrDefault(_PROTOCOL, '')}: Keyhole looks at the topic, too, and knows how to speak to the "
+            f"job's own Kafka alone, which is {ours[_SERVERS]}. Name that one's brokers alike in both; or have the "
+            "topic mirrored there",
+            topic=topic,
+        )
+    return servers, not settings
+
+
+def _addresses(servers: str) -> set[str]:
+    return {address.strip() for address in servers.split(",")} - {""}
 
 
 def _check_start(options: JavaObject, topic: str) -> None:

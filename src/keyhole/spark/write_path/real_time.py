@@ -23,9 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes P
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.query import StreamingQuery
 
+from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.brokers import java_settings
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.record_topics import await_topic
+from keyhole.changelog.kafka.rights import check_rights
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock, SystemClock
 from keyhole.config import JobConfig
@@ -119,7 +121,8 @@ def realtime(
 
     Raises:
         Unsupported: Spark's real-time mode can't do it; the message names what, and what to use instead.
-        InvalidConfiguration: An argument is wrong. Or Spark has fewer cores than the topics have partitions.
+        InvalidConfiguration: An argument is wrong. Or Spark has fewer cores than the topics have partitions. Or Kafka
+            doesn't let it read one.
         KeyMismatch, ValueMismatch: The columns don't fit the state.
         CheckpointMismatch, ChangelogRecreated: The checkpoint is of another query, or a topic was made anew.
         StateConflict: One of the topics feeds the state under another name, or by `keyhole feed`.
@@ -134,7 +137,7 @@ def realtime(
     if not checkpoint:
         raise InvalidConfiguration("no checkpoint is given: Spark would not know where to go on")
     sink_options = kafka_options(options or {}, java_settings(config.bootstrap_servers))
-    branches = _branches(given, sub)
+    branches = _branches(given, sub, config.bootstrap_servers)
     first = branches[0].rows
     session = first.sparkSession
     partitions = [(branch.source.topic, branch.partitions) for branch in branches]
@@ -193,12 +196,12 @@ def _tasks_beside(query: StreamingQuery | None) -> int:
     return sum(count for other, count in [*_running] if other.isActive and other.query is not query)
 
 
-def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
+def _branches(given: Mapping[str, DataFrame], sub: str | None, known: str) -> list[_Branch]:
     found: list[_Branch] = []
     for name, rows in given.items():
         checked_name("the name of rows", name, "choose another one")
         check_real_time(rows)
-        source = source_of(rows, sub)
+        source = source_of(rows, sub, known)
         if any(source.relation.equals(other.source.relation) for other in found):
             raise InvalidConfiguration(
                 f"the rows {name!r} come from the same source as others: load the topic once for each of them"
@@ -210,6 +213,9 @@ def _branches(given: Mapping[str, DataFrame], sub: str | None) -> list[_Branch]:
             raise InvalidConfiguration(
                 f"Kafka at {source.bootstrap_servers} has no topic {source.topic}: make it first", topic=source.topic
             )
+        # Where Spark comes as another user, only Spark can find out.
+        if source.as_keyhole:
+            check_rights(source.bootstrap_servers, {source.topic: TopicRight.READ}, _ASK_SECONDS)
         full = source_of_branch(topic.topic_id, name)
         if len(full) > _MOST_SOURCE:
             raise InvalidConfiguration(

@@ -146,7 +146,7 @@ def _json(of: str, kind: spark.DataType, depth: int) -> str:
             return f"concat('[', array_join(transform(map_entries({of}), {element} -> {_listed(pair)}), ','), ']')"
         case spark.StructType():
             if not _told_apart(kind.names):
-                of, kind = f"CAST({of} AS {_numbered(kind)})", _with_numbers(kind)
+                return _json(f"CAST({of} AS {_numbered(kind)})", _with_numbers(kind), depth)
             # Of a call, which the optimizer leaves out: `s`.`id` is the column id of rows that are called s, if any is.
             fields = [(f"coalesce({of}).{quoted(field.name)}", field.dataType) for field in kind.fields]
             return f"if({of} IS NULL, null, {_listed([_or_null(_json(*field, depth)) for field in fields])})"
