@@ -211,11 +211,13 @@ async def test_an_application_that_is_to_be_there_is_not_unknown_before_its_job_
         assert early.value.retryable
         with pytest.raises(errors.UnknownApplication):
             await client.get("another", STATE, SENSORS[0])
-        # Once it is there, a wrong name is one.
+        # Once it is there, and has been for a while, a wrong name is one.
+        directory = proxy._directory
         server.host(descriptor("alarms"))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while isinstance(await told(client), errors.NoServer):  # noqa: ASYNC110 - as a user would
-                await asyncio.sleep(0.01)
+        await eventually(lambda: (APPLICATION, "alarms") in directory.tables)
+        with pytest.raises(errors.NoServer, match="has only begun"):
+            await client.get(APPLICATION, STATE, SENSORS[0])
+        directory._begun[APPLICATION] -= LONG_SECONDS + 60
         assert isinstance(await told(client), errors.UnknownState)
 
 
