@@ -181,6 +181,22 @@ def test_only_keys_without_an_answer_are_hedged(loop: ManualLoop) -> None:
     assert [answers.values for answers in told] == [[b"1", b"2", b"3", b"b" + KEYS[3]]]
 
 
+def test_a_key_that_the_slow_server_has_refused_is_not_hedged_as_another_copy_has_it(loop: ManualLoop) -> None:
+    servers = three_copies()
+    hedging = _known(servers)
+    hedging.forget("b")  # it may take any time
+    _, told = _forward(servers, KEYS[:2])
+    servers.links["a"].segments[0].sink.answered(0, Answers([b""], [], failures={0: NotReady("restoring")}))
+    assert [segment.keys for segment in servers.links["b"].segments] == [KEYS[:1]]
+    loop.pass_by(SLOW_SECONDS)
+    assert [segment.keys for segment in servers.links["b"].segments] == [KEYS[:1], KEYS[1:2]]
+    assert not servers.links["c"].segments
+    assert hedging.keys == 1
+    servers.links["b"].answer()
+    servers.links["b"].answer()
+    assert [answers.values for answers in told] == [values_of("b", KEYS[:2])]
+
+
 def test_a_silent_server_is_suspected_at_the_hop_deadline_though_the_hedge_has_answered(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
