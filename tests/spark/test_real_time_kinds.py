@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyhole import AsyncClient
+from keyhole.changelog.kafka.record_topics import await_topic
+from keyhole.changelog.settings import updates_topic_name
+from keyhole.errors import ValueMismatch
+from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.spark import queryable
 from keyhole.spark.sink import Sink
 from tests.support.http_values import plain
 from tests.support.streams import Service
 from tests.support.topics import make_topic
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, until
 
 LONG_BATCH = "10 minutes"
 ROW = "k string, m bigint, n bigint, op string"
@@ -183,6 +188,32 @@ async def test_rows_of_two_topics_that_are_joined_with_a_table_and_exploded_are_
     await run({"Bern": 44, "Basel": 22})
     await feed.send(other, row("b", 1), row("b", 1))
     await run({"Bern": 44, "Basel": 44})
+
+
+async def test_a_record_that_spark_can_not_compute_ends_the_query_with_what_to_do_and_then_is_a_dead_letter(
+    feed: Feed, tmp_path: Path
+) -> None:
+    topic = await asyncio.to_thread(feed.topic, "keys")
+    state = queryable.value("numbers", key="id", value="n", config=feed.config, key_groups=1)
+    await feed.send(topic, row("1", 5), row("x", 6))
+    query = await asyncio.to_thread(
+        queryable.realtime,
+        feed.rows(topic).selectExpr("partition", "offset", "bigint(k) AS id", "n"),
+        state,
+        checkpoint=str(tmp_path),
+        batch=LONG_BATCH,
+    )
+    with pytest.raises(ValueMismatch, match=r"\(CAST_INVALID_INPUT\).* try_cast") as ended:
+        assert await asyncio.to_thread(query.awaitTermination, LONG_SECONDS)
+    assert "'x'" not in str(ended.value)
+    await feed.send(topic, row("3", 7))
+    rows = feed.rows(topic).selectExpr("partition", "offset", "try_cast(k AS bigint) AS id", "n")
+    await feed.fed(rows, state, tmp_path, lambda: feed.entries("numbers"), {1: 5, 3: 7})
+    letters = f"{updates_topic_name(feed.application, 'numbers')}.dead-letter"
+    # Its owner puts it there beside what it applies.
+    await asyncio.to_thread(await_topic, feed.kafka, letters, LONG_SECONDS)
+    with closing(KafkaUpdates(feed.kafka, letters)) as refused:
+        await asyncio.to_thread(until, lambda: refused.bounds(0) == (0, 1), LONG_SECONDS)
 
 
 async def test_columns_fields_states_and_queries_of_any_name_are_fed(feed: Feed, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, 
 from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path import real_time
-from keyhole.spark.write_path.real_time_query import RealTimeQuery
+from keyhole.spark.write_path.real_time_query import RealTimeQuery, not_computed
 from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import LACK_SECONDS, LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
 from keyhole.testing.clock import ManualClock
@@ -102,6 +102,24 @@ def test_what_real_time_mode_can_not_do_with_a_state_is_refused_by_its_name(case
         return
     with pytest.raises(Unsupported, match=message):
         real_time_part(made())
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] ended: [CAST_INVALID_INPUT] It is 'x'. SQLSTATE: 22018\n== SQL == XXKST",
+            "CAST_INVALID_INPUT",
+        ),
+        ("Job aborted: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "DIVIDE_BY_ZERO"),
+        ("[STREAM_FAILED] Query terminated: No offset, it was reset. SQLSTATE: XXKST", None),
+        ("[UNSUPPORTED_FEATURE.X] No. SQLSTATE: 0A000", None),
+    ],
+)
+def test_a_query_that_ended_at_a_record_says_so_and_not_what_is_in_it(text: str, condition: str | None) -> None:
+    error = not_computed(text)
+    assert (error and error.facts["condition"]) == condition
+    assert error is None or (f"({condition})" in error.message and "'x'" not in error.message)
 
 
 def test_a_function_for_foreachbatch_is_no_state() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyhole.clock import Clock
-from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError
+from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError, ValueMismatch
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
+
+# The first error that Spark names, if SQL's class of it is that of data: of casts, divisions, places in arrays.
+_OF_DATA = re.compile(r"\[(?!STREAM_FAILED)([A-Z][A-Z0-9_.]+)\][^\[]*?SQLSTATE: 22[0-9A-Z]{3}\b")
 
 
 class RunningQuery(Protocol):
@@ -100,13 +105,19 @@ class RealTimeQuery:
 
         Raises:
             KeyholeError: `failure`.
-            StreamingQueryException: What has ended the query in Spark.
+            ValueMismatch: Spark can't compute what the query makes of a record.
+            StreamingQueryException: What else has ended the query in Spark.
         """
         if not self._ended.wait(timeout):
             return False
         if self._failure is not None:
             raise self._failure
-        self._query.awaitTermination()
+        try:
+            self._query.awaitTermination()
+        except StreamingQueryException as error:
+            if (ours := not_computed(str(error))) is None:
+                raise
+            raise ours from error
         return True
 
     def _hold(self) -> None:
@@ -162,3 +173,19 @@ class RealTimeQuery:
             return bool(self._query.isActive)
         except Exception:  # noqa: BLE001 - Spark is stopping, or gone
             return False
+
+
+def not_computed(text: str) -> ValueMismatch | None:
+    """What to raise where a query has ended because of what is in a record; None: it has ended otherwise.
+
+    Args:
+        text: Of Spark's error. What it tells of the record is not told again.
+    """
+    if (found := _OF_DATA.search(text)) is None:
+        return None
+    return ValueMismatch(
+        f"Spark can't compute what the query makes of a record ({found[1]}), and ends at it, as each start would. Use "
+        "try_cast, try_divide and the like for what a record may have wrong: they make it null, and a row with a null "
+        "in its key is a dead letter. Then start the query with the checkpoint that it has",
+        condition=found[1],
+    )
