@@ -331,7 +331,7 @@ _EXPORTER_METRICS = (
         "source_lag",
         "records",
         "application query topic",
-        "Records of the source's topic that Spark has not read yet.",
+        "Records of the source's topic behind Spark's last batch; one in real time reads them within its batch.",
         prefix="kafka",
     ),
     gauge(
