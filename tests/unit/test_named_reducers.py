@@ -80,9 +80,9 @@ def test_the_other_column_of_max_by_is_found_by_the_field_that_keeps_it() -> Non
         for name, reducer in zip(fields, of.reducers, strict=True)
     }
     assert made == {
-        "newest": "CAST(`at` AS timestamp)",
-        "reading": "CAST(CASE WHEN `at` IS NOT NULL THEN `amount` END AS double)",
-        "oldest": "CAST(`at` AS timestamp)",
+        "newest": "`at`",
+        "reading": "CASE WHEN `at` IS NOT NULL THEN `amount` END",
+        "oldest": "`at`",
     }
 
 
