@@ -102,6 +102,7 @@ class Watched(msgspec.Struct, frozen=True, array_like=True, tag="watched"):
     Attributes:
         chain: The same from a beginning without a token on, over all that goes on behind one.
         complete: All of this epoch has come; 0: of none, or it was left in the middle.
+        further: Keys of key groups of which all of a later epoch has come, and that epoch.
     """
 
     reader: str
@@ -111,6 +112,7 @@ class Watched(msgspec.Struct, frozen=True, array_like=True, tag="watched"):
     state: str
     changes: tuple[Seen, ...]
     complete: int
+    further: tuple[tuple[str, int], ...] = ()
 
 
 class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):

@@ -367,6 +367,30 @@ def test_a_history_is_wrong_that_has(rule: str, more: Callable[[], list[object]]
     assert rule in check(doctored).violated
 
 
+def spans_of(key: str, epoch: int) -> list[Seen]:
+    return [
+        Seen(key, map_key, tuple(fields), epoch, snapshot=True) for map_key, (_, *fields) in entries(key, epoch).items()
+    ]
+
+
+@pytest.mark.parametrize(("is_said", "left_out", "is_right"), [(True, 0, True), (False, 0, False), (True, 1, False)])
+def test_what_a_later_epoch_of_its_key_group_has_deleted_is_not_among_a_watch_s_rows(
+    *, is_said: bool, left_out: int, is_right: bool
+) -> None:
+    key, epoch = next(
+        (key, epoch)
+        for epoch in range(2, EPOCHS)
+        for key in names()
+        if entries(key, epoch - 1).keys() - entries(key, epoch).keys() and entries(key, epoch)
+    )
+    rows = [row for other in names() if other != key for row in spans_of(other, epoch - 1)]
+    rows += spans_of(key, epoch)[left_out:]
+    further = ((key, epoch),) if is_said else ()
+    of = history()
+    of.events.append(Watched("watching", 3, at(epoch) + 0.1, at(epoch) + 0.2, SPANS, tuple(rows), epoch - 1, further))
+    assert ("a_watch_misses_nothing" not in check(of).violated) is is_right
+
+
 def test_another_mirror_may_begin_with_an_earlier_epoch() -> None:
     two = history()
     two.events += [mirrored(20, at(20) + 0.1), mirrored(19, at(20) + 0.3, mirror=2)]

@@ -38,36 +38,44 @@ def a_watch_tells_each_change_once_and_in_order(context: Context) -> Iterator[st
 
 
 def a_watch_misses_nothing(context: Context) -> Iterator[str]:
-    """Once it says that it has all of an epoch, what it has made of its changes is what the recount has."""
+    """Once it says that it has all of an epoch, what it has made of its changes is what the recount has: of each key as
+    of that epoch, or of the later one that its key group is at.
+    """
     for chain in _chains(context):
         kept: dict[str, dict[int | str | None, Seen]] = {}
         told = set[tuple[str, int | None, int]]()
         whole_until = 0
+        until: dict[str, int] = {}
         for watched in chain:
             for seen in watched.changes:
                 kept.setdefault(seen.key, {})[seen.map_key] = seen
                 told.add((seen.key, seen.map_key, seen.epoch))
             if watched.complete <= whole_until:
                 continue
+            further = dict(watched.further)
             for key in names(watched.state):
-                yield from _missing(context, watched, key, kept.get(key, {}))
-                for epoch in range(whole_until + 1, watched.complete + 1) if whole_until else ():
-                    for map_key in _changed(context, watched.state, key, epoch):
-                        if (key, map_key, epoch) not in told:
-                            yield f"{_by(watched)} was not told what epoch {epoch} did to {key} {map_key or ''}"
+                before = until.get(key, 0)
+                epoch = until[key] = max(before, further.get(key, watched.complete))
+                yield from _missing(context, watched, key, kept.get(key, {}), epoch)
+                for passed in range(before + 1, epoch + 1) if before else ():
+                    for map_key in _changed(context, watched.state, key, passed):
+                        if (key, map_key, passed) not in told:
+                            yield f"{_by(watched)} was not told what epoch {passed} did to {key} {map_key or ''}"
             whole_until = watched.complete
 
 
-def _missing(context: Context, watched: Watched, key: str, kept: Mapping[int | str | None, Seen]) -> Iterator[str]:
-    right = _content(context, watched.state, key, watched.complete)
+def _missing(
+    context: Context, watched: Watched, key: str, kept: Mapping[int | str | None, Seen], epoch: int
+) -> Iterator[str]:
+    right = _content(context, watched.state, key, epoch)
     for map_key in right.keys() | kept.keys():
         seen = kept.get(map_key)
-        if seen is not None and seen.epoch > watched.complete:
+        if seen is not None and seen.epoch > epoch:
             continue
         has = None if seen is None else seen.fields
         if has != right.get(map_key):
             yield (
-                f"{_by(watched)} has {has} for {key} {map_key or ''} with all of epoch {watched.complete}, which has "
+                f"{_by(watched)} has {has} for {key} {map_key or ''} with all of epoch {epoch}, which has "
                 f"{right.get(map_key)}"
             )
 

@@ -7,13 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from keyhole import AsyncClient, StateChange
 from keyhole.client.state_watches import AsyncWatch
+from keyhole.encoding.columnar_keys import key_groups
+from keyhole.encoding.watch_token import marks_of
 from keyhole.errors import KeyholeError, ResumeGone, StaleDescriptor
+from keyhole.model.state import KeyType
 from tests.fault.history import FailedRead, Seen, Watched
 from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
 from tests.fault.recount import SHAPES
-from tests.fault.workload import BY_CLOCK, OPERATORS
+from tests.fault.workload import BY_CLOCK, OPERATORS, names
 
 WATCHING = "watching"
 # For how long nothing may come before it looks again.
@@ -78,9 +83,19 @@ class WatchingReader(ReaderOfOne):
             self._token = changes.token
             complete = changes.epoch if most else 0
             ended = time.monotonic()
-            self._note(Watched(WATCHING, self._chain, began, ended, self._state, tuple(seen), complete))
+            further = _further(self._state, self._token, complete) if complete else ()
+            self._note(Watched(WATCHING, self._chain, began, ended, self._state, tuple(seen), complete, further))
             if not most:
                 return
+
+
+def _further(state: str, token: str | None, complete: int) -> tuple[tuple[str, int], ...]:
+    """The rows of a key group are of the epoch that it is at as they are read, which may not be complete."""
+    marks = marks_of(token or "")
+    keys = names(state)
+    groups = key_groups([pa.array(keys)], [KeyType.STRING], len(marks)) if len(marks) > 1 else [0] * len(keys)
+    at = [marks[int(group)].epoch for group in groups]
+    return tuple((key, epoch) for key, epoch in zip(keys, at, strict=True) if epoch > complete)
 
 
 def _seen(change: StateChange) -> Seen:

@@ -134,13 +134,4 @@ class GivenSoFar:
             if mark.offset < positions[group].offset:
                 self.marks[group] = WatchMark.at(positions[group])
         self.times.given_all(self._table.complete_ms)
-        self.reach(self.published)
-
-    def reach(self, stamp: EpochStamp) -> None:
-        """All of this epoch was given. Its reader hears it unless some key group is further.
-
-        An epoch that is not known to be complete may be committed in a key group. Its rows are of that epoch then: what
-        it has deleted is not among them, and no change says so. So they are not what the epoch before has.
-        """
-        if all(mark.epoch <= stamp.epoch for mark in self.marks.values()):
-            self.stamp = stamp
+        self.stamp = self.published

@@ -62,7 +62,7 @@ class ReadBack:
                 yield given.message()
         else:
             given.times.given_all(complete_ms)
-            given.reach(stamp)
+            given.stamp = stamp
 
     async def refresh(self) -> AsyncGenerator[Message]:
         """What has changed of rows that were given, once in a while: all rows may take longer than a token lives."""

@@ -12,14 +12,6 @@ _SELECTED = "src/keyhole/encoding/selected_changes.py"
 
 WATCHES = (
     Breakage(
-        "rows of an epoch that is not complete are said to be of the one before",
-        "watch",
-        "services/state_server/read/watch_given.py",
-        "        if all(mark.epoch <= stamp.epoch for mark in self.marks.values()):\n",
-        "        if self.marks:\n",
-        ("test_watch_catching_up.py",),
-    ),
-    Breakage(
         "an entry that is not selected any more stays with those whose watch was read back",
         "watch",
         _SELECTED,
