@@ -6,10 +6,6 @@ Without it a lookup would wait for as many turns as there are scans and watches 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from typing import TypeVar
-
-_Item = TypeVar("_Item")
 
 
 class ReadTurns:
@@ -22,14 +18,3 @@ class ReadTurns:
         """Returns when others have had their turn, in the order of the calls, and all else that waits has run."""
         async with self._queue:
             await asyncio.sleep(0)
-
-    async def each(self, items: Iterable[_Item]) -> AsyncGenerator[_Item]:
-        """The same items, each of which takes a turn to come. Close it; the items are not closed."""
-        left = iter(items)
-        while True:
-            await self.next()
-            try:
-                item = next(left)
-            except StopIteration:
-                return
-            yield item

@@ -151,29 +151,31 @@ class QueryServicer(query_pb2_grpc.QueryServicer):
                 )
             ) as scanned,
             closing(self._scans.pages(scanned, request.limit, select)) as found,
-            closing(mine.timed(found)) as timed,
+            closing(mine.timed(found)) as pages,
         ):
-            async with aclosing(self._turns.each(timed)) as pages:
-                if asked is not None:
-                    async with aclosing(aggregated(pages, asked, scanned.source, selected=selected)) as responses:
-                        async for response in responses:
-                            yield response
-                    return
-                async for page in pages:
-                    rows = select.values(page.rows)
-                    check_entries(table, page.keys, rows)
-                    for part in portions(map(len, rows)):
-                        sent = True
-                        map_keys = [key[known:] for key in page.keys[part]]
-                        response = pb.ScanResponse(
-                            source=scanned.source, map_keys=map_keys, values=rows[part], selected=selected
-                        )
-                        mine.took(response)
+            await self._turns.next()
+            if asked is not None:
+                answer = aggregated(pages, asked, scanned.source, self._turns, selected=selected)
+                async with aclosing(answer) as responses:
+                    async for response in responses:
                         yield response
-                    if not sent:
-                        # Nothing was found in a first turn: whoever waits for the first page hears of the looking.
-                        sent = True
-                        yield pb.ScanResponse(source=scanned.source, selected=selected)
+                return
+            for page in pages:
+                rows = select.values(page.rows)
+                check_entries(table, page.keys, rows)
+                for part in portions(map(len, rows)):
+                    sent = True
+                    map_keys = [key[known:] for key in page.keys[part]]
+                    response = pb.ScanResponse(
+                        source=scanned.source, map_keys=map_keys, values=rows[part], selected=selected
+                    )
+                    mine.took(response)
+                    yield response
+                if not sent:
+                    # Nothing was found in a first turn: whoever waits for the first page hears that it is looked for.
+                    sent = True
+                    yield pb.ScanResponse(source=scanned.source, selected=selected)
+                await self._turns.next()
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802 - gRPC
         """Rows, then each committed change of them."""
