@@ -61,10 +61,13 @@ class Asked:
         places: Sequence[int] | None,
         keys: Sequence[bytes],
         deadline: float,
+        *,
+        is_hedge: bool = False,
     ) -> None:
         self.address = address
         self.segment = Segment(keys, self, deadline)
-        self.overdue = self.is_hedge = self.is_hedged = False
+        self.overdue = self.is_hedged = False
+        self.is_hedge = is_hedge
         self._sink = sink
         self._places = places
         self._left = len(keys)

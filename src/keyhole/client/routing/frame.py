@@ -121,8 +121,7 @@ class Forwarding:
         """Sends these keys to other copies, or ends them: the server has no answer for them."""
         if self._finished:
             return
-        open_places = self._gathered.open
-        self._fail([place for place in asked.part(start, count) if place in open_places], error, asked)
+        self._fail(self._open(asked.part(start, count)), error, asked)
 
     def overdue(self, asked: Asked) -> None:
         """A server has been silent for the hop deadline: asks the next copies, and does not wait for it alone."""
@@ -130,8 +129,7 @@ class Forwarding:
             # Of a frame that was answered in part; the frames after this one should know better.
             self._servers.suspect(asked.address)
             return
-        open_places = self._gathered.open
-        stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
+        stuck = self._open(asked.part(0, len(self._keys)))
         self._attempts.overdue(stuck, asked.address)
         if self._go_on(stuck) or asked.is_hedged or self._refused is not None:
             self._servers.suspect(asked.address)
@@ -142,8 +140,7 @@ class Forwarding:
         # What is staged, the owner alone has.
         if self._finished or hedging is None or bounds.stale is Stale.NEVER or bounds.latest:
             return
-        open_places = self._gathered.open
-        stuck = [place for place in asked.part(0, len(self._keys)) if place in open_places]
+        stuck = self._open(asked.part(0, len(self._keys)))
         if not hedging.allows(len(stuck), self._loop.time()):
             return
         by_server = self._attempts.hedged(stuck, asked.address, self._next_copy)
@@ -153,13 +150,15 @@ class Forwarding:
             hedging.hedged(len(places))
             self._ask(address, places, is_hedge=True)
 
+    def _open(self, places: Iterable[int]) -> list[int]:
+        """Those that have neither an answer nor a final failure."""
+        open_places = self._gathered.open
+        return [place for place in places if place in open_places]
+
     def _ask(self, address: str, places: Sequence[int] | None, *, is_hedge: bool = False) -> None:
         keys = self._keys if places is None else [self._keys[place] for place in places]
-        hedging = self._hedging
-        if hedging is None:
-            asked = Asked(self, address, places, keys, self._deadline)
-        else:
-            asked = TimedAsked(self, address, places, keys, self._deadline, hedging, is_hedge=is_hedge)
+        share = Asked if self._hedging is None else TimedAsked
+        asked = share(self, address, places, keys, self._deadline, is_hedge=is_hedge)
         if asked.send(self._servers, self._lane, self._loop):
             self._asked.append(asked)
 

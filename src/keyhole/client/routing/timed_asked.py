@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
-from keyhole.client.routing.asked import Asked, AskedSink
-from keyhole.client.routing.hedging import Hedging
+from keyhole.client.routing.asked import Asked
 from keyhole.client.routing.known_servers import KnownServers
 from keyhole.client.wire.coalescing import Lane
 from keyhole.client.wire.segments import Answers
 
 
 class TimedAsked(Asked):
-    """The keys of a frame that one server is asked for. Event loop's thread.
-
-    Args:
-        is_hedge: They are under way to another server as well, which is not silent. So they go to no third one.
-    """
+    """As Asked, of servers that are hedged. A hedge goes to no third server: the other one is not silent."""
 
     __slots__ = ("_hedging", "_sent", "_slow")
 
-    def __init__(
-        self,
-        sink: AskedSink,
-        address: str,
-        places: Sequence[int] | None,
-        keys: Sequence[bytes],
-        deadline: float,
-        hedging: Hedging,
-        *,
-        is_hedge: bool,
-    ) -> None:
-        super().__init__(sink, address, places, keys, deadline)
-        self.is_hedge = is_hedge
-        self._hedging = hedging
-        self._slow: asyncio.TimerHandle | None = None
-
     def send(self, servers: KnownServers, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
+        assert servers.hedging is not None
+        self._hedging = servers.hedging
         self._sent = loop.time()
+        self._slow: asyncio.TimerHandle | None = None
         if not super().send(servers, lane, loop):
             return False
         patience = self._hedging.patience(self.address)
