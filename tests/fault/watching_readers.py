@@ -92,6 +92,8 @@ class WatchingReader(ReaderOfOne):
 def _further(state: str, token: str | None, complete: int) -> tuple[tuple[str, int], ...]:
     """The rows of a key group are of the epoch that it is at as they are read, which may not be complete."""
     marks = marks_of(token or "")
+    if all(mark.epoch <= complete for mark in marks.values()):
+        return ()
     keys = names(state)
     groups = key_groups([pa.array(keys)], [KeyType.STRING], len(marks)) if len(marks) > 1 else [0] * len(keys)
     at = [marks[int(group)].epoch for group in groups]

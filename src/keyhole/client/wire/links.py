@@ -83,7 +83,7 @@ class Links:
         """Why there is nothing to wait for: all of them speak differently, or don't trust this side. None: there is.
 
         Args:
-            error: Of the last attempt, which is error_for_caller where it says why.
+            error: Of the last attempt, which the caller gets where it says why.
         """
         if not all(link.cause is not None and not status.may_pass(link.cause) for link in self._links):
             return None
