@@ -75,6 +75,16 @@ async def opened(port: LookupPort) -> AsyncIterator[Caller]:
         yield await caller.open()
 
 
+def speaking_tls(directory: Path) -> tuple[Any, ssl.SSLContext]:
+    """A guard that lets everybody in by TLS, and what a caller shows it."""
+    authority = Authority(directory)
+    files = authority.issue("server", "127.0.0.1")
+    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    own.load_cert_chain(files.certificate, files.key)
+    guard = SimpleNamespace(check_host=lambda *_: None, http_context=lambda: own, access=None)
+    return guard, ssl.create_default_context(cafile=authority.path)
+
+
 def frame(number: int, *keys: bytes) -> pb.LookupRequest:
     return pb.LookupRequest(frame=number, storage_keys=keys)
 
@@ -372,11 +382,7 @@ async def test_whoever_ends_its_handshake_behind_a_drain_is_told_so_and_behind_a
             accepted.append(self)
 
     monkeypatch.setattr(lookup_port, "_PortConnection", Noted)
-    authority = Authority(tmp_path)
-    files = authority.issue("server", "127.0.0.1")
-    own, shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=authority.path)
-    own.load_cert_chain(files.certificate, files.key)
-    guard: Any = SimpleNamespace(check_host=lambda *_: None, http_context=lambda: own, access=None)
+    guard, shown = speaking_tls(tmp_path)
     port = LookupPort("127.0.0.1:0", echo, unlimited(), LookedAt(), guard)
     await port.start()
     async with calling(port.port) as first, calling(port.port) as second:
@@ -392,11 +398,7 @@ async def test_whoever_ends_its_handshake_behind_a_drain_is_told_so_and_behind_a
 
 
 async def test_who_never_ends_a_handshake_takes_the_place_of_a_connection(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    files = authority.issue("server", "127.0.0.1")
-    own, shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=authority.path)
-    own.load_cert_chain(files.certificate, files.key)
-    guard: Any = SimpleNamespace(check_host=lambda *_: None, http_context=lambda: own, access=None)
+    guard, shown = speaking_tls(tmp_path)
     port = LookupPort("127.0.0.1:0", echo, unlimited(), LookedAt(), guard, PortLimits(connections=2))
     await port.start()
     async with calling(port.port) as silent, calling(port.port) as second:
