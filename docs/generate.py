@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the catalogue, docs/errors.md and docs/cli.md: `uv run python docs/generate.py`.
+"""Writes docs/metrics.md from the catalogue, docs/errors.md, cli.md and grpc.md: `uv run python docs/generate.py`.
 
 tests/meta checks that they are current.
 """
@@ -64,7 +64,9 @@ def _row(metric: Metric) -> str:
 if __name__ == "__main__":
     import cli_page
     import errors_page
+    import grpc_page
 
     PAGE.write_text(page())
     (PAGE.parent / "errors.md").write_text(errors_page.page())
     (PAGE.parent / "cli.md").write_text(cli_page.page())
+    (PAGE.parent / "grpc.md").write_text(grpc_page.page())
