@@ -243,6 +243,31 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     engine.close()
 
 
+def test_what_is_committed_is_not_refused_by_a_file_that_may_not_be_filled_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who gets an error applies the batch again; its position would be refused then."""
+    engine = LmdbEngine(StoreLimits(tmp_path / "stores", LIMIT_BYTES))
+    store = engine.open("application", "state", "topic")
+    for epoch in range(1, 9):  # leaves free pages: only the large row needs new ones
+        store.apply(batch(epoch))
+    (data,) = (tmp_path / "stores").rglob("data.mdb")
+    short, (soft, hard) = data.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    goes = b"\x00\x01goes"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (short, hard))
+    try:
+        store.apply_parts([([(goes, b"x" * 90_000)], []), ([], [goes])], batch(9).advances)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(store)[0] == position(9)
+    assert [record.getMessage()[:25] for record in caplog.records] == ["a store's file could not "]
+
+    store.apply(batch(10))
+    assert data.stat().st_size > short
+    engine.close()
+    assert opened(LmdbEngine, StoreLimits(tmp_path / "stores", LIMIT_BYTES))[0] == position(10)
+
+
 def test_a_store_is_opened_and_read_on_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", mebibytes=2) as disk:
         limits = StoreLimits(disk / "stores", LIMIT_BYTES)

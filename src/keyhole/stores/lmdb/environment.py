@@ -10,6 +10,7 @@ Three named databases:
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from keyhole.stores.disk.store_directory import at_limit
 from keyhole.stores.lmdb.errors import MAX_READERS, errors_translated
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
+
+_log = logging.getLogger(__name__)
 
 _READER_BYTES = 64
 _MIN_HEADROOM_BYTES = 64 << 20
@@ -72,10 +75,20 @@ class OpenEnvironment:
 
         LMDB doesn't write pages that a transaction both took and freed; where these are the last ones, the file ends
         before them. A file that is too short would then look like one that was cut off.
+
+        A disk that refuses it is logged and not raised: the commit before it holds, and who is told of an error would
+        apply the same batch again. The next commit tries again; until then a restart makes the store anew.
         """
-        expected = _expected_bytes(self.env)
-        if self.data_file.stat().st_size < expected:
-            os.truncate(self.data_file, expected)
+        try:
+            expected = _expected_bytes(self.env)
+            if self.data_file.stat().st_size < expected:
+                os.truncate(self.data_file, expected)
+        except OSError as error:
+            _log.warning(
+                "a store's file could not be made as long as it should be; what was written is there, but a restart "
+                "before the next write would rebuild the store from the changelog",
+                extra={"store_path": str(self.path), "why": str(error)},
+            )
 
 
 def open_environment(path: Path, identity: Identity, limit_bytes: int) -> OpenEnvironment:
