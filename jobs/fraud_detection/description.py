@@ -12,6 +12,7 @@ JOB = JobDescription(
     application="fraud-detection",
     settings=FraudDetectionConfig,
     source_settings=PaymentsConfig,
+    states=("aggregations", "alerts", "recent", "rules", "spent", "totals"),
     # As the source has its beginning.
     probe=("totals", ("spent-per-hour", "account-0", datetime(2026, 11, 21, tzinfo=UTC))),
     example="scan fraud-detection/alerts account-0",

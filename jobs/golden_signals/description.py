@@ -12,6 +12,7 @@ JOB = JobDescription(
     application="golden-signals",
     settings=GoldenSignalsConfig,
     source_settings=RequestsConfig,
+    states=("golden_signals",),
     probe=("golden_signals", ("web", datetime(2026, 11, 21, tzinfo=UTC))),
     example="describe golden-signals/golden_signals",
     path="golden-signals/golden_signals",

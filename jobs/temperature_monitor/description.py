@@ -10,6 +10,7 @@ JOB = JobDescription(
     application="temperature-monitor",
     settings=TemperatureMonitorConfig,
     source_settings=ReadingsConfig,
+    states=("alerts", "sensors", "thresholds"),
     # As the source has it.
     probe=("sensors", "probe"),
     example="get temperature-monitor/sensors seattle sensor-0",

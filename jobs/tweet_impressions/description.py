@@ -12,6 +12,7 @@ JOB = JobDescription(
     application="tweet-impressions",
     settings=TweetImpressionsConfig,
     source_settings=TweetsConfig,
+    states=("top_tweets", "tweet_hours"),
     # As the source has its beginning.
     probe=("top_tweets", datetime(2026, 11, 21, tzinfo=UTC)),
     example="get tweet-impressions/top_tweets 2026-11-21T00:00:00Z",

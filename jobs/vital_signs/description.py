@@ -10,6 +10,7 @@ JOB = JobDescription(
     application="vital-signs",
     settings=VitalSignsConfig,
     source_settings=ChunksConfig,
+    states=("open_chunks", "oxygen_saturation", "segments", "vitals"),
     probe=("vitals", ("patient-0", "pleth")),
     example="get vital-signs/vitals patient-0,pleth",
     path="vital-signs/vitals/patient-0,pleth",

@@ -13,15 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keyhole.demo.described_jobs import described, job_names
-from tests.spark import test_whole_jobs
+from keyhole.demo.described_jobs import described
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ran
 from tests.support.object_store import ObjectStore
 
-STATES = {
-    "fraud_detection": ["aggregations", "alerts", "recent", "rules", "spent", "totals"],
-    "vital_signs": ["open_chunks", "oxygen_saturation", "segments", "vitals"],
-}
 PATIENTS = 20
 # A chunk that is lost is a gap: with more, hardly a wave would be long enough for a breathing rate.
 MALFORMED = "0.005"
@@ -67,7 +62,7 @@ def test_a_job_agrees_with_its_recount_keeps_what_it_cant_take_and_leaves_nothin
     assert result["mismatches"] == 0
     assert rejected_topics(result) == {described(name).topic, *described(name).more_topics.values()}
     assert result["epochs"] > 1
-    assert sorted(result["states"]) == STATES[name]
+    assert sorted(result["states"]) == list(described(name).states)
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
     of_signal = ["its segments", "a range of them", "its chunks"]
     of_patient = [*2 * of_signal, "the piece of wave", "its rates", "the oxygen saturation"]
@@ -90,7 +85,7 @@ def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_
     assert result["keys"] == result["agreed"] > 0
     assert result["mismatches"] == 0
     assert rejected_topics(result) == {"payments", "rules", "aggregations"}
-    assert sorted(result["states"]) == STATES["fraud_detection"]
+    assert sorted(result["states"]) == list(described("fraud_detection").states)
     assert all(entries > 0 for entries in result["states"].values()), result["states"]
     assert result["states"]["spent"] == ACCOUNTS_BEFORE
     assert "chaos: kill -9 of the state server\nstarting server-0 again" in done.stderr
@@ -101,8 +96,3 @@ def test_rules_that_change_are_those_of_each_batch_though_server_and_driver_are_
 def rejected_topics(result: dict[str, Any]) -> set[str]:
     """Those of which some records can't be taken, all of which were found among the dead letters."""
     return {topic for topic, records in result["rejected_by_topic"].items() if records > 0}
-
-
-@pytest.mark.core
-def test_every_job_is_run_here_or_by_the_demo_or_with_what_tests_share() -> None:
-    assert {*STATES, *test_whole_jobs.STATES, "temperature_monitor"} == set(job_names())

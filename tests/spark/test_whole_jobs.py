@@ -1,7 +1,7 @@
 """Jobs with their sources and their recounts, on the Spark, the Kafka and the services that tests share.
 
 What `keyhole job NAME --verify` runs, but for the processes that are the same for every job:
-tests/processes/test_jobs.py has these, with the other jobs.
+tests/processes/test_jobs.py has these, with jobs of which it tests more. Any other job is run here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from keyhole import Client, logs
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.demo import batch_logs
-from keyhole.demo.described_jobs import described
+from keyhole.demo.described_jobs import described, job_names
 from keyhole.demo.recount import RecountVerdict, VerifiedJob, entries_by_state, topic_ends
 from keyhole.local.processes import Child
 from tests.support.micro_batches import session_settings
@@ -26,9 +26,11 @@ from tests.support.pipeline import PATIENCE_SECONDS
 from tests.support.streams import Service
 from tests.support.waiting import LONG_SECONDS
 
-STATES = {
-    "golden_signals": ["golden_signals"],
-    "tweet_impressions": ["top_tweets", "tweet_hours"],
+# Jobs whose tests need more than what tests share, and the files of these tests.
+ELSEWHERE = {
+    "fraud_detection": "tests/processes/test_jobs.py",
+    "temperature_monitor": "tests/smoke/test_demo.py",
+    "vital_signs": "tests/processes/test_jobs.py",
 }
 # Of the tweets, hours close, and some events are hours late.
 FEW = {"KEYHOLE_TWEETS_EVENTS_PER_HOUR": "100", "KEYHOLE_TWEETS_TOO_LATE": "0.02"}
@@ -71,7 +73,7 @@ def run(name: str, spark: SparkSession, service: Service, directory: Path) -> tu
         return check(verified, client), entries_by_state(client, job.application)
 
 
-@pytest.mark.parametrize("name", sorted(STATES))
+@pytest.mark.parametrize("name", sorted({*job_names()} - {*ELSEWHERE}))
 def test_a_job_agrees_with_its_recount_and_keeps_what_it_cant_take(
     name: str, spark: SparkSession, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,8 +90,15 @@ def test_a_job_agrees_with_its_recount_and_keeps_what_it_cant_take(
     assert verdict.epoch >= RECORDS // PER_BATCH
     assert set(verdict.rejected) == {job.topic, *job.more_topics.values()}
     assert all(verdict.rejected.values())
-    assert sorted(entries) == STATES[name]
+    assert sorted(entries) == list(job.states)
     assert all(entries.values()), entries
     if name == "tweet_impressions":
         assert entries["top_tweets"] > 3, "several hours, of which all but the last ones are closed"
         assert verdict.late > 0, verdict
+
+
+@pytest.mark.core
+def test_a_job_that_is_not_run_here_is_run_elsewhere() -> None:
+    assert ELSEWHERE.keys() < {*job_names()}
+    root = Path(__file__).resolve().parents[2]
+    assert not [name for name, file in ELSEWHERE.items() if f'"{name}"' not in (root / file).read_text()]

@@ -17,11 +17,11 @@ from keyhole.errors import KeyholeError
 from keyhole.local.stack import Stack
 
 _JOB = described("temperature_monitor")
-REAL_TIME = dataclasses.replace(_JOB, runs="realtime", verifies="verify_realtime", real_time=True)
-"""The same state of the same readings, without a micro-batch between."""
-
 APPLICATION, TOPIC = _JOB.application, _JOB.topic
 STATE, ALERTS, PROBE = "sensors", "alerts", "probe"
+REAL_TIME = dataclasses.replace(_JOB, runs="realtime", verifies="verify_realtime", real_time=True, states=(STATE,))
+"""The same state of the same readings, without a micro-batch between."""
+
 # As jobs.temperature_monitor.source has it; the distribution imports no job.
 PROBE_PARTITION = 0
 SHOWN = ("seattle", "san-francisco", *(f"sensor-{number}" for number in range(10)))

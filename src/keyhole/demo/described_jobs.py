@@ -26,6 +26,7 @@ class JobDescription:
         application: The job's name where its settings say no other.
         settings: Of the job.
         source_settings: Of its source.
+        states: That it makes, by name, in order: tests/unit/test_described_states.py compares them with its queries'.
         probe: A state, and any key of it: by its answers it is seen how far the job is.
         example: What a person may type first, after `keyhole `; --proxy is put behind its first word.
         path: What they may ask for over HTTP, behind /v1/.
@@ -47,6 +48,7 @@ class JobDescription:
     application: str
     settings: type[TopicJobConfig]
     source_settings: type[SourceConfig]
+    states: tuple[str, ...]
     probe: tuple[str, KeyValue | Sequence[KeyValue]]
     example: str
     path: str
