@@ -1,6 +1,6 @@
-"""Writes docs/metrics.md from the catalogue, docs/errors.md, cli.md and grpc.md: `uv run python docs/generate.py`.
+"""Writes docs/metrics.md from the catalogue, docs/errors.md, cli.md and grpc.md, and what lists all jobs.
 
-tests/meta checks that they are current.
+`uv run python docs/generate.py`; tests/meta checks that they are current.
 """
 
 from pathlib import Path
@@ -65,8 +65,11 @@ if __name__ == "__main__":
     import cli_page
     import errors_page
     import grpc_page
+    import job_lists
 
     PAGE.write_text(page())
     (PAGE.parent / "errors.md").write_text(errors_page.page())
     (PAGE.parent / "cli.md").write_text(cli_page.page())
     (PAGE.parent / "grpc.md").write_text(grpc_page.page())
+    job_lists.DEMO.write_text(job_lists.demo_page(job_lists.DEMO.read_text()))
+    job_lists.SCENARIO.write_text(job_lists.scenario())

@@ -10,6 +10,10 @@ from keyhole.demo.described_jobs import JobDescription
 JOB = JobDescription(
     name="fraud_detection",
     application="fraud-detection",
+    shows=(
+        "rules and aggregations that change while it runs, as broadcast states that each batch reads; "
+        "timers; three states in one epoch; a state fed by SQL that begins with a table"
+    ),
     settings=FraudDetectionConfig,
     source_settings=PaymentsConfig,
     states=("aggregations", "alerts", "recent", "rules", "spent", "totals"),
@@ -20,4 +24,5 @@ JOB = JobDescription(
     topic="payments",
     partitions=1,
     more_topics={"RULES_TOPIC": "rules", "AGGREGATIONS_TOPIC": "aggregations"},
+    light_load={"rate": 20},
 )

@@ -10,6 +10,10 @@ from keyhole.demo.described_jobs import JobDescription
 JOB = JobDescription(
     name="golden_signals",
     application="golden-signals",
+    shows=(
+        "a user's own aggregation, from rows as they come: throughput, errors, percentiles and "
+        "saturation per service and minute"
+    ),
     settings=GoldenSignalsConfig,
     source_settings=RequestsConfig,
     states=("golden_signals",),

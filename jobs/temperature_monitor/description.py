@@ -8,6 +8,10 @@ from keyhole.demo.described_jobs import JobDescription
 JOB = JobDescription(
     name="temperature_monitor",
     application="temperature-monitor",
+    shows=(
+        "a `transformWithState` processor, thresholds that change at run time as a broadcast state, "
+        "alerts as a list: the main job"
+    ),
     settings=TemperatureMonitorConfig,
     source_settings=ReadingsConfig,
     states=("alerts", "sensors", "thresholds"),

@@ -10,6 +10,7 @@ from keyhole.demo.described_jobs import JobDescription
 JOB = JobDescription(
     name="tweet_impressions",
     application="tweet-impressions",
+    shows=("two states of one query, late events: counts per tweet and hour as a map, and the best tweets of an hour"),
     settings=TweetImpressionsConfig,
     source_settings=TweetsConfig,
     states=("top_tweets", "tweet_hours"),

@@ -8,6 +8,10 @@ from keyhole.demo.described_jobs import JobDescription
 JOB = JobDescription(
     name="vital_signs",
     application="vital-signs",
+    shows=(
+        "the states of a `transformWithState` processor: segments as a map, open chunks as a list, rates "
+        "as a value, and files beside them"
+    ),
     settings=VitalSignsConfig,
     source_settings=ChunksConfig,
     states=("open_chunks", "oxygen_saturation", "segments", "vitals"),
@@ -16,6 +20,9 @@ JOB = JobDescription(
     path="vital-signs/vitals/patient-0,pleth",
     topic="chunks",
     partitions=1,
+    light_load={"patients": 5},
     files="FILES",
+    # For the files of the closed blobs, too.
+    claim="10Gi",
     source_needs=("heartpy",),
 )

@@ -1,4 +1,7 @@
-"""A job that is a folder below `jobs` and nothing else: it is listed, it can be run, and its settings are known."""
+"""A job that is a folder below `jobs` and nothing else: it is listed, it can be run, and its settings are known.
+
+That nothing that is written by hand lists all jobs: tests/meta/test_job_lists.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from keyhole.demo.described_jobs import described, job_names
 from keyhole.errors import InvalidConfiguration
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+ROOT = Path(__file__).resolve().parents[2]
+JOBS, DOCS = ROOT / "jobs", ROOT / "docs"
 # Of the job that the added one is a copy of, and of the copy.
 NAMES = {
     "tweet_impressions": "door_bells",
@@ -32,6 +37,10 @@ MISSPELT = {
 }
 _EXTENDED = "import json, os, sys, jobs; jobs.__path__.append(sys.argv.pop(1)); "
 _COMMAND = "from keyhole.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_LISTS = (
+    "import runpy; lists = runpy.run_path(sys.argv[1]); page = lists['DEMO'].read_text(); "
+    "print(json.dumps([lists['demo_page'](page), lists['scenario']()]))"
+)
 _MODULE = "import runpy; runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
 
 
@@ -68,6 +77,21 @@ def test_the_command_line_lists_it(folder: Path) -> None:
     listed = ",".join(sorted([*job_names(), ADDED]))
     assert f"{{{listed}}}" in done.stdout
     assert ADDED not in job_names()
+
+
+def test_the_pages_and_the_chart_s_scenario_list_it_once_they_are_made_again(folder: Path) -> None:
+    done = run(folder, _LISTS, str(DOCS / "job_lists.py"))
+    assert done.returncode == 0, done.stderr
+    page, scenario = json.loads(done.stdout)
+    row = f"| [{ADDED}](../jobs/{ADDED}/README.md) | {described('tweet_impressions').shows} | "
+    assert [line for line in page.splitlines() if ADDED in line] == [f"{row}`top_tweets`, `tweet_hours` |"]
+    assert page.replace(f"{row}`top_tweets`, `tweet_hours` |\n", "") == (DOCS / "demo.md").read_text()
+    topic = {"topic": "tweets"}
+    source = {"enabled": True, "settingsPrefix": "KEYHOLE_RINGS_", "settings": topic | {"rate": 50}}
+    job = {"name": "door-bells", "checkpoint": {"claim": {"size": "1Gi"}}, "settings": topic, "source": source}
+    jobs = yaml.safe_load(scenario)["jobs"]
+    assert job in jobs
+    assert len(jobs) == len(job_names()) + 1
 
 
 def test_no_job_is_imported_to_be_listed(folder: Path) -> None:

@@ -24,6 +24,7 @@ class JobDescription:
     Attributes:
         name: The package below `jobs`; it can be run, and has the modules `source` and `verify`.
         application: The job's name where its settings say no other.
+        shows: What one learns of it: its row in docs/demo.md, in Markdown.
         settings: Of the job.
         source_settings: Of its source.
         states: That it makes, by name, in order: tests/unit/test_described_states.py compares them with its queries'.
@@ -34,7 +35,10 @@ class JobDescription:
         more_topics: By the part of a setting's name that names it, for the job and for the source: a topic of rules,
             say, of one partition.
         source_environ: Settings of the source.
+        light_load: Settings of the source, in lower case and without the prefix, that have it send as little as a small
+            cluster can take beside the other jobs; for the chart's scenario of every job.
         files: The name of the job's setting for where it writes files, if it has one.
+        claim: How large the claim for its checkpoint is in that scenario.
         needs: Modules that it can't do without, beside Spark and Kafka.
         source_needs: Modules that its source can't do without, beside the demo's.
         extra: Of keyhole-spark; it brings both.
@@ -46,6 +50,7 @@ class JobDescription:
 
     name: str
     application: str
+    shows: str
     settings: type[TopicJobConfig]
     source_settings: type[SourceConfig]
     states: tuple[str, ...]
@@ -56,7 +61,9 @@ class JobDescription:
     partitions: int
     more_topics: Mapping[str, str] = field(default_factory=dict)
     source_environ: Mapping[str, str] = field(default_factory=dict)
+    light_load: Mapping[str, int] = field(default_factory=lambda: {"rate": 50})
     files: str = ""
+    claim: str = "1Gi"
     needs: tuple[str, ...] = ()
     source_needs: tuple[str, ...] = ()
     extra: str = "jobs"
