@@ -19,12 +19,21 @@ import pytest
 from tests.support.snippets import ROOT, blocks
 
 RUN = {
+    "docs/clients.md": "tests/rpc/test_documented_reads.py",
     "docs/coming-from.md": "tests/rpc/test_documented_services.py",
     "docs/compose.md": "tests/spark/test_documented_feeds.py",
+    "docs/errors.md": "tests/rpc/test_documented_reads.py",
     "docs/fastapi.md": "tests/rpc/test_documented_services.py",
     "docs/first-state.md": "tests/spark/test_documented_tutorial.py",
+    "docs/indexes.md": "tests/rpc/test_documented_queries.py",
     "docs/kinds.md": "tests/spark/test_documented_kinds.py",
+    "docs/mirror.md": "tests/rpc/test_documented_queries.py",
+    "docs/predicates.md": "tests/rpc/test_documented_queries.py",
+    "docs/reads.md": "tests/rpc/test_documented_reads.py",
+    "docs/sql.md": "tests/rpc/test_documented_queries.py",
+    "docs/testing.md": "tests/rpc/test_documented_queries.py",
     "docs/up.md": "tests/spark/test_documented_feeds.py",
+    "docs/watch.md": "tests/rpc/test_documented_queries.py",
 }
 """All blocks of these are run, word for word."""
 

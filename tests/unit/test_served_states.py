@@ -52,6 +52,17 @@ def test_what_is_written_is_read_by_a_client() -> None:
             served.write("shop/new", [{"customer": "c1", "orders": "many"}], key="customer", schema=schema)
 
 
+def test_states_of_one_query_are_in_one_snapshot_and_a_state_stays_of_its_query() -> None:
+    with ServedStates() as served, Client(served.address, timeout=LONG_SECONDS) as client:
+        for _ in range(2):
+            served.write("shop/orders", [{"order": "o1"}], key="order", query="shop")
+        served.write("shop/customers", [{"customer": "c1"}], key="customer", query="shop")
+        assert served.write("shop/customers", [{"customer": "c2"}], key="customer") == 2
+        assert client.snapshot("shop/orders", "shop/customers").epoch == 2
+        with pytest.raises(InvalidConfiguration, match="or of another query"):
+            served.write("shop/orders", [{"order": "o1"}], key="order", query="other")
+
+
 def test_one_whose_clients_are_still_open_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """As those of a service's module are, while its tests end."""
     clients = _left_open()

@@ -68,6 +68,7 @@ class ServedStates:
         map_key: str | Sequence[str] = (),
         schema: pa.Schema | None = None,
         delete: Sequence[Mapping[str, Any]] = (),
+        query: str = "",
     ) -> int:
         """Puts rows into a state, which is made by its first ones; each call is one epoch. Blocks until readers see it,
         and watches are sent it.
@@ -80,6 +81,8 @@ class ServedStates:
             schema: The types of all columns; default: those that Arrow finds in the rows (int: bigint, float: double,
                 datetime with a time zone: timestamp).
             delete: Keys, by the names of their columns (then those of the map key), that have no value from then on.
+            query: Of a state that is made: the query that it is of. A snapshot may have several states of one query.
+                Default: one of its own.
 
         Returns:
             The number of the epoch.
@@ -88,14 +91,15 @@ class ServedStates:
             InvalidConfiguration: There is no row and no schema, or the state is there already, declared otherwise.
             KeyMismatch, ValueMismatch: A row doesn't fit.
         """
+        hosted = self._run(lambda: self._server.states.get(state_path(path)))
         if schema is None:
-            hosted = self._run(lambda: self._server.states.get(state_path(path)))
             if not rows and hosted is not None:
                 return self._run(lambda: self._put(hosted.descriptor, [], _keys(hosted.descriptor, delete)))
             if not rows:
                 raise InvalidConfiguration(f"state {path!r}: the rows tell the columns' types: write some, or a schema")
             schema = pa.Table.from_pylist(list(rows)).schema
-        descriptor = _descriptor(path, schema, names_of(key), names_of(map_key))
+        query = query or (hosted.descriptor.query if hosted is not None else "")
+        descriptor = _descriptor(path, query, schema, names_of(key), names_of(map_key))
         encoded = [_encoded(descriptor, row) for row in rows]
         return self._run(lambda: self._put(descriptor, encoded, _keys(descriptor, delete)))
 
@@ -131,8 +135,8 @@ class ServedStates:
             hosted = self._server.host(descriptor)
         elif hosted.descriptor != descriptor:
             raise InvalidConfiguration(
-                f"state {'/'.join(name)!r} is there already with other columns: give the rows the same ones, in the "
-                "same order and of the same types, or give a schema"
+                f"state {'/'.join(name)!r} is there already with other columns, or of another query: give the rows the "
+                "same ones, in the same order and of the same types, or give a schema"
             )
         else:
             hosted.commit()
@@ -164,13 +168,15 @@ async def _others_ended() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _descriptor(path: str, schema: pa.Schema, key: Sequence[str], map_key: Sequence[str]) -> StateDescriptor:
+def _descriptor(
+    path: str, query: str, schema: pa.Schema, key: Sequence[str], map_key: Sequence[str]
+) -> StateDescriptor:
     application, state = state_path(path)
     values = [field for field in schema if field.name not in {*key, *map_key}]
     return StateDescriptor(
         application,
         state,
-        state,
+        query or state,
         StateKind.MAP if map_key else StateKind.VALUE,
         _KEY_GROUPS,
         tuple(key_column_of(schema, name) for name in key),
