@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -29,11 +30,22 @@ from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.brokers import client_settings
 from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.changelog.kafka.record_topics import await_topic, make_topics
-from keyhole.changelog.settings import CONTROL, ids_prefix, topic_name, transactional_id
+from keyhole.changelog.settings import (
+    CONTROL,
+    ids_prefix,
+    topic_name,
+    transactional_id,
+    unused_id,
+    updates_topic_name,
+)
 from keyhole.clock import SystemClock
 from keyhole.config import JobConfig, TopicJobConfig
 from keyhole.coordinator.feed_run import FeedRun
+from keyhole.coordinator.server_link import ServerLink
 from keyhole.errors import InvalidConfiguration
+from keyhole.feed.feed_options import RecordFormat
+from keyhole.feed.process import FeedProcess
+from keyhole.feed.topic_feed import TopicFeed
 from keyhole.local.java import Java
 from keyhole.local.ports import free_ports
 from keyhole.local.services import start_client_proxy, start_state_server
@@ -150,21 +162,30 @@ def may_not_use(address: str, application: str, query: str) -> bool:
     return False
 
 
-def feed_run(address: str, application: str) -> FeedRun:
+def feed_run(address: str, application: str, server: str = "127.0.0.1:1") -> FeedRun:
     config = JobConfig(
         application=application,
-        servers=("127.0.0.1:1",),
+        servers=(server,),
         bootstrap_servers=address,
         kafka_deadline_seconds=LONG_SECONDS,
     )
     return FeedRun(config, "main", KafkaChangelog(address, application), SystemClock())
 
 
-def allow(broker: SecuredKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, to: AclOperation) -> None:
-    """Lets USER do this, and nobody anything else with what is called so."""
+def allow(
+    broker: SecuredKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, to: AclOperation
+) -> AclBindingFilter:
+    """Lets USER do this, and nobody anything else with what is called so. Returns what names the rule."""
     rule = AclBinding(kind, name, pattern, f"User:{USER}", "*", to, AclPermissionType.ALLOW)
     admin = AdminClient({"bootstrap.servers": broker.plain})
     admin.create_acls([rule])[rule].result(LONG_SECONDS)
+    return AclBindingFilter(kind, name, pattern, rule.principal, "*", to, AclPermissionType.ALLOW)
+
+
+def forget(broker: SecuredKafka, rule: AclBindingFilter) -> None:
+    """Takes a rule back."""
+    admin = AdminClient({"bootstrap.servers": broker.plain})
+    admin.delete_acls([rule])[rule].result(LONG_SECONDS)
 
 
 def test_a_start_that_may_not_use_its_transactional_ids_is_refused_before_it_fences_the_run_that_is_well(
@@ -208,3 +229,104 @@ def test_a_start_that_may_not_write_the_control_topic_is_refused_before_it_fence
             )
         assert refused.value.facts["operation"] == "WRITE"
         well.append({"opened/main": b"{}"}, LONG_SECONDS)
+
+
+def feed_of(address: str, application: str) -> FeedProcess:
+    """A feed of the application's topic of its own name, as who comes to that address."""
+    state = descriptor(
+        application=application, query="counts", kind=StateKind.REDUCING, reducers=("last",), topic_id=""
+    )
+    return FeedProcess(
+        feed_run(address, application),
+        state,
+        0,
+        lambda of, topic_id: TopicFeed(address, of, application, RecordFormat.JSON, SystemClock(), topic_id=topic_id),
+        SystemClock(),
+        take_over=True,
+    )
+
+
+@pytest.mark.parametrize("lacks", ["source", "positions", "dead letters"])
+def test_a_feed_that_kafka_does_not_let_feed_is_refused_before_it_fences_the_run_that_is_well(
+    broker: SecuredKafka, application: str, lacks: str
+) -> None:
+    make_topics(broker.plain, {application: 1, f"{application}.dead-letter": 1}, LONG_SECONDS)
+    lease = f"keyhole.{application}.counts.feed.{application}"
+    kind, name, told = {
+        "source": (ResourceType.TOPIC, application, f"READ topic {application}: allow"),
+        "positions": (ResourceType.GROUP, lease, f"READ group {lease}: allow"),
+        "dead letters": (ResourceType.TOPIC, f"{application}.dead-letter", f"WRITE topic {application}.dead-letter"),
+    }[lacks]
+
+    def refusal() -> str:
+        try:
+            TopicFeed(
+                broker.address, descriptor(application=application), application, RecordFormat.JSON, SystemClock()
+            ).check_rights()
+        except InvalidConfiguration as error:
+            return error.message
+        return ""
+
+    with closing(KafkaChangelog(broker.plain, application).control("main")) as well:
+        well.open(LONG_SECONDS)
+        assert not refusal()
+        allow(broker, kind, name, ResourcePatternType.LITERAL, AclOperation.DESCRIBE)
+        until(lambda: bool(refusal()), LONG_SECONDS)
+        with closing(feed_of(broker.address, application)) as feed, pytest.raises(InvalidConfiguration, match=told):
+            feed.start()
+        well.append({"opened/main": b"{}"}, LONG_SECONDS)
+
+
+def test_a_start_whose_servers_may_not_write_the_changelog_is_refused_before_it_fences_the_run_that_is_well(
+    broker: SecuredKafka, application: str, tmp_path: Path
+) -> None:
+    """They are other users to Kafka than the driver, which may do all."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    state = descriptor(application=application, kind=StateKind.REDUCING, reducers=("last",), topic_id="")
+    started = start_state_server(
+        "secured", port, bootstrap_servers=broker.address, directory=tmp_path, environ=dict(os.environ)
+    )
+    with ExitStack() as ending:
+        ending.callback(started.terminate)
+        link = ending.enter_context(closing(ServerLink(address)))
+
+        def refusal() -> str:
+            try:
+                link.describe(application, "main", ["counts"])
+            except InvalidConfiguration as error:
+                return error.message
+            return ""
+
+        changelog = KafkaChangelog(broker.plain, application)
+        changelog.admin().ensure(state, LONG_SECONDS)
+        with closing(changelog.updates_topics()) as topics:
+            topics.ensure("counts", state.key_groups, "", LONG_SECONDS)
+        well = ending.enter_context(closing(changelog.control("main")))
+        well.open(LONG_SECONDS)
+        assert not refusal()
+        for kind, name, allowed, told in (
+            (ResourceType.TOPIC, state.topic, AclOperation.READ, f"WRITE topic {state.topic}"),
+            (
+                ResourceType.TOPIC,
+                updates_topic_name(application, "counts"),
+                AclOperation.WRITE,
+                f"READ topic {updates_topic_name(application, 'counts')}",
+            ),
+            (
+                ResourceType.TRANSACTIONAL_ID,
+                unused_id(ids_prefix(application, "main")),
+                AclOperation.DESCRIBE,
+                f"begin with {ids_prefix(application, 'main')}",
+            ),
+        ):
+            rule = allow(broker, kind, name, ResourcePatternType.LITERAL, allowed)
+            until(lambda told=told: told in refusal(), LONG_SECONDS)  # type: ignore[misc]
+            with (
+                closing(feed_run(broker.plain, application, address)) as run,
+                pytest.raises(InvalidConfiguration, match=f"of state server secured: .*{told}"),
+            ):
+                run.start({state: 0})
+            well.append({"tried/main": b"{}"}, LONG_SECONDS)
+            forget(broker, rule)
+        until(lambda: not refusal(), LONG_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,13 +138,13 @@ class _Link(SimulatedLink):
         self._described = describe
         self._may_write = may_write
 
-    def describe(self, writes: str = "") -> Sighting:
+    def describe(self, writes: str = "", query: str = "", states: Collection[str] = ()) -> Sighting:
         error = self._described()
         if error is not None:
             raise error
         if writes and not self._may_write:
             raise PermissionDenied(f"token:other may not write {writes}/*")
-        return super().describe(writes)
+        return super().describe(writes, query, states)
 
     def open_run(self, *arguments: Any) -> None:
         if not self._may_write:
@@ -223,13 +223,16 @@ def _kafka_is_down(world: World) -> Iterator[None]:
         world.kafka.down = False
 
 
-@contextlib.contextmanager
-def _control_denied(world: World) -> Iterator[None]:
-    world.kafka.denied = {(topic_name("app", CONTROL), TopicRight.WRITE)}
-    try:
-        yield
-    finally:
-        world.kafka.denied = set()
+def _denied(topic: str, right: TopicRight) -> Arrange:
+    @contextlib.contextmanager
+    def arranged(world: World) -> Iterator[None]:
+        world.kafka.denied = {(topic, right)}
+        try:
+            yield
+        finally:
+            world.kafka.denied = set()
+
+    return arranged
 
 
 @contextlib.contextmanager
@@ -360,7 +363,7 @@ REFUSALS = [
         "a user that Kafka lets read the control topic, and not write it",
         InvalidConfiguration,
         "don't let the user of this process WRITE topic keyhole.app.control",
-        _control_denied,
+        _denied(topic_name("app", CONTROL), TopicRight.WRITE),
     ),
     Refusal(
         "a user that Kafka lets write topics, and under none of its transactional.ids",
@@ -388,6 +391,24 @@ REFUSALS = [
         describe=lambda: PermissionDenied("not one of us"),
     ),
     Refusal("servers that don't let it write", PermissionDenied, "may not write", may_write=False),
+    Refusal(
+        "servers that Kafka doesn't let write a changelog",
+        InvalidConfiguration,
+        rf"of state server a: Kafka's rules don't let the user of this process WRITE topic {SUM.topic}",
+        _denied(SUM.topic, TopicRight.WRITE),
+    ),
+    Refusal(
+        "servers that Kafka doesn't let read a changelog",
+        InvalidConfiguration,
+        rf"of state server a: Kafka's rules don't let the user of this process READ topic {SUM.topic}",
+        _denied(SUM.topic, TopicRight.READ),
+    ),
+    Refusal(
+        "servers that Kafka doesn't let read the control topic",
+        InvalidConfiguration,
+        "of state server a: Kafka's rules don't let the user of this process READ topic keyhole.app.control",
+        _denied(topic_name("app", CONTROL), TopicRight.READ),
+    ),
     Refusal(
         "servers that it can't reach, or speaks TLS to where they don't",
         EpochFailed,

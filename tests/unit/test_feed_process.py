@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 import pytest
 
+from keyhole.changelog.settings import refused_right
 from keyhole.coordinator.feed_run import FeedRun
 from keyhole.errors import ChangelogRecreated, Fenced, InvalidConfiguration, KeyholeError, StateConflict
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.testing.changelog import MemoryChangelog
+from tests.support.refused_starts import snapshot
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import descriptor
 from tests.support.waiting import PATIENCE_SECONDS
@@ -25,16 +27,27 @@ SUM = descriptor(
 
 class FakeFeed:
     """A feed that reads a record a look, until it is stopped; `fails`: what it ends with at once; `refuses`: why it
-    can't begin.
+    can't begin; `denied`: what Kafka doesn't let it do.
     """
 
-    def __init__(self, of: StateDescriptor, fails: BaseException | None, refuses: KeyholeError | None) -> None:
+    def __init__(
+        self,
+        of: StateDescriptor,
+        fails: BaseException | None,
+        refuses: KeyholeError | None,
+        denied: KeyholeError | None = None,
+    ) -> None:
         self.of = of
         self.figures = FeedFigures()
         self.finished = False
         self.recorded: Collection[str] | None = None
         self._fails = fails
         self._refuses = refuses
+        self._denied = denied
+
+    def check_rights(self) -> None:
+        if self._denied is not None:
+            raise self._denied
 
     def sources(self) -> Mapping[str, str]:
         return {"id-1": "orders"}
@@ -61,6 +74,7 @@ class Processes:
         self.made: list[FeedProcess] = []
         self.feeds: list[FakeFeed] = []
         self.refuses: KeyholeError | None = None
+        self.denied: KeyholeError | None = None
 
     def start(self, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
         process = self.make(SUM, fails, take_over=take_over)
@@ -69,7 +83,7 @@ class Processes:
 
     def make(self, of: StateDescriptor, fails: BaseException | None = None, *, take_over: bool = True) -> FeedProcess:
         def feed_of(of: StateDescriptor, topic_id: str) -> FakeFeed:
-            feed = FakeFeed(of, fails, self.refuses)
+            feed = FakeFeed(of, fails, self.refuses, self.denied)
             if topic_id:  # else it is only asked for it
                 self.feeds.append(feed)
             return feed
@@ -233,6 +247,18 @@ def test_a_start_that_is_refused_leaves_the_process_before_it_as_it_is(processes
     refused = processes.make(other)
     with pytest.raises(KeyholeError):
         refused.start()
+    first._run.beat(0.0)
+    assert first.feed(stop, once(stop.set)).records == 2
+
+
+def test_one_that_kafka_does_not_let_feed_takes_nothing_over(processes: Processes) -> None:
+    """Whoever may not read its source, or keep its positions, took the state from the process that fed it, and died."""
+    first, stop = processes.start(), threading.Event()
+    before = snapshot(processes.world)
+    processes.denied = refused_right("orders", "READ")
+    with pytest.raises(InvalidConfiguration, match="READ topic orders"):
+        processes.start(take_over=True)
+    assert snapshot(processes.world) == before
     first._run.beat(0.0)
     assert first.feed(stop, once(stop.set)).records == 2
 

@@ -202,7 +202,7 @@ def test_where_all_servers_drain_and_go_on_a_job_begins_on_them(world: World) ->
         world.servers[name].die()
         world.servers[name].start()
         world.servers[name].drain()
-    assert await_server(world.config, "main", SimulatedFleet(world), world.clock) is False
+    assert await_server(world.config, "main", ["counts"], SimulatedFleet(world), world.clock) is False
     assert world.run_epoch(2, rows(3.0)).epoch == 3
     assert {*owned(world, "a"), *owned(world, "b")} == set(range(KEY_GROUPS))
     world.follow()

@@ -57,7 +57,7 @@ def test_a_start_that_is_refused_changes_nothing_and_the_query_goes_on(world: Wo
     assert sums(world) == [3.0] * len(ONE)
 
 
-def test_a_start_asks_kafka_once_for_its_rights_before_it_takes_the_query(
+def test_a_start_and_each_server_ask_kafka_once_for_their_rights_before_the_query_is_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Mapping[str, TopicRight]] = []
@@ -70,7 +70,10 @@ def test_a_start_asks_kafka_once_for_its_rights_before_it_takes_the_query(
     monkeypatch.setattr(MemoryAdmin, "check_rights", ask)
     right(world)
     # Not for the changelog, which servers write as whom they are.
-    assert asked == [{"keyhole.app.control": TopicRight.WRITE}]
+    driver, *servers = asked
+    assert driver == {"keyhole.app.control": TopicRight.WRITE}
+    read = ("keyhole.app.control", SUM.topic, f"{SUM.topic}.updates")
+    assert servers == 2 * [{SUM.topic: TopicRight.WRITE}, dict.fromkeys(read, TopicRight.READ)]
 
 
 ANOTHER_CHECKPOINT = next(of for of in REFUSALS if of.name == "another checkpoint")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -67,7 +67,9 @@ class OneThatIsGone(Fleet):
     def observe(self) -> dict[str, Sighting]:
         return {"a": Sighting(Target("a", "127.0.0.1:1", "a-1"))}
 
-    def refusing(self, application: str, targets: Iterable[Target]) -> list[KeyholeError]:
+    def refusing(
+        self, application: str, targets: Iterable[Target], query: str = "", states: Collection[str] = ()
+    ) -> list[KeyholeError]:
         return []
 
 

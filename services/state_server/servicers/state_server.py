@@ -27,6 +27,7 @@ from keyhole.v1 import state_server_pb2 as pb
 from keyhole.v1 import state_server_pb2_grpc
 from services.state_server.host import QueryHost
 from services.state_server.host_settings import HostSettings
+from services.state_server.kafka_rights import check_rights
 from services.state_server.read.dump import dump
 from services.state_server.registry import Registry
 from services.state_server.replica.take_over import StateShare
@@ -179,7 +180,12 @@ class StateServerServicer(state_server_pb2_grpc.StateServerServicer):
         return pb.MoveResponse(key_groups=sorted(now))
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:  # noqa: N802 - gRPC
-        """Who this is and what it holds."""
+        """Who this is and what it holds; and whether Kafka lets it write what it would be given."""
+        if request.writes and request.query:
+            changelog = self._changelog(request.writes)
+            await asyncio.to_thread(
+                check_rights, self._registry.server, changelog, request.writes, request.query, request.states
+            )
         now_ms = self._settings.clock.now_ms()
         return pb.DescribeResponse(status=self._registry.status(now_ms, brief=request.brief))
 

@@ -100,6 +100,15 @@ def refused_right(topic: str, operation: str) -> InvalidConfiguration:
     )
 
 
+def refused_group(group: str) -> InvalidConfiguration:
+    """The error for a consumer group that Kafka's rules keep from the caller."""
+    return InvalidConfiguration(
+        f"Kafka's rules don't let the user of this process READ group {group}: allow it (kafka-acls --add "
+        f"--allow-principal User:NAME --operation Read --operation Describe --group {group}), or go on as another user",
+        group=group,
+    )
+
+
 def too_large(topic: str, size: int) -> TooLarge:
     """The error for a record that Kafka does not take.
 

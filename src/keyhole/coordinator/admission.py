@@ -75,17 +75,21 @@ class Admission:
         Raises:
             ConflictError: What `decide` raises; topics, or servers, that are not as they must be.
             RequestError: The servers don't let it write.
-            InvalidConfiguration: Kafka doesn't.
+            InvalidConfiguration: Kafka doesn't let it, or the servers.
             EpochFailed: No server takes a run; not before the epoch's deadline.
             KafkaUnreachable: Nobody could be asked.
         """
-        self.check_records(decide)
-        if await_server(self._config, self._query, self._fleet, self._clock):
+        states = self.check_records(decide)
+        if await_server(self._config, self._query, states, self._fleet, self._clock):
             # Others have not stood still meanwhile.
             self.check_records(decide)
 
-    def check_records(self, decide: Callable[[QueryControl], Start]) -> None:
-        """As `check`, of the records and the topics alone. Raises as it does, but for what servers say."""
+    def check_records(self, decide: Callable[[QueryControl], Start]) -> list[str]:
+        """As `check`, of the records and the topics alone. Raises as it does, but for what servers say.
+
+        Returns:
+            The states of the query.
+        """
         deadline = self._config.kafka_deadline_seconds
         control, start, kept = agreed(self._run, lambda control: self._known_topics(control, decide(control)))
         new = [of for of in start.states if of.state not in control.states]
@@ -93,6 +97,7 @@ class Admission:
         check_rights(self._changelog, application, self._query, start, deadline, declares=bool(new))
         self._check_new(new)
         check_complete(self._changelog, control.complete, kept, self._clock, deadline)
+        return [of.state for of in start.states]
 
     def _known_topics(self, control: QueryControl, start: Start) -> tuple[QueryControl, Start, list[str]]:
         """The states of which the topic on record is there, beside what was given."""

@@ -13,7 +13,14 @@ from typing import Protocol, TypeVar
 from keyhole.config import JobConfig
 from keyhole.coordinator.server_link import ServerLink
 from keyhole.discovery import discovery_of
-from keyhole.errors import KeyholeError, PermissionDenied, ProtocolMismatch, ServerLost, Unauthenticated
+from keyhole.errors import (
+    InvalidConfiguration,
+    KeyholeError,
+    PermissionDenied,
+    ProtocolMismatch,
+    ServerLost,
+    Unauthenticated,
+)
 from keyhole.protocol.membership import Sighting
 from keyhole.protocol.receipts import Target
 from keyhole.security.credentials import PLAIN, Credentials
@@ -101,11 +108,19 @@ class Fleet:
         self.refused = {at: of for at, of in answers.items() if isinstance(of, _REFUSALS)}
         self.mismatched = {at: of for at, of in self.refused.items() if isinstance(of, ProtocolMismatch)}
 
-    def refusing(self, application: str, targets: Iterable[Target]) -> list[KeyholeError]:
-        """What servers say that would take no run of the application. Who doesn't answer says nothing. As `observe`."""
+    def refusing(
+        self, application: str, targets: Iterable[Target], query: str = "", states: Collection[str] = ()
+    ) -> list[KeyholeError]:
+        """What servers say that would take no run of the application. Who doesn't answer says nothing. As `observe`;
+        but where a query is named it waits for as long as the servers take to ask Kafka.
+
+        Args:
+            query, states: As for ServerLink.describe.
+        """
         links = [self.link(target) for target in targets]
-        answers = self.ask("Describe", {link.address: (link, partial(link.describe, application)) for link in links})
-        return [answer for answer in answers.values() if isinstance(answer, _REFUSALS)]
+        asks = {link.address: (link, partial(link.describe, application, query, states)) for link in links}
+        answers = self.ask("Describe", asks)
+        return [answer for answer in answers.values() if isinstance(answer, (*_REFUSALS, InvalidConfiguration))]
 
     def confirming(self, application: str, query: str, targets: Iterable[Target]) -> list[str]:
         """The servers that own key groups of the query for a run that they have heard of within their lease.

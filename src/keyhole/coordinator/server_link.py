@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 import grpc
@@ -27,6 +27,8 @@ _Result = TypeVar("_Result")
 
 # A server that is alive answers these at once; one that isn't must not hold up an epoch.
 _ASK_SECONDS = 2.0
+# One that asks Kafka first gives that up a while before (services.state_server.kafka_rights).
+_RIGHTS_SECONDS = 15.0
 
 
 class ServerShare(NamedTuple):
@@ -54,19 +56,23 @@ class ServerLink:
         self._channel = sync_channel(address, credentials)
         self._stub = state_server_pb2_grpc.StateServerStub(self._channel)
 
-    def describe(self, writes: str = "") -> Sighting:
+    def describe(self, writes: str = "", query: str = "", states: Collection[str] = ()) -> Sighting:
         """Who listens there.
 
         Args:
             writes: The application that the caller is about to write; empty: none.
+            query: Whose states the server would write for it; empty: it does not ask Kafka whether it may.
+            states: Their names.
 
         Raises:
-            UnavailableError: Nobody.
+            UnavailableError: Nobody. Or Kafka does not answer the server.
             ProtocolMismatch: A server of another version.
             Unauthenticated, PermissionDenied: It does not know the caller; or does not let it do that.
+            InvalidConfiguration: Kafka's rules don't let the server do its part.
         """
-        request = pb.DescribeRequest(writes=writes, brief=True)
-        status = self._call(lambda: self._stub.Describe(request, timeout=_ASK_SECONDS)).status
+        request = pb.DescribeRequest(writes=writes, brief=True, query=query, states=states)
+        timeout = _RIGHTS_SECONDS if query else _ASK_SECONDS
+        status = self._call(lambda: self._stub.Describe(request, timeout=timeout)).status
         check(status.protocol_version, f"state server {status.server} ({self.address})")
         target = Target(status.server, self.address, status.incarnation)
         ending = status.draining and not status.goes_on

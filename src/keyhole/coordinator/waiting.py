@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from keyhole.clock import Clock
 from keyhole.config import JobConfig
@@ -96,14 +96,16 @@ class Waiting:
         )
 
 
-def await_server(config: JobConfig, query: str, fleet: Fleet, clock: Clock) -> bool:
-    """Returns once a server answers that takes a run, and all who do let the application be written.
+def await_server(config: JobConfig, query: str, states: Collection[str], fleet: Fleet, clock: Clock) -> bool:
+    """Returns once a server answers that takes a run, and all who do let the application be written, and may write the
+    query's states to Kafka.
 
     Returns:
         Whether it had to wait.
 
     Raises:
         ProtocolMismatch, Unauthenticated, PermissionDenied: Those that answer refuse this driver.
+        InvalidConfiguration: Kafka refuses one of them.
         EpochFailed: None takes a run; not before the epoch's deadline.
     """
     waiting = Waiting(config, query, fleet, clock, clock.monotonic() + config.epoch_deadline_seconds)
@@ -111,7 +113,8 @@ def await_server(config: JobConfig, query: str, fleet: Fleet, clock: Clock) -> b
     while True:
         seen = fleet.observe()
         able = takers_of_runs(seen)
-        for refusal in fleet.refusing(config.application, able) if able else fleet.refused.values():
+        refusing = fleet.refusing(config.application, able, query, states) if able else fleet.refused.values()
+        for refusal in refusing:
             raise refusal
         if able:
             return waited

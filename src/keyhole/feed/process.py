@@ -63,6 +63,9 @@ class StateFeeder(Protocol):
     def figures(self) -> FeedFigures:
         """How far it is. Any thread."""
 
+    def check_rights(self) -> None:
+        """Raises InvalidConfiguration: Kafka does not let it feed. It takes nothing from one that feeds."""
+
     def sources(self) -> Mapping[str, str]:
         """By which it feeds the state, each with the name of its topic."""
 
@@ -107,9 +110,11 @@ class FeedProcess:
         """Takes the state over, where it could be fed then. Blocks until servers have it. May be broken off.
 
         Raises:
-            KeyholeError: As FeedRun.start, StateFeeder.sources and StateFeeder.check.
+            KeyholeError: As FeedRun.start, StateFeeder.check_rights, sources and check.
         """
-        sources = self._feed_of(self._descriptor, "").sources()
+        feed = self._feed_of(self._descriptor, "")
+        feed.check_rights()
+        sources = feed.sources()
         (self._topic_id,) = sources
         wanted = {self._descriptor: self._standbys}
         self._run.start(wanted, sources=sources, take_over=self._take_over, admit=self._admit)

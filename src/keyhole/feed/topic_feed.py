@@ -16,6 +16,7 @@ from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.feeder import Feeder, where_to_begin
+from keyhole.feed.kafka.feeder_rights import check_feeder
 from keyhole.feed.kafka.lease import KafkaFeederLease
 from keyhole.feed.kafka.letters import KafkaDeadLetterTopic
 from keyhole.feed.kafka.source import KafkaSource
@@ -32,6 +33,7 @@ _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.1, 5.0
 _REGISTRY = "the schema registry"
 _TELL_SECONDS = 0.5
+_RIGHTS_SECONDS = 30.0
 # Whoever is asked to end is killed after 30 s, mostly.
 _FINISH_SECONDS = 10.0
 
@@ -101,6 +103,7 @@ class TopicFeed:
         self._boundary_seconds = boundary_seconds
         self._from_earliest = from_earliest
         self._updates_id = descriptor.updates_topic_id
+        self._lease = f"keyhole.{descriptor.application}.{descriptor.state}.feed.{topic}"
         self._figures = FeedFigures()
         self._told_at = 0.0
 
@@ -108,6 +111,15 @@ class TopicFeed:
     def figures(self) -> FeedFigures:
         """How far it is. Any thread; half a second old at most, while records come."""
         return self._figures
+
+    def check_rights(self) -> None:
+        """Asks Kafka whether it lets this process feed. Takes nothing from one that does.
+
+        Raises:
+            InvalidConfiguration: It does not let it read the source, keep positions or write dead letters.
+            KafkaUnreachable: It can't be known.
+        """
+        check_feeder(self._bootstrap_servers, self._topic, self._lease, _RIGHTS_SECONDS)
 
     def sources(self) -> Mapping[str, str]:
         """By which source it feeds the state, with the topic's name. Asks Kafka for the topic's id.
@@ -205,7 +217,6 @@ class TopicFeed:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Feeder, Behind]]:
-        lease = f"keyhole.{self._descriptor.application}.{self._descriptor.state}.feed.{self._topic}"
         with ExitStack() as opened:
             updates, source = self._opened_topics(opened)
             letters = opened.enter_context(closing(KafkaDeadLetterTopic(self._bootstrap_servers, self._topic)))
@@ -217,7 +228,7 @@ class TopicFeed:
                 source,
                 updates,
                 letters,
-                opened.enter_context(closing(KafkaFeederLease(self._bootstrap_servers, lease, self._topic))),
+                opened.enter_context(closing(KafkaFeederLease(self._bootstrap_servers, self._lease, self._topic))),
                 self._clock,
                 boundary_seconds=self._boundary_seconds,
                 from_earliest=self._from_earliest,

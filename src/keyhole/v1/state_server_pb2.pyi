@@ -852,21 +852,34 @@ class DescribeRequest(_message.Message):
 
     WRITES_FIELD_NUMBER: _builtins.int
     BRIEF_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     writes: _builtins.str
     """An application that the caller is about to write: refused where it may not. Empty: none. An older server passes it
     over.
     """
     brief: _builtins.bool
     """Without what it holds, and how large that is. An older server passes it over."""
+    query: _builtins.str
+    """A query of that application, whose states' changelogs the server would write under ids of its own: refused
+    (INVALID_CONFIGURATION) where Kafka's rules keep any of these from it. Nothing is made, and nobody is fenced. Empty:
+    Kafka is not asked. An older server passes both over.
+    """
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that have no changelog yet are passed over."""
+
     def __init__(
         self,
         *,
         writes: _builtins.str = ...,
         brief: _builtins.bool = ...,
+        query: _builtins.str = ...,
+        states: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "query", b"query", "states", b"states", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,6 +24,11 @@ _SETTINGS: Mapping[str, Any] = MappingProxyType(
 )
 
 
+def dead_letter_topic(source: str) -> str:
+    """The topic of the dead letters of another one."""
+    return f"{source}.dead-letter"
+
+
 class KafkaLetters:
     """Dead letters of one topic. One thread; close it.
 
@@ -36,7 +41,7 @@ class KafkaLetters:
     """
 
     def __init__(self, bootstrap_servers: str, source: str) -> None:
-        topic = f"{source}.dead-letter"
+        topic = dead_letter_topic(source)
         make_topics(bootstrap_servers, {topic: 1}, _MAKE_SECONDS)
         self._source = source
         self._sender = TopicSender(bootstrap_servers, topic, _SETTINGS)
