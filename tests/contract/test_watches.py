@@ -5,77 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from keyhole import AsyncClient, ChangeKind, StateChange, errors, field
 from keyhole.model.state import KeyType, StateDescriptor
-from keyhole.testing.fake_server import FakeServer
+from tests.support.backends import Backend, Fake, Real
 from tests.support.entries import hourly
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row
-from tests.support.state_servers import RunningServer, state_server
+from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS
 
 Rows = Mapping[Any, bytes | None]
 PUT, DELETE = ChangeKind.PUT, ChangeKind.DELETE
-
-
-class Backend(Protocol):
-    """The server at the back, and what the tests do to it."""
-
-    @property
-    def address(self) -> str: ...
-
-    async def host(self, of: StateDescriptor) -> None:
-        """The state, without a row."""
-
-    async def commit(self, rows: Any) -> None:
-        """The next epoch; the first one has number 1."""
-
-
-class Fake:
-    """The shipped fake."""
-
-    def __init__(self, server: FakeServer) -> None:
-        self._server = server
-        self._begun = False
-
-    @property
-    def address(self) -> str:
-        return self._server.address
-
-    async def host(self, of: StateDescriptor) -> None:
-        self._state, self._begun = self._server.host(of), False
-
-    async def commit(self, rows: Any) -> None:
-        if self._begun:
-            self._state.commit()
-        self._begun = True
-        for key, stored in rows.items():
-            if stored is None:
-                self._state.delete(key)
-            else:
-                self._state.put(key, stored)
-        self._server.changed()
-
-
-class Real:
-    """The state server itself, through its whole write path."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._server = server
-
-    @property
-    def address(self) -> str:
-        return self._server.address
-
-    async def host(self, of: StateDescriptor) -> None:
-        await self._server.own(self._server.made_topic(of))
-
-    async def commit(self, rows: Any) -> None:
-        await self._server.commit(rows)
 
 
 class Served:

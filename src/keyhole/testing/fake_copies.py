@@ -122,10 +122,10 @@ class HostedState:
         """The source that answers of this copy have now.
 
         Args:
-            as_of: The epoch that was asked for; 0: the last one.
+            as_of: The epoch that was asked for; 0, and one that there is not yet: the last one.
             staged_epoch: Whose staged rows the answers hold, too; 0: none.
         """
-        epoch = as_of or self.epoch
+        epoch = min(as_of or self.epoch, self.epoch)
         as_of_ms = _now_ms() if self.as_of_ms is None else self.as_of_ms
         return state_pb2.Source(
             server=server,
