@@ -14,6 +14,7 @@ from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
 from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.watching_readers import WATCHING
+from tests.fault.whole_readers import WHOLE
 
 # A fault's end is not the end of its effects: those last until an epoch is complete again, for which every key group
 # has its owner, and then until standbys and proxies have noticed.
@@ -64,14 +65,14 @@ def availability(history: History) -> dict[str, Availability]:
     every key group within reach.
 
     Reads that want the owner alone are left out, and watches: they can't go to another copy. So are reads of mirrors,
-    which ask nobody.
+    which ask nobody, and of whole states, which need all key groups.
     """
     reads = [
         event
         for event in history.events
         if isinstance(event, (Read, FailedRead))
         and event.asked.stale != "never"
-        and event.reader != WATCHING
+        and event.reader not in (WATCHING, WHOLE)
         and not event.reader.startswith(MIRRORING)
     ]
     faults = list(_effects(history))

@@ -19,6 +19,7 @@ from tests.fault.history import CHANGELOG, OWNER, Contradiction, Ended, Held, Hi
 from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.recount import Question, Told, key_of, whole
 from tests.fault.watched_rules import WATCHED_RULES
+from tests.fault.whole_rules import WHOLE_RULES
 from tests.fault.workload import BY_CLOCK, NOTICES, names
 
 CLOCK_JUMP, USURP = "clock_jump", "usurp"
@@ -345,4 +346,5 @@ RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
     _nothing_ends_by_itself,
     _the_end_equals_the_recount,
     *WATCHED_RULES,
+    *WHOLE_RULES,
 )

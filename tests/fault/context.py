@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from keyhole.protocol.failpoints import Step
 from tests.fault.expiring import Clock, Expiring
-from tests.fault.history import Dealt, EpochStep, History, Pinned, Read, Watched
+from tests.fault.history import Counted, Dealt, EpochStep, History, Pinned, Read, Scanned, Watched
 from tests.fault.recount import Question, Recount, Told, key_of
+from tests.fault.whole_answers import as_read
 from tests.fault.workload import BY_CLOCK, Workload
 
 
@@ -41,7 +42,11 @@ class Context:
             {(dealt.state, dealt.batch): dealt.subtasks for dealt in reversed(self.dealt)},
         )
         self.watched = [event for event in history.events if isinstance(event, Watched)]
+        self.scanned = [event for event in history.events if isinstance(event, Scanned)]
+        self.counted = [event for event in history.events if isinstance(event, Counted)]
         self.reads = [event for event in history.events if isinstance(event, Read)]
+        # Of one without any entry nobody has said anything.
+        self.reads += [as_read(scanned) for scanned in self.scanned if scanned.entries]
         steps = sorted((event for event in history.events if isinstance(event, EpochStep)), key=lambda step: step.at)
         self.epochs = {state: _epochs(state, steps) for state in history.states}
         clocks = {

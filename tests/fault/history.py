@@ -80,6 +80,54 @@ class FailedRead(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     message: str
 
 
+class KeysOf(msgspec.Struct, frozen=True, array_like=True):
+    """Which keys of a state are asked for: from `start` (inclusive) to `stop` (exclusive); None: there is no bound.
+
+    Attributes:
+        order: "ascending" or "descending", by key and map key; empty: in any.
+    """
+
+    start: str | None = None
+    stop: str | None = None
+    order: str = ""
+
+    def has(self, key: str) -> bool:
+        return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
+
+
+class Scanned(msgspec.Struct, frozen=True, array_like=True, tag="scanned"):
+    """A scan of all keys of a state, or of a range, that was read to its end. `asked` is true of each key group.
+
+    Attributes:
+        entries: As they came: the key, the map key (None: the state has one value per key), the fields, and which of
+            the claims the entry had.
+    """
+
+    reader: str
+    began: float
+    ended: float
+    state: str
+    asked: Asked
+    of: KeysOf
+    entries: tuple[tuple[str, int | None, tuple[int, ...], int], ...]
+    claims: tuple[Claim, ...]
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
+    """How many entries a state has, or a range of its keys, as the servers have counted them; `claims` are of all key
+    groups, and nobody knows which of them has which.
+    """
+
+    reader: str
+    began: float
+    ended: float
+    state: str
+    asked: Asked
+    of: KeysOf
+    count: int
+    claims: tuple[Claim, ...]
+
+
 class Seen(msgspec.Struct, frozen=True, array_like=True):
     """A row or a change that a watch has told.
 
@@ -191,7 +239,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     ended: float = 0.0
 
 
-Event = Read | FailedRead | Watched | EpochStep | Pinned | Dealt | Injected | Ended | Contradiction | Held
+Answered = Read | Scanned | Counted
+Event = Answered | FailedRead | Watched | EpochStep | Pinned | Dealt | Injected | Ended | Contradiction | Held
 
 
 class History(msgspec.Struct):

@@ -30,6 +30,7 @@ from services.state_server.write.merge_rows import Upsert
 from services.state_server.write.merging import CommitContext, EntryChange, Stored, StoredValues
 from services.state_server.write.open_group import OpenGroup
 from services.state_server.write.staged import StagedAttempt
+from tests.fault.planted_scans import lose_keys, mix_epochs, scan_the_last
 from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, SUMS, TRAILS, VALUES
 
 
@@ -297,6 +298,9 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "watch repeats": repeat_at_resume,
     "mirror of a part": end_early,
     "latest without its rows": lay_nothing_over,
+    "whole scan of two epochs": mix_epochs,
+    "whole scan loses a key": lose_keys,
+    "snapshot scanned at the last": scan_the_last,
 }
 
 

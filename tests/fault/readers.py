@@ -17,12 +17,13 @@ from keyhole.errors import EpochGone
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
-from tests.fault.history import Asked, Claim, FailedRead, Read, Watched
+from tests.fault.history import Asked, Claim, Counted, FailedRead, Read, Scanned, Watched
 from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.readers_of_one import TIMEOUT_SECONDS
 from tests.fault.recount import Question, ScanOf, Told
 from tests.fault.watching_readers import WatchingReader, watched_states
+from tests.fault.whole_readers import WholeReader
 from tests.fault.workload import BY_CLOCK
 
 LATEST = "latest"
@@ -30,7 +31,7 @@ LATEST = "latest"
 
 _TIMEOUT_SECONDS = 2.0
 
-Note = Callable[[Read | FailedRead | Watched], None]
+Note = Callable[[Read | Scanned | Counted | FailedRead | Watched], None]
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ _Told = tuple[tuple[Told, ...], tuple[Claim, ...]]
 
 
 class Readers:
-    """One of each temper; and for each state one that watches it and one that mirrors it. They are on an event loop in
-    a thread of its own, from `__init__` to `close`.
+    """One of each temper, and one of whole states; and for each state one that watches it and one that mirrors it. They
+    are on an event loop in a thread of its own, from `__init__` to `close`.
 
     Args:
         note: Called on that thread.
@@ -126,7 +127,11 @@ class Readers:
                 )
                 for state in mirrored_states(self._states)
             ]
+            whole = WholeReader(
+                client, self._application, self._states, self._seed, self._note, self._closed, self._pause_seconds
+            )
             await asyncio.gather(
+                whole.follow(),
                 *(self._read(stub, temper) for temper in TEMPERS),
                 *(reader.follow() for reader in watching),
                 *(reader.follow() for reader in mirroring),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.fault.availability import LEAST_ANSWERED, Availability, availability
 from tests.fault.checker import Verdict, check
-from tests.fault.history import FailedRead, History, Injected, Read
+from tests.fault.history import Counted, FailedRead, History, Injected, Read, Scanned
 from tests.fault.recount import ScanOf
 
 # Of an episode's violations, on the terminal: the first of each rule, and of each so many characters.
@@ -26,6 +26,8 @@ class Summary:
     reads: int = 0
     answers: int = 0
     scans: int = 0
+    whole_scans: int = 0
+    counts: int = 0
     standby_answers: int = 0
     failed_reads: int = 0
     took_back: int = 0
@@ -55,6 +57,8 @@ class Summary:
         self.reads += len(reads)
         self.answers += verdict.answers
         self.scans += sum(isinstance(read.keys[0], ScanOf) for read in reads)
+        self.whole_scans += len(history.of(Scanned))
+        self.counts += len(history.of(Counted))
         self.standby_answers += sum(claim.role == "standby" for read in reads for claim in read.claims)
         self.failed_reads += failed
         self.took_back += verdict.took_back
@@ -81,6 +85,8 @@ class Summary:
             "failed_reads": self.failed_reads,
             "answers_checked": self.answers,
             "of_these_scans": self.scans,
+            "scans_of_whole_states": self.whole_scans,
+            "counts": self.counts,
             "standby_answers": self.standby_answers,
             "epoch_claims_taken_back": self.took_back,
             "faults": dict(sorted(self.faults.items())),
@@ -103,7 +109,8 @@ def _line(
     head = (
         f"seed {history.seed}: {verdict.epochs} epochs ({history.epochs_under_faults} under faults), "
         f"{sum(faults.values())} faults {_counts(faults)}, {reads} reads, {failed} failed, {verdict.answers} answers "
-        "checked; harmless faults: "
+        f"checked, {len(history.of(Scanned))} scans of whole states, {len(history.of(Counted))} counts; harmless "
+        "faults: "
         f"{harmless.fraction:.2%} answered, longest gap {harmless.longest_gap_seconds:.2f} s; "
         f"{'all right' if verdict.right else f'VIOLATED {_counts(verdict.violated)}'}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from tests.fault import planted_driver
 from tests.fault.checker import Verdict, check
 from tests.fault.cluster import KILL_EPOCH, Machine, Plan
 from tests.fault.episode import run_episode
-from tests.fault.history import Held, History, Read, Watched
+from tests.fault.history import Answered, Counted, Event, Held, History, Read, Scanned, Watched
 from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.planted import PLANTS
 from tests.fault.readers import LATEST
@@ -50,6 +50,7 @@ SEED_OF_SPARK = 6
 ROWS = "every_answer_has_the_row_of_its_epoch"
 END = "the_end_equals_the_recount"
 EPOCHS = "an_epoch_that_is_asked_for_is_that_epoch"
+COUNTS = "a_count_is_that_of_its_epochs"
 MISSES, ONCE = "a_watch_misses_nothing", "a_watch_tells_each_change_once_and_in_order"
 SUBTASKS = "a_batch_that_is_run_again_has_the_subtasks_that_it_had_before"
 FAULTS = [Fault(8.0 + 3 * number, Kind.KILL, (f"server-{number}",), 1.0) for number in range(3)]
@@ -82,6 +83,13 @@ OF_MIRRORS = {"mirror of a part": (ROWS, SPANS)}
 OF_THE_LATEST = {"latest without its rows": (ROWS, SPANS)}
 # In reads of several keys as of one epoch: it mixes two.
 OF_SNAPSHOTS = {"epoch passed over": (EPOCHS, VALUES)}
+# In scans of whole states, and in counts, which are found by scans.
+OF_SCANS = {
+    "whole scan of two epochs": (ROWS, SUMS),
+    "whole scan loses a key": (ROWS, CHAINS),
+    "snapshot scanned at the last": (EPOCHS, TALLIES),
+}
+OF_COUNTS = {"whole scan loses a key": (COUNTS, CHAINS)}
 ALL = (*DRAWN, *BY_CLOCK)
 
 # Each of them writes every key of STREAKS, as did an earlier one. At any other pace, what expires by the clock is
@@ -108,7 +116,7 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
-    plants = ",".join((*OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS))
+    plants = ",".join((*OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS, *OF_SCANS))
     planned = plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60)
     # Which few reads of one reader meet by chance; on a slow machine in more epochs than those.
     history = run_episode(planned, [], tmp_path, machine, enough=lambda history: not passed_over(history))
@@ -145,18 +153,24 @@ def test_the_driver_with_spark_comes_back_with_more_than_one_subtask() -> None:
 
 
 def wrong_rows(history: History, state: str) -> int:
-    """How many answers and copies of one state are wrong."""
-    violated = of_state(by_mirrors(history, others=True), state, {ROWS, END}).violated
+    """How many answers and copies of one state are wrong; those of mirrors, and of scans of it all, have bugs of their
+    own.
+    """
+    violated = of_state(
+        read_by(history, lambda read: not (_by_mirror(read) or _whole(read))), state, {ROWS, END}
+    ).violated
     return violated[ROWS] + violated[END]
 
 
 def passed_over(history: History) -> set[str]:
-    """Planted bugs of watches, of mirrors, of the latest and of snapshots that no rule has seen."""
+    """Planted bugs of watches, of mirrors, of the latest, of snapshots and of scans that no rule has seen."""
     of_readers = (
         (history, OF_WATCHES),
-        (by_mirrors(history), OF_MIRRORS),
-        (looked_up_at_latest(history), OF_THE_LATEST),
-        (of_snapshots(history), OF_SNAPSHOTS),
+        (read_by(history, _by_mirror), OF_MIRRORS),
+        (read_by(history, _looked_up_at_latest), OF_THE_LATEST),
+        (read_by(history, _of_snapshot), OF_SNAPSHOTS),
+        (read_by(history, _whole), OF_SCANS),
+        (history, OF_COUNTS),
     )
     return {
         bug
@@ -166,35 +180,35 @@ def passed_over(history: History) -> set[str]:
     }
 
 
-def by_mirrors(history: History, *, others: bool = False) -> History:
-    """With the reads of mirrors alone; or without them."""
-    kept = [
-        event
-        for event in history.events
-        if not isinstance(event, Read) or event.reader.startswith(MIRRORING) is not others
-    ]
-    return msgspec.structs.replace(history, events=kept)
+def read_by(history: History, kept: Callable[[Answered], bool]) -> History:
+    """With these answers alone, of all that were given."""
+    events: list[Event] = [event for event in history.events if not isinstance(event, Answered) or kept(event)]
+    return msgspec.structs.replace(history, events=events)
 
 
-def looked_up_at_latest(history: History) -> History:
-    """With look-ups of what is staged alone; other bugs are seen in scans."""
-    kept = [
-        event
-        for event in history.events
-        if not isinstance(event, Read) or (event.reader == LATEST and not isinstance(event.keys[0], ScanOf))
-    ]
-    return msgspec.structs.replace(history, events=kept)
+def _by_mirror(read: Answered) -> bool:
+    return read.reader.startswith(MIRRORING)
 
 
-def of_snapshots(history: History) -> History:
-    """With those reads alone that want all keys as of one epoch, whichever: who names one would see it, too."""
-    kept = [event for event in history.events if not isinstance(event, Read) or event.asked.snapshot]
-    return msgspec.structs.replace(history, events=kept)
+def _looked_up_at_latest(read: Answered) -> bool:
+    """A look-up of what is staged; other bugs are seen in scans."""
+    return isinstance(read, Read) and read.reader == LATEST and not isinstance(read.keys[0], ScanOf)
+
+
+def _of_snapshot(read: Answered) -> bool:
+    """It wants all keys as of one epoch, whichever: who names one would see it, too."""
+    return read.asked.snapshot
+
+
+def _whole(read: Answered) -> bool:
+    return isinstance(read, Scanned | Counted)
 
 
 def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
     """What these rules find in one state."""
-    kept = [event for event in history.events if not isinstance(event, (Read, Watched, Held)) or event.state == state]
+    kept = [
+        event for event in history.events if not isinstance(event, Answered | Watched | Held) or event.state == state
+    ]
     return check(msgspec.structs.replace(history, states=(state,), events=kept), rules)
 
 
@@ -202,7 +216,7 @@ def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
 def test_every_plant_is_tried_here_or_by_its_name() -> None:
     """`python -m tests.fault --plant "dropped marker"`: of all states, and seen by the same rule as those of each."""
     apart = {"dropped marker", "forgotten subtask"}
-    assert set(PLANTS) == {*apart, *OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS}
+    assert set(PLANTS) == {*apart, *OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS, *OF_SCANS}
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

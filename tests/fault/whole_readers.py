@@ -1,0 +1,174 @@
+"""A reader of whole states: it scans all keys or a range of them, counts, and takes snapshots of several states."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from keyhole import AsyncClient, Source
+from keyhole import aggregates as agg
+from keyhole.client.snapshots import AsyncStateSnapshot
+from keyhole.errors import KeyholeError
+from tests.fault.history import Asked, Claim, Counted, FailedRead, KeysOf, Read, Scanned
+from tests.fault.readers_of_one import TIMEOUT_SECONDS
+from tests.fault.recount import SHAPES
+from tests.fault.workload import BY_CLOCK, OPERATORS, names
+
+WHOLE = "whole"
+# Each of its reads costs as much as some ten of keys.
+_PAUSES = 4
+_MOST_STATES = 2
+_MOST_KEYS = 6
+_STALE = ("when_needed", "when_needed", "never", "always")
+
+Note = Callable[[Read | Scanned | Counted | FailedRead], None]
+
+
+class WholeReader:
+    """Of all states that have keys. On the event loop of its client.
+
+    Without a snapshot, half of its reads ask for the highest epoch that it has seen. So it is known of which epochs a
+    key group may be that has no entry.
+
+    Args:
+        note: Is told of what was read, and of what has failed.
+        closed: When it ends.
+        pause_seconds: Between two reads it waits for up to four times as long.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        application: str,
+        states: Sequence[str],
+        seed: int,
+        note: Note,
+        closed: threading.Event,
+        pause_seconds: float,
+    ) -> None:
+        self._client = client
+        self._application = application
+        self._states = [of for of in states if of not in OPERATORS]
+        self._draw = random.Random(f"{seed} {WHOLE}")
+        self._note = note
+        self._closed = closed
+        self._pause_seconds = pause_seconds
+        self._seen = 0
+
+    async def follow(self) -> None:
+        """Until it is closed."""
+        while self._states and not self._closed.is_set():
+            if self._draw.random() < 0.5:
+                await self._snapshot()
+            else:
+                await self._last()
+            await asyncio.sleep(self._draw.uniform(0.0, _PAUSES * self._pause_seconds))
+
+    async def _last(self) -> None:
+        """One state as it is: committed, or with what is staged."""
+        state = self._draw.choice(self._states)
+        latest = state not in BY_CLOCK and self._draw.random() < 0.25
+        stale = "when_needed" if latest else self._draw.choice(_STALE)
+        # Where that is nowhere yet, the read waits for it: at other times it takes what there is.
+        least = self._seen if self._draw.random() < 0.5 else 0
+        asked = Asked(least, stale, latest=latest)
+        options = {"min_epoch": least, "stale": stale, "consistency": "latest" if latest else "committed"}
+        # In order, what is fetched later of a key group may be of a later epoch: it is asked for as of one.
+        await self._read(self._client, state, asked, self._keys(state), options)
+
+    async def _snapshot(self) -> None:
+        """Several states as of one epoch: each is scanned or counted, and some of its keys are read."""
+        states = self._draw.sample(self._states, min(_MOST_STATES, len(self._states)))
+        began = time.monotonic()
+        try:
+            paths = [f"{self._application}/{state}" for state in states]
+            snapshot = await self._client.snapshot(*paths, timeout=TIMEOUT_SECONDS)
+        except KeyholeError as error:
+            self._failed(began, states[0], Asked(0), error)
+            return
+        asked = Asked(0, as_of_epoch=snapshot.epoch)
+        order = self._draw.choice(("", "ascending", "descending"))
+        await asyncio.gather(
+            *(self._read(snapshot, state, asked, self._keys(state, order), {}) for state in states),
+            *(self._keys_of(snapshot, state, asked) for state in states if not SHAPES[state].entries),
+        )
+
+    def _keys(self, state: str, order: str = "") -> KeysOf:
+        """All keys, or a range of them. A broadcast state is one key, of which there is no range."""
+        bounds = sorted(self._draw.sample(names(state), 2))
+        start = bounds[0] if self._draw.random() < 0.4 and not SHAPES[state].scans_keys else None
+        stop = bounds[1] if self._draw.random() < 0.4 and not SHAPES[state].scans_keys else None
+        return KeysOf(start, stop, order)
+
+    async def _read(
+        self, reads: AsyncClient | AsyncStateSnapshot, state: str, asked: Asked, of: KeysOf, options: Mapping[str, Any]
+    ) -> None:
+        """A scan, or a count. Of a client, or of a snapshot."""
+        given = {"start": of.start, "stop": of.stop, "timeout": TIMEOUT_SECONDS, **options}
+        counts, began = self._draw.random() < 0.3, time.monotonic()
+        try:
+            if counts:
+                noted: Scanned | Counted = await self._count(reads, state, asked, of, given)
+            else:
+                noted = await self._scan(reads, state, asked, of, given)
+        except KeyholeError as error:
+            self._failed(began, state, asked, error)
+        else:
+            self._seen = max(self._seen, *(claim.epoch for claim in noted.claims), 0)
+            self._note(noted)
+
+    async def _count(
+        self, reads: AsyncClient | AsyncStateSnapshot, state: str, asked: Asked, of: KeysOf, options: Any
+    ) -> Counted:
+        began = time.monotonic()
+        found = await reads.aggregate(self._application, state, {"n": agg.count()}, **options)
+        claims = tuple(map(_claim, found.sources))
+        return Counted(WHOLE, began, time.monotonic(), state, asked, of, found["n"], claims)
+
+    async def _scan(
+        self, reads: AsyncClient | AsyncStateSnapshot, state: str, asked: Asked, of: KeysOf, options: Any
+    ) -> Scanned:
+        began = time.monotonic()
+        options = {**options, "ordered": of.order == "ascending", "descending": of.order == "descending"}
+        claims: dict[Claim, int] = {}
+        entries = []
+        async with reads.scan_all(self._application, state, **options) as scan:
+            async for entry in scan:
+                # The entries of a broadcast state are its keys.
+                key, map_key = (entry.key, entry.map_key) if entry.key != () else (entry.map_key, None)
+                number = claims.setdefault(_claim(entry.source), len(claims))
+                entries.append((key, map_key, tuple(dict(entry.value).values()), number))
+        return Scanned(WHOLE, began, time.monotonic(), state, asked, of, tuple(entries), tuple(claims))
+
+    async def _keys_of(self, snapshot: AsyncStateSnapshot, state: str, asked: Asked) -> None:
+        """Some keys of one value each."""
+        keys, began = self._draw.sample(names(state), _MOST_KEYS), time.monotonic()
+        try:
+            answers = await snapshot.get_many(self._application, state, keys, timeout=TIMEOUT_SECONDS)
+        except KeyholeError as error:
+            self._failed(began, state, asked, error)
+            return
+        rows = tuple(tuple(dict(answer.value).values()) if answer.found else None for answer in answers)
+        claims = tuple(_claim(answer.source) for answer in answers)
+        self._note(Read(WHOLE, began, time.monotonic(), state, asked, tuple(keys), rows, claims))
+
+    def _failed(self, began: float, state: str, asked: Asked, error: KeyholeError) -> None:
+        self._note(FailedRead(WHOLE, began, time.monotonic(), state, asked, error.reason, str(error)[:200]))
+
+
+def _claim(source: Source) -> Claim:
+    return Claim(
+        source.server,
+        source.role,
+        source.epoch,
+        source.generation,
+        source.assignment_version,
+        source.unconfirmed,
+        0 if source.as_of is None else round(source.as_of.timestamp() * 1000),
+        source.lag_epochs,
+        source.staged_epoch,
+    )
