@@ -106,6 +106,26 @@ def test_what_can_not_be_meant_is_refused_by_its_name_with_what_to_give(
     assert not caplog.records
 
 
+def test_what_an_answer_has_not_is_said_to_be_in_its_value(client: Client) -> None:
+    answer: Any = client.get(*NAME, "c1")
+    with pytest.raises(AttributeError, match=r"an answer has no 'n'; fields are those of its value: answer\.value\.n"):
+        answer.n  # noqa: B018
+    with pytest.raises(TypeError, match=r"an answer has no fields; its value has: answer\.value\['n'\]"):
+        answer["n"]
+    with pytest.raises(AttributeError, match="the value has no field 'm'; it has n"):
+        answer.value.m  # noqa: B018
+
+
+async def test_each_client_that_is_opened_as_the_other_one_says_how_it_is_opened(client: Client) -> None:
+    asynchronous: Any = AsyncClient("a")
+    with pytest.raises(TypeError, match="by `async with`; outside of coroutines use"), asynchronous:
+        pass
+    blocking: Any = client
+    with pytest.raises(TypeError, match="by `with`; in coroutines use"):
+        async with blocking:
+            pass
+
+
 def test_numpys_numbers_and_booleans_are_taken_as_pythons(client: Client) -> None:
     one, yes = np.int64(1), np.True_
     assert client.get(*NAME, "c1", min_epoch=one, as_of=0).found

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import os
+import runpy
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -185,6 +186,16 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
         main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"keyhole {importlib.metadata.version('keyhole-spark')}\n"
+
+
+def test_python_runs_the_command_by_the_librarys_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["keyhole", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module("keyhole", run_name="__main__")
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("keyhole ")
 
 
 @pytest.mark.parametrize(

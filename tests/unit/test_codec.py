@@ -175,6 +175,9 @@ def test_a_field_whose_name_is_no_identifier_is_had_by_its_name() -> None:
     assert row.asdict() == {"max(t)": 1.5, "class": 2, "keys": 3}
     with pytest.raises(KeyError, match="no field 'min'"):
         row["min"]
+    with pytest.raises(AttributeError, match=r"the value has no field 'mix'; it has max\(t\), class, keys"):
+        row.mix  # noqa: B018
+    assert not hasattr(row, "_repr_html_")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93\x01", encode_row(0, [1]), encode_row(1, []), encode_row(1, [1, 2])])

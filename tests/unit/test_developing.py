@@ -185,12 +185,12 @@ def test_a_run_reads_what_its_job_prints_once(tmp_path: Path) -> None:
     try:
         assert run.step() == "its process starts"
         with log.open("a") as said:
-            said.write("WARN Using Spark's default log")
+            said.write("WARN of the job's own: Using Spark's default log")
             said.flush()
-            assert run.step() == "its process starts; its last line: WARN Using Spark's default log"
+            assert run.step() == "its process starts; its last line: WARN of the job's own: Using Spark's default log"
             said.write("4j profile\nSetting default log level\n")
             said.flush()
-            assert run.step().startswith("Spark's JVM is up, its session starts; its last line: Setting")
+            assert run.step().startswith("Spark's JVM is up, its session starts; its last line: WARN of the job's own")
             # What was read is not read again, so that it may be gone.
             os.pwrite(said.fileno(), b" " * 60, 0)
             said.write("ResolveWriteToStream\n")
@@ -241,6 +241,28 @@ def test_the_last_line_is_one_that_says_something_and_no_longer_than_a_terminal_
     assert len(last_line("x" * 1000)) == 160
     assert last_line("\x1b[31mred\x1b[0m\n") == r"\x1b[31mred\x1b[0m"
     assert len(last_line("\x1b" * 1000)) == 160
+
+
+# All that Spark 4.2 prints where nothing is wrong.
+USUAL = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+26/11/29 21:25:18 WARN Utils: Your hostname, vm, resolves to a loopback address: 127.0.0.1; using 192.0.2.2 instead
+26/11/29 21:25:18 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
+26/11/29 21:25:21 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform... using builtin-java
+Setting default log level to "WARN".
+To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).
+Setting Spark log level to "WARN".
+26/11/29 21:25:27 WARN SparkConf: Note that spark.local.dir will be overridden by the value set by the cluster manager
+26/11/29 21:26:09 WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming DataFrames
+26/11/29 21:26:11 WARN MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads.
+"""
+
+
+def test_what_spark_prints_at_each_start_is_no_last_line_of_a_job() -> None:
+    assert last_line(USUAL) == ""
+    assert last_line(f"reading orders\n{USUAL}") == "reading orders"
+    assert last_line(f"{USUAL}26/11/29 21:26:12 WARN Utils: Service 'SparkUI' could not bind on port 4040") != ""
 
 
 def test_why_a_job_ended_is_told_without_control_characters(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ def test_a_project_has_the_folders_name_and_says_what_to_type(
     # These tests run on a clone.
     root = Path(__file__).parents[2]
     assert project["project"]["dependencies"] == [f"keyhole-spark[demo] @ {root.as_uri()}"]
+    asked = [sys.executable, str(tmp_path / "shop" / "reader.py")]
+    nobody = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (nobody.returncode, nobody.stderr) == (1, "name customers, as in: python reader.py c1 c2\n")
     rows = [json.loads(line) for line in texts["data/orders.json"].splitlines()]
     assert all(row.keys() == {"customer", "product", "amount"} for row in rows)
     command = [
@@ -66,6 +69,12 @@ def test_a_project_has_the_folders_name_and_says_what_to_type(
     ]
     checked = subprocess.run(command, cwd=tmp_path / "shop", capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_project_needs_nothing_more_for_sql() -> None:
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (ours,) = [one for one in extras["optional-dependencies"]["demo"] if one.startswith("keyhole-spark[")]
+    assert {"cli", "sql", "savepoint"} <= set(ours.removeprefix("keyhole-spark[").rstrip("]").split(","))
 
 
 def test_an_empty_folder_stays_the_one_that_it_is(

@@ -257,7 +257,7 @@ def test_down_deletes_the_folder_if_it_is_told_to_and_says_what_goes(home: Home)
     assert f"deleting {home.path}: Kafka's data, the stores and the logs, " in told.getvalue()
     assert not home.path.exists()
     assert down(home, to, delete=True) == 0
-    assert f"nothing of `keyhole up` is in {home.path}" in told.getvalue()
+    assert f"nothing of `keyhole up` is in {home.path}: change to the folder in which it was started" in told.getvalue()
 
 
 def test_of_one_without_data_nothing_is_left(home: Home) -> None:

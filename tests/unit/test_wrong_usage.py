@@ -19,8 +19,19 @@ KAFKA = ["--bootstrap-servers", "127.0.0.1:1"]
 FEED = ["feed", "a/b", "--topic", "t", "--key", "k"]
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    "a command that there is not": (["nope"], "invalid choice: 'nope'"),
-    "an option that there is not": (["states", "--nope"], "unrecognized arguments: --nope; `keyhole --help` says more"),
+    "a command that there is not": (["nope"], "keyhole: there is no command 'nope'; `keyhole --help` says more"),
+    "a command that is misspelt": (["gett", "a/b", "k"], "there is no command 'gett' (did you mean get?); `keyhole --"),
+    "a verb that is misspelt": (["savepoint", "creat"], "keyhole savepoint: there is no command 'creat' (did you mean"),
+    "an option that there is not": (
+        ["states", "--nope"],
+        "keyhole states: unrecognized arguments: --nope; `keyhole states --help` says more",
+    ),
+    "an option that is misspelt": (["states", "--jsn"], "unrecognized arguments: --jsn (did you mean --json?); `keyho"),
+    "a word too many": (["dev", "job.py", "more.py"], "keyhole dev: unrecognized arguments: more.py; `keyhole dev --h"),
+    "an option before the command": (
+        ["--proxy", "a:7400", "states"],
+        "keyhole: --proxy stands before the command: write it behind, as in `keyhole COMMAND --proxy ...`",
+    ),
     "no key": (["get", "a/b"], "keyhole get: the following arguments are required: KEY; `keyhole get --help`"),
     "no state": (["get", "nope", "k"], "'nope' names no state; write APPLICATION/STATE"),
     "a state of three names": (["describe", "a/b/c"], "the state's name is 'b/c', but must be 1 to 100 letters"),
@@ -87,7 +98,9 @@ def test_what_can_not_be_is_refused_in_one_line_before_anything_is_asked(
 def test_a_file_is_no_folder_of_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["env", "--dir", "file"]) == 1
-    assert "nothing of `keyhole up` runs in file: start it by `keyhole up`" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "nothing of `keyhole up` runs in file: start it by `keyhole up`; or, where it was started in another" in said
+    assert "change to that one, or name its data by --dir" in said
 
 
 @pytest.mark.parametrize("seconds", ["1e300", "1e12"])

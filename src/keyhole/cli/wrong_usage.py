@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from keyhole.cli.exit_codes import ExitCode
 from keyhole.errors import InvalidConfiguration, ValueMismatch
@@ -18,7 +20,30 @@ class WrongUsage(Exception):
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Without the usage of all options before what is wrong with one."""
+    """Without the usage of all options before what is wrong with one; what comes near is named."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """As argparse, but what is left over is refused by each command itself, and so by the command's own name."""
+        given = sys.argv[1:] if args is None else list(args)
+        self._refuse_before_the_command(given)
+        known, left = super().parse_known_args(given, namespace)
+        if left:
+            near = _near(next((word for word in left if word.startswith("-")), ""), self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(left)}{near}")
+        return known, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self.error(f"there is no command {value!r}{_near(value, action.choices)}")
+        super()._check_value(action, value)
+
+    def _refuse_before_the_command(self, given: Sequence[str]) -> None:
+        """argparse would take the option's value for the command."""
+        if self._subparsers is None or not given or not given[0].startswith("-"):
+            return
+        word = given[0].partition("=")[0]
+        if not any(own.startswith(word) for own in self._option_string_actions):
+            self.error(f"{word} stands before the command: write it behind, as in `{self.prog} COMMAND {word} ...`")
 
     def error(self, message: str) -> NoReturn:
         """Says it, and ends the process."""
@@ -35,3 +60,9 @@ def as_usage(read: Callable[[], _T]) -> _T:
         return read()
     except (InvalidConfiguration, ValueMismatch) as error:
         raise WrongUsage(error.message) from error
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    """What was meant, perhaps, as words in parentheses; else nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

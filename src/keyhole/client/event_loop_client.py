@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from keyhole.client.bounds import Duration, seconds_of
 from keyhole.client.options import Routing, defaults, is_direct
@@ -50,6 +50,14 @@ class EventLoopClient:
             "an AsyncClient can't be pickled; make it in the process that uses it (for a Python UDF in a function of a "
             "module, with functools.cache)"
         )
+
+    if not TYPE_CHECKING:  # a type checker says by itself that this is none
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("an AsyncClient is opened by `async with`; outside of coroutines use keyhole.Client")
+
+        def __exit__(self, *_: object) -> None:
+            """Never called: Python looks for both first."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from keyhole.client.async_client import AsyncClient
 from keyhole.client.bounds import Duration
@@ -53,6 +53,14 @@ class ThreadClient:
             "a Client can't be pickled; make it in the process that uses it (for a Python UDF in a function of a "
             "module, with functools.cache)"
         )
+
+    if not TYPE_CHECKING:  # a type checker says by itself that this is none
+
+        async def __aenter__(self) -> NoReturn:
+            raise TypeError("a Client is opened by `with`; in coroutines use keyhole.AsyncClient")
+
+        async def __aexit__(self, *_: object) -> None:
+            """Never called: Python looks for both first."""
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ import operator
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,9 +28,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True, eq=False):
     it.
     """
 
-    if TYPE_CHECKING:
-        # The fields are those of the schema, which no type checker knows.
-        def __getattr__(self, name: str) -> Any: ...
+    # The fields are those of the schema, which no type checker knows. Python calls it for what a row has not.
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the value has no field {name!r}; it has {', '.join(self)}", name=name, obj=self)
 
     def __getitem__(self, name: str) -> Any:
         try:

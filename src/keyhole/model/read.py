@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -138,6 +138,14 @@ class Answer(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return self.found
+
+    if not TYPE_CHECKING:  # a type checker says by itself that there is no such thing
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"an answer has no {name!r}; fields are those of its value: answer.value.{name}")
+
+        def __getitem__(self, name: Any) -> Any:
+            raise TypeError(f"an answer has no fields; its value has: answer.value[{name!r}]")
 
     def value_or(self, default: Any) -> Any:
         """The value; where the key is absent, this one."""

@@ -249,4 +249,7 @@ class Sink:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A closure over the sink that Spark ships to its executors would take connections and threads along.
-        raise TypeError("a queryable sink belongs to the driver; it can't be sent to Spark's executors")
+        raise TypeError(
+            "a queryable sink belongs to the driver; it can't be sent to Spark's executors: give it to "
+            "writeStream.foreachBatch(...), not to foreach, and keep it out of functions that Spark runs on rows"
+        )

@@ -250,10 +250,11 @@ class _Work:
         if run is None:
             line.show(f"waiting for a change of {name}", time.monotonic() - self._ended)
             return
+        last = f"; its last line: {said}" if (said := run.last_line()) else ""
         states = ", ".join(
             f"{path} at epoch {seen.epoch}" for path, seen in self._states.items() if path in run.answers.announced
         )
-        line.show(f"{name} runs; {states}; its last line: {run.last_line()}", run.seconds)
+        line.show(f"{name} runs; {states}{last}", run.seconds)
 
     def _check_home(self) -> None:
         if not self._home.runs():

@@ -56,7 +56,11 @@ def running(home: Home) -> Recorded:
     """What is recorded of what runs. Raises MachineError: nothing does, or not all of it yet."""
     recorded = home.read()
     if recorded is None or not home.runs():
-        raise MachineError(f"nothing of `keyhole up` runs in {home.path}: start it by `keyhole up`", path=home.path)
+        raise MachineError(
+            f"nothing of `keyhole up` runs in {home.path}: start it by `keyhole up`; or, where it was started in "
+            "another folder, change to that one, or name its data by --dir",
+            path=home.path,
+        )
     if not recorded.serves:
         raise MachineError(f"what `keyhole up` starts in {home.path} is not ready yet: look again in a moment")
     return recorded

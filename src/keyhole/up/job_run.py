@@ -27,6 +27,13 @@ _TAIL_BYTES = 8192
 # Of an error that Python names by its module, the class alone says enough.
 _MODULE = re.compile(r"^(?:\w+\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
 _NO_SOURCE = re.compile(r"Failed to find data source: kafka\b")
+# What Spark prints at each start, whatever the job is: it tells nobody what the job does.
+_USUAL = re.compile(
+    r"^WARNING: Using incubator modules|^Using Spark's default log4j profile|^Setting (?:default|Spark) log level"
+    r"|^To adjust logging level use|WARN (?:Utils: (?:Your hostname|Set SPARK_LOCAL_IP)"
+    r"|NativeCodeLoader: Unable to load|SparkConf: Note that spark\.local\.dir"
+    r"|ResolveWriteToStream: spark\.sql\.adaptive\.enabled|MicroBatchExecution: Disabling AQE)"
+)
 # What a job contradicts that was stored before. Errors of a checkpoint that is missing, or that can't be
 # written, are no such ones: to delete data does not mend them.
 _CONTRADICTS = {CheckpointMismatch.__name__, StateChanged.__name__, ChangelogRecreated.__name__}
@@ -200,7 +207,7 @@ def advice(said: str) -> str:
 
 
 def last_line(said: str) -> str:
-    """The last line that says something, cut to what a terminal shows."""
+    """The last line that says something of this job, cut to what a terminal shows; empty: there is none."""
     lines = (line.strip() for line in reversed(said.splitlines()))
-    last = written_out(next((line for line in lines if line), ""))
+    last = written_out(next((line for line in lines if line and not _USUAL.search(line)), ""))
     return last if len(last) <= _MOST_OF_A_LINE else f"{last[: _MOST_OF_A_LINE - 1]}…"

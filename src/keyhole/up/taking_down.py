@@ -31,7 +31,12 @@ def down(home: Home, console: Console, *, delete: bool) -> int:
         MachineError: Another command is under way here, or what runs can't be found.
     """
     if not home.there:
-        console.print(f"nothing of `keyhole up` is in {home.path}", markup=False, soft_wrap=True)
+        console.print(
+            f"nothing of `keyhole up` is in {home.path}: change to the folder in which it was started, or name its "
+            "data by --dir",
+            markup=False,
+            soft_wrap=True,
+        )
         return 0
     with home.alone():
         ran = home.runs()
