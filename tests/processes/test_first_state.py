@@ -82,6 +82,19 @@ def person(tmp_path: Path) -> Iterator[Person]:
     assert_none_lives(tmp_path)
 
 
+def test_a_project_is_made_before_anything_large_is_fetched(person: Person) -> None:
+    environment = person.home / "environment"
+    person.environ["UV_PROJECT_ENVIRONMENT"] = str(environment)
+    del person.environ["UV_NO_SYNC"]
+    try:
+        ((new, _, _), _) = commands("README.md", "Your own state in five minutes")
+        person.typed(new)
+        listed = person.typed(f"uv pip list --quiet --format json --python {environment}")
+    finally:
+        person.environ |= {"UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_NO_SYNC": "1"}
+    assert {package["name"] for package in json.loads(listed)} == {"keyhole-spark", "msgspec"}
+
+
 def test_the_test_of_a_new_project_runs_as_its_readme_says(person: Person) -> None:
     ((new, enter, _), _) = commands("README.md", "Your own state in five minutes")
     person.typed(new)

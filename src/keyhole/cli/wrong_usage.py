@@ -22,7 +22,7 @@ class WrongUsage(Exception):
 class OneLineParser(argparse.ArgumentParser):
     """Without the usage of all options before what is wrong with one; what comes near is named."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse, but what is left over is refused by each command itself, and so by the command's own name."""
         given = sys.argv[1:] if args is None else list(args)
         self._refuse_before_the_command(given)
