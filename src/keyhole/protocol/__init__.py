@@ -99,7 +99,9 @@ Invariants, and the tests that hold them:
        TestWhoIsConfirmed.test_not_by_a_driver_that_can_not_tell_whether_it_was_replaced
     8. A state is the query's that declared it first; of two that start at once, one has it.
        tests/property/test_declaring.py: test_one_of_two_queries_has_the_state_and_the_other_is_refused
-    9. A start that is refused fences nobody.
+    9. A start that is refused before it takes its query fences nobody. All that can refuse it is looked at before; what
+       others change between that look and the take is found behind it.
+       tests/unit/test_refused_starts.py: test_a_start_that_is_refused_changes_nothing_and_the_query_goes_on
        tests/property/test_starts_beside_a_query.py: test_what_is_refused_never_fences_a_query_that_runs_well
    10. A batch of one checkpoint is the same epoch in each run, or is refused.
        tests/unit/test_decisions.py; tests/property/test_protocol.py: TestProtocol
