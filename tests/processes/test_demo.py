@@ -70,7 +70,7 @@ def broken_off_in_time(started: str, process: subprocess.Popen[bytes], log: Path
     assert "broken off" in log.read_text()
 
 
-def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_start_of_the_job(tmp_path: Path) -> None:
+def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_last_start(tmp_path: Path) -> None:
     ours = set()
     with contextlib.ExitStack() as open_sockets:
         for port in (DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT):
@@ -78,7 +78,7 @@ def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_s
                 open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
                 ours.add(port)
         with demo(tmp_path) as (process, log):
-            broken_off_in_time("job", process, log)
+            broken_off_in_time("source", process, log)
             assert len(ports_in(log.read_text())) == 4
             assert not ours & set(ports_in(log.read_text()))
             assert_nothing_is_left(tmp_path, log.read_text())
@@ -88,9 +88,9 @@ def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_s
 
 def test_all_die_with_a_demo_that_is_killed_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
     with demo(tmp_path) as (process, log):
-        wait_for("starting job", process, log, START_SECONDS)
+        wait_for("starting source", process, log, START_SECONDS)
         # What it says it begins with it begins a moment later.
-        until(lambda: list(tmp_path.glob("keyhole-*/job.log")), LONG_SECONDS)
+        until(lambda: list(tmp_path.glob("keyhole-*/source.log")), LONG_SECONDS)
         remove_abandoned(tmp_path)
         assert list(tmp_path.glob("keyhole-*/job.log")), "that of a demo that runs is let be"
         process.kill()

@@ -24,8 +24,10 @@ from keyhole.demo.recount import RecountVerdict
 from keyhole.demo.runner import RunOptions
 from keyhole.demo.signals import StopSignals
 from keyhole.errors import MachineError, NoServer, UnknownApplication, UnknownState
+from keyhole.local import base_stack
 from keyhole.local.base_stack import BaseStack, StopSeconds
 from keyhole.local.java import Java
+from keyhole.local.job_spec import JobSpec
 from keyhole.local.processes import Child
 from keyhole.local.stack import Jars, Stack
 from keyhole.model.read import Role
@@ -198,6 +200,59 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Sta
         for name in ("server-0", "proxy", "exporter", "job"):
             made._spawn(name)
         yield made, said
+
+
+def test_a_job_starts_before_all_that_it_waits_for_and_its_source_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its JVM takes as long as the rest together. It ends before what it reads from."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    started: list[str] = []
+    ended: list[str] = []
+    given: dict[str, str] = {}
+
+    class Process:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_healthy(self, healthy: object, seconds: float) -> None:
+            """It is."""
+
+        def terminate(self, seconds: float) -> None:
+            ended.append(self.name)
+
+    def start(self: Stack, name: str) -> Process:
+        started.append(name)
+        return Process(name)
+
+    class Broker:
+        def __init__(self, *arguments: Any, **_: object) -> None:
+            self.bootstrap_servers = f"127.0.0.1:{arguments[3]}"
+
+        def start(self) -> None:
+            started.append("kafka")
+
+        def stop(self, seconds: float) -> None:
+            ended.append("kafka")
+
+    def python(self: Stack, name: str, module: str, environ: Mapping[str, str], arguments: object = ()) -> Process:
+        given.update(environ)
+        return start(self, name)
+
+    monkeypatch.setattr(base_stack, "LocalKafka", Broker)
+    monkeypatch.setattr(base_stack, "make_topics", lambda address, topics, seconds: started.append("topics"))
+    monkeypatch.setattr(base_stack, "spawn_client_proxy", lambda name, *_, **__: start(made, name))
+    monkeypatch.setattr(base_stack, "spawn_metrics_exporter", lambda name, *_, **__: start(made, name))
+    monkeypatch.setattr(base_stack, "spawn_state_server", lambda name, *_, **__: start(made, name))
+    monkeypatch.setattr(Stack, "_python", python)
+    environ = {"PATH": "/bin:/usr/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with Stack(Jars((), ()), Java(tmp_path, 17), environ, lambda _: None) as made:
+        made.start(JobSpec("a.job", "a.source", "SOURCE_", {"orders": 1}, {}, {}))
+        assert given["KEYHOLE_JOB_BOOTSTRAP_SERVERS"] == given["SOURCE_BOOTSTRAP_SERVERS"] == made.bootstrap_servers
+        assert given["KEYHOLE_JOB_SERVERS"] == made.server
+        assert given["KEYHOLE_JOB_PROXY"] == made.proxy
+    assert started == ["job", "kafka", "topics", "server-0", "proxy", "exporter", "source"]
+    assert ended == ["job", "source", "exporter", "proxy", "server-0", "kafka"]
 
 
 def test_javas_options_have_the_folder_for_temporary_files_as_one_word(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ _BATCH_SECONDS = 300.0
 _VERIFY_SECONDS = 600.0
 _ANSWER_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
-_POLL_SECONDS = 0.02
+# Each costs the job processor time, here and in the proxy and the server.
+_POLL_SECONDS = 0.05
 # In real-time mode. What is fresh after milliseconds would else be measured by the pause.
 _SHORT_POLL_SECONDS = 0.003
 _SHOW_SECONDS = 0.5

@@ -169,20 +169,29 @@ class BaseStack:
         Raises:
             MachineError: One of them did not come up; the message has the end of its log.
         """
-        self._start_kafka(wanted.kafka)
-        if topics:
-            make_topics(self.bootstrap_servers, topics, _TOPICS_SECONDS)
+        self._choose(wanted)
+        self._start_chosen(topics)
+
+    def _choose(self, wanted: StackPorts) -> None:
+        """Where all will listen. Nothing runs yet; what a subclass starts from now on ends with the rest."""
+        self._kafka = self._kafka_on(self._ports.choose(wanted.kafka, HOST))
+        self._cleanup.callback(self._kafka.stop, self._stop_seconds.kafka)
         self._cleanup.callback(self._stop_children)
-        for number, port in enumerate(wanted.servers):
-            self._server_ports.append(self._ports.choose(port, HOST))
-            address = self._servers[number]
-            self._say(f"state server on {address}")
-            self._start(f"{_SERVER}{number}", functools.partial(answers, address))
+        self._server_ports += [self._ports.choose(port, HOST) for port in wanted.servers]
         self._proxy_port = self._ports.choose(wanted.proxy, HOST)
         self._http_port = self._ports.choose(wanted.http, HOST)
+        self._exporter_port = self._ports.choose(wanted.exporter, HOST)
+
+    def _start_chosen(self, topics: Mapping[str, int]) -> None:
+        """What `serve` starts, where `_choose` has said."""
+        self._start_kafka()
+        if topics:
+            make_topics(self.bootstrap_servers, topics, _TOPICS_SECONDS)
+        for number, address in enumerate(self._servers):
+            self._say(f"state server on {address}")
+            self._start(f"{_SERVER}{number}", functools.partial(answers, address))
         self._say(f"client proxy on {self.proxy}, HTTP on http://{self.http}, console on http://{self.http}/console/")
         self._start("proxy", lambda: serves(self.proxy))
-        self._exporter_port = self._ports.choose(wanted.exporter, HOST)
         self._say(f"metrics on http://{self.exporter}/metrics")
         self._start("exporter", lambda: exposes(self.exporter))
 
@@ -264,10 +273,8 @@ class BaseStack:
             )
             raise self.failed(name, f"{name} {what}") from error
 
-    def _start_kafka(self, wanted: int) -> None:
-        port = self._ports.choose(wanted, HOST) if wanted else 0
-        self._say(f"Kafka on {HOST}:{port}" if port else "Kafka")
-        self._kafka = LocalKafka(
+    def _kafka_on(self, port: int) -> LocalKafka:
+        return LocalKafka(
             self.directory / "kafka",
             self._kafka_jars,
             self._java,
@@ -275,7 +282,10 @@ class BaseStack:
             log=self._logs / "kafka.log" if self._given_logs else None,
             uninterrupted=self._uninterrupted,
         )
-        self._cleanup.callback(self._kafka.stop, self._stop_seconds.kafka)
+
+    def _start_kafka(self) -> None:
+        assert self._kafka is not None
+        self._say(f"Kafka on {self.bootstrap_servers}")
         try:
             self._kafka.start()
         except MachineError as error:

@@ -78,8 +78,8 @@ class Reservations:
             _claims().give_back(self._ports.pop())
 
     def choose(self, wanted: int, host: str = "127.0.0.1") -> int:
-        """The wanted port, or another one where it isn't free, or somebody's who hasn't taken it yet."""
-        if not (is_free(wanted, host) and _claims().take(wanted)):
+        """The wanted port, or another one where it isn't free, or somebody's who hasn't taken it yet. 0: any."""
+        if not (wanted and is_free(wanted, host) and _claims().take(wanted)):
             (wanted,) = free_ports(1, host)
         self._ports.append(wanted)
         return wanted

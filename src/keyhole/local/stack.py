@@ -68,6 +68,9 @@ class Stack(BaseStack):
     def start(self, spec: JobSpec) -> None:
         """Starts all, each once the one before it is healthy. The job and its source are only started.
 
+        The job comes first: its JVM and Spark's session take as long as all the rest, for which it waits then. Its
+        source comes last: what it had sent by the first batch would make that longer.
+
         Raises:
             MachineError: One of them did not come up; the message has the end of its log.
         """
@@ -75,11 +78,14 @@ class Stack(BaseStack):
         # The job takes its own only once Spark has started: the usual one may be another stack's by then.
         (self._job_stats_port,) = free_ports(1)
         self._coordinators = [self.job_stats]
-        self.serve(StackPorts(), spec.topics)
-        self._say(f"source {spec.source}")
-        self._spawn(_SOURCE)
+        self._choose(StackPorts())
         self._say(f"job {spec.job}")
         self._spawn(_JOB)
+        self._start_chosen(spec.topics)
+        self._say(f"source {spec.source}")
+        self._spawn(_SOURCE)
+        # The last one, as it is the first to end.
+        self._children[_JOB] = self._children.pop(_JOB)
 
     def stop_source(self) -> None:
         """Lets it send what it has. Nothing more comes after this."""

@@ -21,7 +21,7 @@ from keyhole.config import JobConfig
 from keyhole.errors import InvalidConfiguration
 from keyhole.model.names import checked_name
 from keyhole.spark.driver.data_frames import refuse_connect
-from keyhole.spark.driver.jvm import put_compiler_back, remember_classes
+from keyhole.spark.driver.jvm import compiler_put_back_early, put_compiler_back, remember_classes
 from keyhole.spark.stacks import STACKS, SUBMIT_OPTIONS, submit_options
 from keyhole.spark.standing_by import await_lead, end_at_sigterm
 from keyhole.temporary import temporary_directory
@@ -280,8 +280,10 @@ def start_session(application: str, settings: Mapping[str, str]) -> SparkSession
     builder = SparkSession.builder.appName(application)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    quick = _QUICK[0] in settings.get("spark.driver.extraJavaOptions", "")
+    with compiler_put_back_early() if quick else contextlib.nullcontext():
+        session = builder.getOrCreate()
     remember_classes(session)
-    if _QUICK[0] in settings.get("spark.driver.extraJavaOptions", ""):
+    if quick:
         put_compiler_back(session)
     return session
