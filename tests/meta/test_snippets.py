@@ -19,21 +19,31 @@ import pytest
 from tests.support.snippets import ROOT, blocks
 
 RUN = {
+    "README.md": "tests/spark/test_documented_jobs.py",  # and tests/rpc/test_documented_reads.py what reads
+    "docs/backfill.md": "tests/spark/test_documented_jobs.py",
     "docs/clients.md": "tests/rpc/test_documented_reads.py",
     "docs/coming-from.md": "tests/rpc/test_documented_services.py",
     "docs/compose.md": "tests/spark/test_documented_feeds.py",
     "docs/errors.md": "tests/rpc/test_documented_reads.py",
     "docs/fastapi.md": "tests/rpc/test_documented_services.py",
+    "docs/feed.md": "tests/spark/test_documented_feeds.py",
     "docs/first-state.md": "tests/spark/test_documented_tutorial.py",
     "docs/indexes.md": "tests/rpc/test_documented_queries.py",
+    "docs/joins.md": "tests/spark/test_documented_jobs.py",
     "docs/kinds.md": "tests/spark/test_documented_kinds.py",
     "docs/mirror.md": "tests/rpc/test_documented_queries.py",
     "docs/predicates.md": "tests/rpc/test_documented_queries.py",
     "docs/reads.md": "tests/rpc/test_documented_reads.py",
+    "docs/realtime.md": "tests/spark/test_documented_jobs.py",
+    "docs/security.md": "tests/rpc/test_documented_queries.py",
+    "docs/spark-reading.md": "tests/spark/test_documented_jobs.py",
+    "docs/spark.md": "tests/spark/test_documented_jobs.py",
     "docs/sql.md": "tests/rpc/test_documented_queries.py",
+    "docs/stores.md": "tests/contract/test_documented_store.py",
     "docs/testing.md": "tests/rpc/test_documented_queries.py",
     "docs/up.md": "tests/spark/test_documented_feeds.py",
     "docs/watch.md": "tests/rpc/test_documented_queries.py",
+    "docs/windows.md": "tests/spark/test_documented_jobs.py",
 }
 """All blocks of these are run, word for word."""
 

@@ -1,5 +1,6 @@
 """What the pages on indexes, mirrors, predicates, SQL, tests and watches show runs, word for word but for the proxy's
-address and deadlines: docs/indexes.md, docs/mirror.md, docs/predicates.md, docs/sql.md, docs/testing.md, docs/watch.md.
+address and deadlines: docs/indexes.md, docs/mirror.md, docs/predicates.md, docs/security.md, docs/sql.md,
+docs/testing.md, docs/watch.md.
 So do all requests of curl that the pages show.
 """
 
@@ -14,6 +15,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
+import keyhole
 from keyhole import Client, field
 from keyhole.savepoint.create import create
 from keyhole.savepoint.folder import Folder
@@ -21,12 +23,19 @@ from keyhole.spark import queryable
 from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.clock import ManualClock
 from keyhole.testing.containers import ClientProxyContainer, KeyholeContainers
+from tests.support.certificates import Authority
 from tests.support.documented_reads import Enough, Reader, Scenes, reader
 from tests.support.every_kind import MAIN, write_application
 from tests.support.waiting import LONG_SECONDS
 
 SCENES = Scenes(
-    "docs/indexes.md", "docs/mirror.md", "docs/predicates.md", "docs/sql.md", "docs/testing.md", "docs/watch.md"
+    "docs/indexes.md",
+    "docs/mirror.md",
+    "docs/predicates.md",
+    "docs/security.md",
+    "docs/sql.md",
+    "docs/testing.md",
+    "docs/watch.md",
 )
 
 
@@ -119,6 +128,23 @@ async def aggregated(person: Reader, code: str) -> None:
     with person.client() as client:
         await person.types(code, "docs/predicates.md", client=client)
     assert person.printed == [(3,), (3, 25.5, ["s2", "s1", "s3"])]
+
+
+def _written(name: str, text: str) -> Path:
+    path = Path.cwd() / name
+    path.write_text(text)
+    return path
+
+
+@SCENES.play("docs/security.md", "keyhole.Credentials(")
+async def with_credentials(person: Reader, code: str) -> None:
+    """That they are taken; tests/rpc/test_tls.py connects with such."""
+    authority = Authority(Path.cwd())
+    token = _written("token", "secret")
+    for of, by in {"/tls/ca.crt": str(authority.path), "/secrets/token": str(token)}.items():
+        assert of in code
+        code = code.replace(of, by)
+    await person.types(f"{code.rstrip()}.close()", "docs/security.md", keyhole=keyhole)
 
 
 @SCENES.play("docs/sql.md", "client.sql(")

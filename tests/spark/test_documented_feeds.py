@@ -1,4 +1,6 @@
-"""What docs/up.md and docs/compose.md have a person type without Spark, word for word: records, and their feed."""
+"""What docs/up.md, docs/compose.md and docs/feed.md have a person type without Spark, word for word: records, their
+feed, and a program's own writes beside it.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,24 @@ def test_the_records_of_the_page_become_the_state_that_it_reads(
     try:
         with Client(service.proxy, timeout=LONG_SECONDS) as client:
             until(lambda: _spent(client, application, feeder) == 34.5, 5 * LONG_SECONDS, 0.2, feeder.output)
+            _writes_of_a_program(kafka, service, application)
+            assert _spent(client, application, feeder) == 47.0
     finally:
         feeder.terminate(LONG_SECONDS)
+
+
+def _writes_of_a_program(kafka: str, service: Service, application: str) -> None:
+    """What docs/feed.md shows beside the feed, whose last read waits for the write."""
+    (code,) = blocks("docs/feed.md")
+    for of, by in {
+        '"kafka:9092"': f'"{kafka}"',
+        '"proxy:7400"': f'"{service.proxy}", timeout={LONG_SECONDS}',
+        '"shop/totals"': f'"{application}/totals"',
+        '"shop",': f'"{application}",',
+    }.items():
+        assert of in code
+        code = code.replace(of, by)
+    exec(compile(code, "docs/feed.md", "exec"), {})
 
 
 def _spent(client: Client, application: str, feeder: Child) -> float | None:
