@@ -1,0 +1,166 @@
+"""Every block of code in README and docs is run by a test, is checked as what it is, or stands here with the reason why
+it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+
+import jsonschema
+import yaml
+
+from tests.meta.test_snippets import RUN as RUN_PYTHON
+from tests.support.shell_words import refused
+from tests.support.snippets import INDENTED, ROOT, Block, blocks_of, commands
+
+PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))]
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+RUN = {
+    **{(page, "python"): test for page, test in RUN_PYTHON.items()},
+    ("README.md", INDENTED): "tests/processes/test_first_state.py",
+    ("docs/first-state.md", INDENTED): "tests/processes/test_first_state.py",
+    ("docs/operations.md", "bash"): "tests/unit/test_cli_image.py",
+    ("docs/sizing.md", INDENTED): "tests/unit/test_size.py",
+    ("docs/stores.md", "toml"): "tests/unit/test_store_choices.py",
+    ("docs/updates.md", "json"): "tests/unit/test_documented_updates.py",
+}
+"""By page and language, the test that runs all of these blocks. The page's requests of curl run, too, in
+tests/rpc/test_documented_http.py; CHECKED has the shell's other lines, which name what there is.
+"""
+
+_OTHER_SYSTEM = "another system's, to compare with: its release is not among what tests have"
+_BROWSER = "a browser's: tests/processes/test_console_pages.py runs pages in one, and this is not of them"
+_PRINTED = "what a program prints, with numbers that differ each time"
+
+NOT_RUN = {
+    ("docs/clients.md", 'const answer = await fetch("http://proxy:7402/v1/shop/totals/c1?integers=text", {'): _BROWSER,
+    ("docs/watch.md", 'const orders = new EventSource("/v1/shop/orders:watch?snapshot=false");'): _BROWSER,
+    (
+        "docs/coming-from.md",
+        'ValueStateDescriptor<Totals> descriptor = new ValueStateDescriptor<>("totals", Totals.class);',
+    ): _OTHER_SYSTEM,
+    (
+        "docs/coming-from.md",
+        'orders.groupByKey().aggregate(Totals::new, Totals::add, Materialized.as("totals"));',
+    ): _OTHER_SYSTEM,
+    ("docs/coming-from.md", "CREATE TABLE totals AS"): _OTHER_SYSTEM,
+}
+"""By page and first line."""
+
+
+def _json(block: Block) -> None:
+    json.loads(block.code)
+
+
+def _yaml(block: Block) -> None:
+    """Of docs/kubernetes.md the values of the chart, by its schema. tests/chart renders what they are like."""
+    values = yaml.safe_load(block.code)
+    assert isinstance(values, dict)
+    if values.keys() - {"spec", "scrape_configs"}:
+        schema = json.loads((ROOT / "charts/keyhole/values.schema.json").read_text())
+        jsonschema.validate(values, schema)
+
+
+def _toml(block: Block) -> None:
+    tomllib.loads(block.code)
+
+
+def _properties(block: Block) -> None:
+    assert all(re.fullmatch(r"[a-z]+(\.[a-z]+)+=\S+", line) for line in block.code.splitlines())
+
+
+def _dockerfile(block: Block) -> None:
+    """It begins with an image that there is."""
+    (image,) = re.findall(r"^FROM keyhole/([\w-]+):", block.code)
+    assert f" AS {image}\n" in (ROOT / "Dockerfile").read_text()
+    assert {line.split()[0] for line in block.code.splitlines()} <= {"FROM", "COPY", "ENV", "RUN", "USER"}
+
+
+def _shell(block: Block) -> None:
+    """tests/support/shell_words.py says what is known of a command without running it."""
+    assert [told for command in commands(block.code) for told in refused(command)] == []
+
+
+def _picture(block: Block) -> None:
+    """What draws it is no part of the tests; the site's build shows it."""
+    assert block.first.split()[0] in ("sequenceDiagram", "flowchart", "graph", "stateDiagram-v2")
+
+
+def _text(block: Block) -> None:
+    """Is no code: bytes, names of files, addresses, and what programs print."""
+
+
+def _sql(block: Block) -> None:
+    import duckdb
+
+    assert len(duckdb.extract_statements(block.code)) == 1
+
+
+CHECKED: dict[str, Callable[[Block], None]] = {
+    "bash": _shell,
+    "dockerfile": _dockerfile,
+    INDENTED: _shell,
+    "json": _json,
+    "mermaid": _picture,
+    "properties": _properties,
+    "sh": _shell,
+    "sql": _sql,
+    "text": _text,
+    "toml": _toml,
+    "yaml": _yaml,
+}
+"""By language, what looks at each block that no test runs."""
+
+
+def test_every_block_runs_is_checked_or_is_named_with_the_reason() -> None:
+    known = Counter((block.page, block.first) for block in BLOCKS)
+    assert not [one for one in NOT_RUN if known[one] != 1], "these are on no page any more, or twice"
+    unknown, wrong = [], {}
+    for block in BLOCKS:
+        if (block.page, block.first) in NOT_RUN or (block.page, block.language) in RUN:
+            continue
+        check = CHECKED.get(block.language)
+        if check is None:
+            unknown.append(f"{block.page}:{block.line}: {block.language}: {block.first}")
+            continue
+        try:
+            check(block)
+        except Exception as error:  # noqa: BLE001 - whatever a parser raises
+            wrong[f"{block.page}:{block.line}"] = f"{type(error).__name__}: {error}"
+    assert unknown == [], "have a test run these, or say in NOT_RUN why none does"
+    assert wrong == {}
+
+
+def test_what_is_said_to_run_is_there_and_its_test_names_the_page() -> None:
+    shown = {(block.page, block.language) for block in BLOCKS}
+    for (page, language), test in RUN.items():
+        assert (page, language) in shown or page not in PAGES
+        assert page.rpartition("/")[2] in (ROOT / test).read_text(), (page, test)
+    assert not RUN.keys() & {(page, language) for page, language in NOT_RUN}
+
+
+def test_what_is_wrong_in_a_block_of_a_shell_is_found() -> None:
+    for wrong in (
+        "keyhole gte shop/totals c1",
+        "uv run keyhole get shop/totals --no-such-option c1",
+        "docker build --target no-such-target -t keyhole/x:0.1.0 .",
+        "KEYHOLE_NO_SUCH_SETTING=1",
+        "pip install '.[no-such-extra]'",
+        "uv run python docs/no_such_file.py",
+        "uv run python -m benchmarks.no_such_module",
+        "helm install keyhole charts/no-such-chart",
+        "no-such-program --help",
+        'eval "$(keyhole no-such-command)"',
+    ):
+        assert refused(wrong), wrong
+    for right in (
+        'eval "$(uv run keyhole env)" && curl "$KEYHOLE_HTTP/v1/shop/totals/c1"',
+        "keyhole scan weather/sensors --where 'max > 30' --where 'city in Bern,Basel' --fields max,city",
+        "KEYHOLE_JOB_DRIVER_GROUP=orders python job.py",
+    ):
+        assert refused(right) == [], right
