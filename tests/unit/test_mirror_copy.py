@@ -116,6 +116,39 @@ def test_an_epoch_is_shown_once_all_of_it_has_come_by_key_group() -> None:
     assert copy.size == sum(len(key(name)) + len(row(1.0)) + ENTRY_BYTES for name in (A, C))
 
 
+def test_a_key_group_that_goes_on_without_a_change_has_the_times_of_its_epoch_from_those_that_have_one() -> None:
+    """Where nothing of it is selected. Until all of the epoch has come, its mark alone says that it is of it."""
+    copy = Clocks().copy()
+    begun(copy)
+    further = message({1: WatchMark(30, 3), 2: WatchMark(30, 3)}, {A: 10.0}, 3, complete=1)
+    further.response.changes[0].watermark_ms = 300
+    copy.take(further)
+    one, other = copy.answer(A).source, copy.answer(C).source
+    assert (other.epoch, other.commit_time, other.watermark) == (3, one.commit_time, one.watermark)
+    assert other.commit_time is not None
+    # An epoch of which nothing else is known has none yet.
+    copy.take(message({1: WatchMark(30, 3), 2: WatchMark(40, 4)}, complete=3))
+    assert (copy.answer(C).epoch, copy.answer(C).commit_time) == (4, None)
+
+
+def test_a_key_group_that_an_epoch_has_not_touched_names_the_one_before_until_all_of_it_has_come() -> None:
+    """What it shows is the same as of both."""
+    copy = Clocks().copy()
+    begun(copy)
+    copy.take(message({1: WatchMark(30, 3)}, {A: 10.0}, 3, complete=1, as_of_ms=990_000))
+    assert [(answer.epoch, answer.source.as_of) for answer in copy.answers([C, A])] == [
+        (1, copy.answer(C).source.as_of),
+        (3, copy.answer(C).source.as_of),
+    ]
+    # Who must have that epoch is given nothing of the copy, and asks a server.
+    assert copy.good_enough(C, ReadBounds(min_epoch=3)) is None
+    assert copy.good_enough(A, ReadBounds(min_epoch=3)) is not None
+    assert not copy.holds(3)
+    copy.take(message({1: WatchMark(30, 3)}, complete=3))
+    assert copy.answer(C).epoch == 3
+    assert copy.holds(3)
+
+
 class ToldLock:
     """A lock that says when a thread waits for it."""
 

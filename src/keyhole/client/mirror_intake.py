@@ -102,6 +102,8 @@ class MirrorIntake:
         # By key group its last whole epoch, and the last one of which all key groups have all.
         self._epochs: dict[int, EpochStamp] = {}
         self._complete = NO_EPOCH
+        # Of later epochs, by their number: one that is told with the changes of any key group.
+        self._stamps: dict[int, EpochStamp] = {}
         self._as_of_ms = 0
         self._heard = self._monotonic()
         # Of a state whose entries expire: where its rows begin, by which clock, and how far that is.
@@ -154,7 +156,7 @@ class MirrorIntake:
             for key, row, at in zip(part.keys, part.values, expires, strict=True):
                 changes[key] = prefix + at.to_bytes(EXPIRES_BYTES, "big") + row if row else None
                 staged.size += len(key) + len(row)
-        staged.stamp = watched_stamp(part)
+        staged.stamp = self._stamps[part.epoch] = watched_stamp(part)
 
     def _settle(self, response: pb.WatchResponse) -> None:
         marks = marks_of(response.token)
@@ -166,14 +168,25 @@ class MirrorIntake:
         with self._lock:
             for group, mark in marks.items():
                 if mark.epoch > self._epochs.setdefault(group, NO_EPOCH).epoch:
-                    self._epochs[group] = msgspec.structs.replace(NO_EPOCH, epoch=mark.epoch)
+                    self._epochs[group] = self._known_stamp(mark.epoch)
             self._complete = max(self._complete, watched_stamp(response))
+            self._stamps = (
+                {} if self._fed else {of: stamp for of, stamp in self._stamps.items() if of > self._complete.epoch}
+            )
             if response.as_of_ms > self._as_of_ms:
                 self._as_of_ms, self._heard = response.as_of_ms, self._monotonic()
             if rows_done and self._done_at is None:
                 self._done_at = self._monotonic()
             self._told = self._told or (rows_done and (response.epoch > 0 or not response.changes))
             self._sources.clear()
+
+    def _known_stamp(self, epoch: int) -> EpochStamp:
+        """Of an epoch of which nothing has come of a key group: its times are those of the others, if they are known.
+
+        Of a state that is fed by updates each key group has epochs of its own.
+        """
+        stamp = None if self._fed else self._stamps.get(epoch)
+        return stamp or msgspec.structs.replace(NO_EPOCH, epoch=epoch)
 
     def _apply(self, group: int, staged: _Staged) -> None:
         # Nobody else writes: what can be known before is, and readers wait for the rest alone.
