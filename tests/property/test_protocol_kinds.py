@@ -62,7 +62,8 @@ class KindsProtocol(Protocol):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model(self.state)
-        self.looks_up = SelectedEntries(self.state, Selection(AT_LEAST_TWO))
+        # By version of the fields.
+        self.looks_up: dict[int, SelectedEntries] = {}
         # By key group: after each epoch that it was written in.
         self.written: dict[int, list[Written]] = {group: [] for group in range(KEY_GROUPS)}
         # When it was looked last, and up to which epoch by key group.
@@ -221,10 +222,13 @@ class KindsProtocol(Protocol):
         """Whatever was written, replayed, restored or followed: a scan finds by it what it finds without."""
         table.index_rule = IndexRule(1, 1000)
         within, found = table.codec.group_range(group), []
-        for indexed in ((), self.looks_up.indexed):
+        looks_up = self.looks_up.setdefault(
+            table.descriptor.value.version, SelectedEntries(table.descriptor, Selection(AT_LEAST_TWO))
+        )
+        for indexed in ((), looks_up.indexed):
             scanned = table.scan(within, indexed=indexed)
             entries = list(scanned.entries)
-            found.append(self.looks_up.kept([(key, stored) for key, stored in entries if stored is not None]))
+            found.append(looks_up.kept([(key, stored) for key, stored in entries if stored is not None]))
             scanned.close()
         assert found[0] == found[1]
 
