@@ -11,7 +11,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.fault.context import Context
@@ -20,18 +20,19 @@ from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.recount import Question, Told, key_of, whole
 from tests.fault.watched_rules import WATCHED_RULES
 from tests.fault.whole_rules import WHOLE_RULES
-from tests.fault.workload import BY_CLOCK, NOTICES, names
+from tests.fault.workload import NOTICES, names
 
 CLOCK_JUMP, USURP = "clock_jump", "usurp"
 
-# What may end a driver: the cluster is not to be had for longer than an epoch may take, or a newer run exists.
-_EXCUSED = frozenset({"EPOCH_FAILED", "KAFKA_UNREACHABLE", "NO_SERVER", "FENCED", "STORE_FULL"})
-# And one of two drivers on one checkpoint: what Spark says of it, and what we say where it has read the checkpoint
-# before the other one went on.
+# Beside what any driver may end with, one of two on one checkpoint: what Spark says of it, and what we say where it has
+# read the checkpoint before the other one went on.
 _EXCUSED_OF_TWO = frozenset({"CONCURRENT_STREAM_LOG_UPDATE", "CHECKPOINT_MISMATCH"})
 # Spark gives a processor's Python worker 10 s from its start to its first word, whatever else the machine has to do.
 _SPARKS_OWN = "Python worker failed to connect back"
 _SHOWN = 40
+
+Rule = Callable[[Context], Iterator[str]]
+"""Says what a history has that may not be; its name says what must."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,28 @@ class Verdict:
 
 def check(history: History, rules: Collection[str] = ()) -> Verdict:
     """Args: rules: By name; empty: all of them."""
-    context = Context(history)
+    wanted = [rule for rule in RULES if not rules or name_of(rule) in rules]
+    return judge(Context(history), wanted)
+
+
+def judge(context: Context, rules: Sequence[Rule]) -> Verdict:
+    """What these rules find."""
     verdict = Verdict(
         answers=sum(len(read.keys) for read in context.reads),
         epochs=max((step.epoch for epochs in context.epochs.values() for step in epochs.complete), default=0),
-        took_back=sum(1 for _ in _taken_back(context, rows_too=False)),
+        took_back=sum(1 for _ in taken_back(context, rows_too=False)),
     )
-    for rule in RULES:
-        name = rule.__name__.strip("_")
-        if rules and name not in rules:
-            continue
+    for rule in rules:
+        name = name_of(rule)
         for text in rule(context):
             verdict.violated[name] += 1
             if verdict.violated[name] <= _SHOWN:
                 verdict.violations.append(Violation(name, text))
     return verdict
+
+
+def name_of(rule: Rule) -> str:
+    return rule.__name__.strip("_")
 
 
 def _every_answer_has_the_row_of_its_epoch(context: Context) -> Iterator[str]:
@@ -86,7 +94,7 @@ def _every_answer_has_the_row_of_its_epoch(context: Context) -> Iterator[str]:
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
             right = context.right(read.state, key, claim.shown, read.began, read.ended)
             if row not in right:
-                where = _where_from(context, read.state, key, row)
+                where = context.where_from(read.state, key, row)
                 yield f"{_told(read, key, row)} by {claim}, where that epoch has {_either(right)}; {where}"
 
 
@@ -170,10 +178,10 @@ def _as_of_is_true(context: Context) -> Iterator[str]:
 
 
 def _no_owner_takes_back_what_was_told(context: Context) -> Iterator[str]:
-    yield from _taken_back(context, rows_too=True)
+    yield from taken_back(context, rows_too=True)
 
 
-def _taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
+def taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
     """Answers of an owner that are older than what an owner of no later assignment had told before.
 
     An owner that is cut off may answer on with what it has: only its own version, and later ones, must not go back.
@@ -278,7 +286,7 @@ def _nothing_ends_by_itself(context: Context) -> Iterator[str]:
         if not isinstance(event, Ended):
             continue
         two = any(fault.kind == USURP and fault.began <= event.at for fault in faults)
-        excused = _EXCUSED | _EXCUSED_OF_TWO if two else _EXCUSED
+        excused = context.excused | _EXCUSED_OF_TWO if two else context.excused
         if not (event.name.startswith("driver") and (event.reason in excused or _SPARKS_OWN in event.message)):
             yield f"{event.name} ended at {event.at:.3f} with {event.reason}: {event.message}"
 
@@ -297,7 +305,7 @@ def _the_end_equals_the_recount(context: Context) -> Iterator[str]:
             asked = whole(held.state, key)
             right = context.right(held.state, asked, held.epoch, held.began, held.ended)
             if row not in right:
-                where = _where_from(context, held.state, asked, row)
+                where = context.where_from(held.state, asked, row)
                 yield (
                     f"at the end, {held.where} ({held.role}) has {row} for {held.state} {key} as of epoch "
                     f"{held.epoch}, where that epoch has {_either(right)}; {where}"
@@ -320,15 +328,7 @@ def _either(right: Collection[Told]) -> str:
     return " or ".join(map(str, right))
 
 
-def _where_from(context: Context, state: str, key: Question, row: Told) -> str:
-    if state in BY_CLOCK:
-        return "its time is over, has not come, or no epoch has that row"
-    last = max(context.epochs[state].began_commit, default=0) + 1
-    found = context.recount.epochs(state, key, row, last)
-    return f"the row is that of epochs {found}" if found else "no epoch has that row"
-
-
-RULES: tuple[Callable[[Context], Iterator[str]], ...] = (
+RULES: tuple[Rule, ...] = (
     _every_answer_has_the_row_of_its_epoch,
     _no_answer_is_told_before_its_epoch_was_being_committed,
     _what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on,

@@ -29,7 +29,14 @@ class Epochs:
 
 
 class Context:
-    """A history, and what the rules look up in it."""
+    """A history, and what the rules look up in it.
+
+    Attributes:
+        excused: What may end a driver: the cluster is not to be had for longer than an epoch may take, or a newer run
+            exists.
+    """
+
+    excused = frozenset({"EPOCH_FAILED", "KAFKA_UNREACHABLE", "NO_SERVER", "FENCED", "STORE_FULL"})
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -61,6 +68,14 @@ class Context:
         if state in BY_CLOCK:
             return self.expiring.answers(state, key_of(question), epoch, began, ended)
         return (self.recount.answer(state, question, epoch),)
+
+    def where_from(self, state: str, question: Question, row: Told) -> str:
+        """Of which epochs a wrong answer would be the right one, in words."""
+        if state in BY_CLOCK:
+            return "its time is over, has not come, or no epoch has that row"
+        last = max(self.epochs[state].began_commit, default=0) + 1
+        found = self.recount.epochs(state, question, row, last)
+        return f"the row is that of epochs {found}" if found else "no epoch has that row"
 
 
 def _epochs(state: str, steps: list[EpochStep]) -> Epochs:

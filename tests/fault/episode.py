@@ -60,7 +60,7 @@ def run_episode(
 
     def seen(final: int) -> History:
         steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
-        told = [*steps, *injector.injected, *_contradictions(cluster)]
+        told = [*steps, *injector.injected, *contradictions(cluster)]
         with lock:
             return History(plan.seed, final, plan.states, [*told, *events])
 
@@ -139,7 +139,7 @@ def _copies(cluster: Cluster, final: int) -> list[Held]:
     while True:
         late = time.monotonic() > until
         try:
-            held = list(_ask_all(cluster))
+            held = list(ask_all(cluster))
         except KeyholeError:
             if late:
                 raise
@@ -156,7 +156,7 @@ def _owners(held: Sequence[Held]) -> Counter[tuple[str, str]]:
     return Counter((copy.state, key) for copy in held if copy.role == OWNER for key in copy.rows)
 
 
-def _ask_all(cluster: Cluster) -> Iterator[Held]:
+def ask_all(cluster: Cluster) -> Iterator[Held]:
     for holder in (*cluster.servers, *cluster.replicas):
         yield from held_by(holder, cluster.address(holder), cluster.application, cluster.plan.states)
 
@@ -184,7 +184,7 @@ def _steps(cluster: Cluster) -> list[EpochStep | Pinned | Dealt | Ended]:
     return found
 
 
-def _contradictions(cluster: Cluster) -> list[Contradiction]:
+def contradictions(cluster: Cluster) -> list[Contradiction]:
     """What servers have noted. A killed one may have left half a line."""
     assert len(cluster.watched) >= cluster.plan.servers, "no server has watched its key groups"
     lines = [line for file in cluster.watched for line in file.read_bytes().splitlines() if line.endswith(b"}")]

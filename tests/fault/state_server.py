@@ -12,7 +12,7 @@ from services.state_server.read.scans import ScanLimits
 from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.servicers import query as query_servicer
 from services.state_server.servicers import watches
-from tests.fault import hooks, planted
+from tests.fault import fed_planted, hooks, planted
 
 # So that the workload's scans have several pages, between which epochs may come.
 _SMALL_PAGES = dataclasses.replace(ScanLimits(), page_entries=2)
@@ -25,4 +25,5 @@ if __name__ == "__main__":
     query_servicer.ScanLimits = lambda: _SMALL_PAGES  # type: ignore[assignment,misc]  # what it calls
     hooks.watch_key_groups()
     planted.plant(os.environ.get("FAULT_PLANT", ""))
+    fed_planted.plant_if_asked()
     sys.exit(__main__.main(os.environ, KillPoints.from_environ(os.environ), hooks.clock()))
