@@ -115,6 +115,13 @@ def _add_savepoint(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     add_pairs(restore, "--rename", "OLD=NEW", "another name for a state")
     add_pairs(restore, "--rename-query", "OLD=NEW", "another name for a query")
     add_pairs(restore, "--checkpoint", "QUERY=DIR", "an empty folder for Spark's checkpoint of the query")
+    restore.add_argument(
+        "--real-time",
+        action="append",
+        default=[],
+        metavar="QUERY",
+        help="the query goes on in the real-time lane; may be repeated",
+    )
     for command, verb in ((create, "create"), (listed, "list_"), (restore, "restore")):
         command.set_defaults(run=tool_commands.run_savepoint, verb=verb)
 

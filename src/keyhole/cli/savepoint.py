@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,11 +11,13 @@ from keyhole.changelog.kafka.changelog import KafkaChangelog
 from keyhole.cli.patience import patience
 from keyhole.cli.reads import OutputFormat
 from keyhole.clock import SystemClock
+from keyhole.feed.kafka.source import KafkaSource
 from keyhole.savepoint.create import CreateSettings
 from keyhole.savepoint.create import create as create_savepoint
 from keyhole.savepoint.folder import Folder
-from keyhole.savepoint.listing import Listed, listing
+from keyhole.savepoint.listing import Listed, listing, load
 from keyhole.savepoint.manifest import Savepoint
+from keyhole.savepoint.moved_lane import QueriedTopic, source_topic_of
 from keyhole.savepoint.restore_application import plan_of
 from keyhole.savepoint.restore_application import restore as restore_savepoint
 from keyhole.savepoint.restore_plan import Plan, RestoreOptions
@@ -85,6 +88,7 @@ def restore(options: argparse.Namespace, output: OutputFormat) -> int:
         states=options.rename,
         queries=options.rename_query,
         checkpoints=options.checkpoint,
+        real_time=_source_topics(load(source), options),
     )
     _, plan = plan_of(source, chosen)
     changelog = KafkaChangelog(options.bootstrap_servers, plan.application)
@@ -96,6 +100,16 @@ def restore(options: argparse.Namespace, output: OutputFormat) -> int:
     return 0
 
 
+def _source_topics(savepoint: Savepoint, options: argparse.Namespace) -> dict[str, QueriedTopic]:
+    """By query that goes on in real time, the topic that it reads, as Kafka has it. Raises KeyholeError."""
+    found = {}
+    for query in options.real_time:
+        with closing(KafkaSource(options.bootstrap_servers, source_topic_of(savepoint, query))) as source:
+            described = source.describe()
+        found[query] = QueriedTopic(described.topic_id, described.starts)
+    return found
+
+
 def _restored_row(plan: Plan, number: int) -> dict[str, Any]:
     state = plan.states[number]
     (query,) = (query for query in plan.queries if query.query == state.descriptor.query)
@@ -104,7 +118,7 @@ def _restored_row(plan: Plan, number: int) -> dict[str, Any]:
         "key_groups": state.descriptor.key_groups,
         "rows": state.saved.rows,
         "query": query.query,
-        "next_epoch": query.saved.complete.epoch + 1,
-        "next_batch": query.saved.batch + 1,
-        "checkpoint": query.checkpoint,
+        "next_epoch": query.stamp.epoch + 1,
+        "next_batch": query.saved.batch + 1 if query.feed is None else None,
+        "checkpoint": query.checkpoint or None,
     }

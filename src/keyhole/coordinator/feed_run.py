@@ -157,6 +157,7 @@ class FeedRun(HeldQuery):
         with contextlib.closing(self._changelog.updates_topics()) as topics:
             wanted = {self._with_updates(topics, of, control): count for of, count in start.states.items()}
             self._run.declare(control, wanted, "refuse", start.query)
+            self._run.settle(start.over)
             # Before any grant: an owner applies nothing ahead of the first rules. Those of an earlier run, which wakes
             # late, are of an older generation and change nothing.
             for name, of in self._run.descriptors.items():
@@ -173,7 +174,8 @@ class FeedRun(HeldQuery):
 
     def _with_updates(self, topics: UpdatesTopics, of: StateDescriptor, control: QueryControl) -> StateDescriptor:
         found = self._ensured(topics, of)
-        if of.state not in control.states:
+        known = control.states.get(of.state)
+        if known is None or not known.updates_topic_id:
             self._check_empty(topics, of)
         return msgspec.structs.replace(of, updates_topic_id=found)
 

@@ -17,6 +17,9 @@ from keyhole.protocol.fed_sources import admitted
 from keyhole.protocol.registration import settled
 from keyhole.protocol.takeover import check_restored, dropped_states, settled_records
 
+UPDATES = "updates"
+"""In place of Spark's query id, in the record of a query that has no epochs: no Spark query has it."""
+
 
 @dataclass(frozen=True)
 class StartOptions:
@@ -50,12 +53,19 @@ def decide_start(query: str, control: QueryControl, batch: EpochBatch, options: 
     """Decides what becomes of a run's first batch.
 
     Raises:
-        SavepointMismatch: The application is being restored, or was from a savepoint with more states.
+        SavepointMismatch: The application is being restored, or was from a savepoint with more states, or to go on in
+            real time.
         CheckpointMismatch: The batch is not the next one of the states.
         StateConflict: A bootstrap comes too late; or another query feeds a state.
         StateChanged: A state can't become what the job declares.
     """
     check_restored(control)
+    if control.savepoint is not None and control.query is not None and control.query.spark_query_id == UPDATES:
+        raise SavepointMismatch(
+            f"query {query!r} was restored from a savepoint, to go on in real time: start it by queryable.realtime or "
+            "keyhole feed; or restore it into another application without --real-time",
+            query=query,
+        )
     record = first_record(query, control.query, control.complete, batch, options.on_new_checkpoint)
     record = msgspec.structs.replace(record, stateful=batch.stateful)
     declared = [plan.descriptor.state for plan in batch.states]
@@ -66,10 +76,6 @@ def decide_start(query: str, control: QueryControl, batch: EpochBatch, options: 
     if written_otherwise(control.states, states):
         record = msgspec.structs.replace(record, evolved_epoch=record.base + batch.batch_id)
     return Start(record, states, settled_records(query, control.savepoint, dropped))
-
-
-UPDATES = "updates"
-"""In place of Spark's query id, in the record of a query that has no epochs: no Spark query has it."""
 
 
 def decide_feed(
@@ -85,17 +91,20 @@ def decide_feed(
         The states have the updates topic that is on record; a new one has none yet.
 
     Raises:
-        SavepointMismatch: The application is being restored, or was, and no run has begun since.
+        SavepointMismatch: The application is being restored; or the query was, to go on by epochs or with other states.
         CheckpointMismatch: The query runs by epochs.
         StateConflict: Another query feeds a state. Or one of these topics does under another name: see `admitted`.
         StateChanged: A state is fed by epochs, or can't become what is declared.
     """
     check_restored(control)
-    if control.savepoint is not None:
+    restored = control.savepoint is not None
+    if restored and control.query is not None and control.query.spark_query_id != UPDATES:
         raise SavepointMismatch(
-            f"query {query!r} was restored from a savepoint, and a run of updates can't go on from one yet",
-            savepoint=control.savepoint.savepoint,
+            f"query {query!r} was restored from a savepoint, to go on by epochs: start the job that fed it; or restore "
+            f"it into another application with --real-time {query}",
+            query=query,
         )
+    dropped_states(query, control.savepoint, [of.state for of in states], allowed=False)
     if control.query is not None and control.query.spark_query_id != UPDATES:
         raise CheckpointMismatch(
             f"query {query!r} runs by the epochs of a Spark query, and can't be fed by updates: give it another name",
@@ -104,14 +113,15 @@ def decide_feed(
     wanted, fed = {}, recorded_sources(control)
     for of, standbys in states.items():
         stored = control.states.get(of.state)
-        if stored is not None and stored.query == of.query and not stored.updates_topic_id:
+        if stored is not None and stored.query == of.query and not (stored.updates_topic_id or restored):
             raise StateChanged(
                 f"state {of.state!r} is fed by epochs: give the one of updates another name", state=of.state
             )
         known = "" if stored is None else stored.updates_topic_id
         wanted[settled(stored, msgspec.structs.replace(of, updates_topic_id=known))] = standbys
         fed[of.state] = admitted(of.state, fed.get(of.state, ()), sources)
-    return Start(QueryRecord(UPDATES, base=0, sources={name: of for name, of in fed.items() if of}), wanted, {})
+    record = QueryRecord(UPDATES, base=0, sources={name: of for name, of in fed.items() if of})
+    return Start(record, wanted, settled_records(query, control.savepoint, ()))
 
 
 def recorded_sources(control: QueryControl) -> dict[str, tuple[str, ...]]:

@@ -34,9 +34,10 @@ from keyhole.protocol.control import record
 from keyhole.savepoint.folder import Folder, check_file
 from keyhole.savepoint.laid_checkpoint import check_checkpoint_place, lay_checkpoint
 from keyhole.savepoint.listing import load
-from keyhole.savepoint.manifest import SavedQuery, Savepoint
+from keyhole.savepoint.manifest import Savepoint
 from keyhole.savepoint.restore_plan import (
     Plan,
+    PlannedQuery,
     PlannedState,
     RestoreOptions,
     begin_records,
@@ -153,7 +154,7 @@ class _Restore:
             resumed, topic_ids = self._claim(controls[0], log)
             self.claimed = True
             markers = self._write_states(log)
-            for query in self._plan.queries:
+            for query in self._with_checkpoints():
                 lay_checkpoint(self._source, self._plan.states, query)
             # Whoever was suspended since then may find another application of this name.
             self._still_begun(self._recorded(log))
@@ -174,9 +175,12 @@ class _Restore:
         except ConflictError:
             # Behind a transaction that is open, records may be missing.
             begun = self._look(lambda: reader.read_decided(self._deadline + CONTROL_TRANSACTION_MOST_SECONDS))
-        for query in self._plan.queries:
+        for query in self._with_checkpoints():
             check_checkpoint_place(self._plan.states, query)
         return begun
+
+    def _with_checkpoints(self) -> list[PlannedQuery]:
+        return [query for query in self._plan.queries if query.feed is None]
 
     def _look(self, read: Callable[[], Mapping[str, bytes]]) -> bool:
         try:
@@ -281,7 +285,7 @@ class _Restore:
 
     def _write_state(self, writer: ChangelogWriter, state: PlannedState) -> list[int]:
         name, groups = state.descriptor.state, state.descriptor.key_groups
-        marker = _marker(self._plan.saved_query(state), state.descriptor)
+        marker = _marker(self._plan.query_of(state), state.descriptor)
         for changes in self._changes(state):
             writer.commit([PartitionChanges(part, rows, marker) for part, rows in changes.items()], self._deadline)
         # Every key group stands for the complete epoch, also those without rows; and after all of its rows.
@@ -307,12 +311,12 @@ def _moved(storage_key: bytes, before: StateCodec, after: StateCodec) -> bytes:
     return after.prefix(before.key(storage_key)) + storage_key[before.prefix_length(storage_key) :]
 
 
-def _marker(query: SavedQuery, of: StateDescriptor) -> Marker:
-    complete = query.complete
+def _marker(query: PlannedQuery, of: StateDescriptor) -> Marker:
     return Marker(
-        stamp=complete.stamp,
+        stamp=query.stamp,
         # Of no epoch's rows: the epoch is not run again, as the checkpoint says that it is done.
         checksum=0,
-        offsets_hash=complete.offsets_hash,
+        offsets_hash=query.saved.complete.offsets_hash,
         layout=layout_of(of),
+        feed=query.feed,
     )

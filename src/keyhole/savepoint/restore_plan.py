@@ -11,9 +11,20 @@ import msgspec
 
 from keyhole.changelog.settings import CONTROL, topic_name
 from keyhole.errors import SavepointMismatch
+from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import MAX_KEY_GROUPS, StateDescriptor, StateKind
-from keyhole.protocol.control import CompleteRecord, GenerationRecord, SavepointRecord, record, savepoints
+from keyhole.protocol.control import (
+    CompleteRecord,
+    GenerationRecord,
+    QueryRecord,
+    SavepointRecord,
+    record,
+    savepoints,
+)
+from keyhole.protocol.seen import FeedPosition
+from keyhole.protocol.start import UPDATES
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
+from keyhole.savepoint.moved_lane import QueriedTopic, check_states, position_from
 from keyhole.savepoint.subject import unusable
 
 # As a job's names are checked (keyhole.model.names).
@@ -30,6 +41,7 @@ class RestoreOptions:
         states: The new names of states, by the old one.
         queries: The new names of queries, by the old one.
         checkpoints: By query (its name in the savepoint), the folder that Spark's checkpoint is laid down in.
+        real_time: By query (its name in the savepoint) that goes on in the real-time lane, the topic that it reads.
     """
 
     application: str = ""
@@ -37,6 +49,7 @@ class RestoreOptions:
     states: Mapping[str, str] = field(default_factory=dict)
     queries: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
+    real_time: Mapping[str, QueriedTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,11 +62,22 @@ class PlannedState:
 
 @dataclass(frozen=True)
 class PlannedQuery:
-    """A query: what was saved, its name from now on, and where its checkpoint goes."""
+    """A query: what was saved, its name from now on, and where its checkpoint goes.
+
+    Attributes:
+        feed: Of a query that goes on in the real-time lane, which has no checkpoint: from where its key groups do.
+    """
 
     saved: SavedQuery
     query: str
     checkpoint: str
+    feed: FeedPosition | None = None
+
+    @property
+    def stamp(self) -> EpochStamp:
+        """What its markers are known by. In the real-time lane epochs are offsets of the updates, of which are none."""
+        stamp = self.saved.complete.stamp
+        return stamp if self.feed is None else EpochStamp(0, stamp.generation, stamp.commit_time_ms, 0)
 
 
 @dataclass(frozen=True)
@@ -66,9 +90,9 @@ class Plan:
     queries: tuple[PlannedQuery, ...]
     fingerprint: str
 
-    def saved_query(self, state: PlannedState) -> SavedQuery:
+    def query_of(self, state: PlannedState) -> PlannedQuery:
         """The query that feeds the state."""
-        (query,) = (query.saved for query in self.queries if query.query == state.descriptor.query)
+        (query,) = (query for query in self.queries if query.query == state.descriptor.query)
         return query
 
 
@@ -81,7 +105,7 @@ def plan_restore(savepoint: Savepoint, options: RestoreOptions) -> Plan:
     states = [saved.descriptor.state for saved in savepoint.states]
     queries = [saved.query for saved in savepoint.queries]
     _check_known("state", [*options.key_groups, *options.states], states)
-    _check_known("query", [*options.queries, *options.checkpoints], queries)
+    _check_known("query", [*options.queries, *options.checkpoints, *options.real_time], queries)
     application = options.application or savepoint.application
     _check_names("application", [application])
     _check_names("query", [options.queries.get(query, query) for query in queries])
@@ -93,11 +117,18 @@ def plan_restore(savepoint: Savepoint, options: RestoreOptions) -> Plan:
         # Of an earlier version, which has let it be declared: it has no rows.
         if saved.rows or unusable(saved.descriptor) is None
     )
-    chosen = tuple(
-        PlannedQuery(saved, options.queries.get(saved.query, saved.query), options.checkpoints[saved.query])
-        for saved in savepoint.queries
-    )
-    return Plan(savepoint.id, application, planned, chosen, _fingerprint(savepoint, planned))
+    chosen = tuple(_planned_query(saved, options) for saved in savepoint.queries)
+    for query in chosen:
+        if query.feed is not None:
+            check_states([of.descriptor for of in planned if of.descriptor.query == query.query], query.query)
+    return Plan(savepoint.id, application, planned, chosen, _fingerprint(savepoint, planned, options.real_time))
+
+
+def _planned_query(saved: SavedQuery, options: RestoreOptions) -> PlannedQuery:
+    name = options.queries.get(saved.query, saved.query)
+    if (source := options.real_time.get(saved.query)) is not None:
+        return PlannedQuery(saved, name, "", position_from(saved, name, source))
+    return PlannedQuery(saved, name, options.checkpoints[saved.query])
 
 
 def _check_known(what: str, named: Iterable[str], known: Collection[str]) -> None:
@@ -126,6 +157,14 @@ def _check_checkpoints(savepoint: Savepoint, options: RestoreOptions) -> None:
     folder_of: dict[str, str] = {}
     for saved in savepoint.queries:
         folder = options.checkpoints.get(saved.query)
+        if saved.query in options.real_time:
+            if folder is not None:
+                raise SavepointMismatch(
+                    f"query {saved.query!r} goes on in real time, where it begins with a checkpoint of its own: leave "
+                    f"out --checkpoint {saved.query}=DIRECTORY",
+                    query=saved.query,
+                )
+            continue
         if folder is None:
             raise SavepointMismatch(
                 f"say where the Spark checkpoint of query {saved.query!r} goes: --checkpoint {saved.query}=DIRECTORY. "
@@ -165,8 +204,9 @@ def _descriptor(old: StateDescriptor, application: str, options: RestoreOptions)
     )
 
 
-def _fingerprint(savepoint: Savepoint, planned: Iterable[PlannedState]) -> str:
-    text = msgspec.json.encode([savepoint.id, *(state.descriptor for state in planned)])
+def _fingerprint(savepoint: Savepoint, planned: Iterable[PlannedState], real_time: Mapping[str, QueriedTopic]) -> str:
+    moved = [[query, of.topic_id] for query, of in sorted(real_time.items())]
+    text = msgspec.json.encode([savepoint.id, *(state.descriptor for state in planned), *moved])
     return hashlib.sha256(text).hexdigest()
 
 
@@ -233,9 +273,13 @@ def final_records(
             markers={name: list(offsets) for name, offsets in markers.items() if name in of},
             told_ms=now_ms,
         )
+        written = query.saved.record
+        if query.feed is not None:
+            complete = CompleteRecord.of(query.stamp, 0, {}, "")
+            written = QueryRecord(UPDATES, base=0)
         generation = GenerationRecord(complete.generation, f"savepoint-{plan.savepoint}")
         records |= record("generation", query.query, generation)
-        records |= record("query", query.query, query.saved.record)
+        records |= record("query", query.query, written)
         records |= record("complete", query.query, complete)
         records |= record("savepoint", query.query, _savepoint_record(plan, query, finished=True))
     return records
