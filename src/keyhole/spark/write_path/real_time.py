@@ -35,7 +35,10 @@ from keyhole.coordinator.feed_run import FeedRun
 from keyhole.coordinator.stats import stats_of
 from keyhole.errors import ChangelogRecreated, InvalidConfiguration, ValueMismatch
 from keyhole.feed.earlier_sources import check_earlier
+from keyhole.feed.kafka.source import KafkaSource
 from keyhole.feed.kafka.updates_topic import KafkaUpdates
+from keyhole.feed.positions import SourceDescription
+from keyhole.feed.unread_records import check_unread
 from keyhole.model.names import checked_name
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.fed_sources import StateOnRecord, source_of_branch, unrecorded
@@ -51,7 +54,7 @@ from keyhole.spark.driver.real_time_session import check_session, check_slots, c
 from keyhole.spark.driver.real_time_source import OFFSET, PARTITION, RealTimeSource, slots_of, source_of
 from keyhole.spark.exposed import PREFIX
 from keyhole.spark.sink import Sink
-from keyhole.spark.write_path.batch_boundaries import last_batch, write_boundaries
+from keyhole.spark.write_path.batch_boundaries import CommittedBatch, last_batch, write_boundaries
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 from keyhole.spark.write_path.real_time_state import kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import QueryTopic, TopicsWatch, look
@@ -94,6 +97,7 @@ def realtime(
     sub: str | None = None,
     batch: str = DEFAULT_BATCH,
     options: Mapping[str, str] | None = None,
+    from_earliest: bool = False,
 ) -> RealTimeQuery:
     """Starts a query whose rows are readable milliseconds after their record came into Kafka; each counts once.
 
@@ -115,6 +119,8 @@ def realtime(
             several: after an explode, use posexplode's `pos`.
         batch: How often Spark logs its offsets, as Spark writes an interval.
         options: Settings of Kafka's producer, each with `kafka.` before its name.
+        from_earliest: With a new checkpoint: go on with the earliest records there are, though some were deleted before
+            they were read.
 
     Returns:
         The running query. Owners have all key groups, and apply what comes.
@@ -124,7 +130,8 @@ def realtime(
         InvalidConfiguration: An argument is wrong. Or Spark has fewer cores than the topics have partitions. Or Kafka
             doesn't let it read one.
         KeyMismatch, ValueMismatch: The columns don't fit the state.
-        CheckpointMismatch, ChangelogRecreated: The checkpoint is of another query, or a topic was made anew.
+        CheckpointMismatch, ChangelogRecreated: The checkpoint is of another query, or a topic was made anew. Or the
+            checkpoint is new, and records were deleted before they were read.
         StateConflict: One of the topics feeds the state under another name, or by `keyhole feed`.
         KeyholeError: As FeedRun.start. Nothing has been sent.
     """
@@ -152,7 +159,7 @@ def realtime(
     sources = {branch.name: branch.source.topic for branch in branches}
     names = tuple(sources)
     marks = CheckpointMarks(session, checkpoint)
-    marks.check(names)
+    begins = not marks.check(names)
     addresses = addresses_of(session.sparkContext, config.servers)
     stats, clock = stats_of(config), SystemClock()
     changelog = KafkaChangelog(config.bootstrap_servers, config.application)
@@ -165,6 +172,8 @@ def realtime(
             goes_on = marks.check(names, "" if recorded is None else recorded.descriptor.updates_topic_id)
             if recorded is not None:
                 _check_earlier(config, recorded, sources, goes_on=goes_on)
+                if begins and not from_earliest:
+                    _check_unread(config, recorded, branches)
 
         run.start({declared: declaration.standbys}, sources=sources, admit=admit)
         descriptor = run.descriptors[declaration.state]
@@ -173,6 +182,10 @@ def realtime(
         topic = updates_topic_name(config.application, descriptor.state)
         with closing(KafkaUpdates(config.bootstrap_servers, topic)) as updates:
             united = united.selectExpr(*within(most_bytes(sink_options, updates.most_bytes)))
+            if begins:
+                # What is gone by now is not missed later, and what goes from now on is.
+                starts = CommittedBatch(0, [_source_now(branch).starts for branch in branches])
+                write_boundaries(updates, descriptor.updates_topic_id, sources, starts, clock)
         writer = united.writeStream.format("kafka").outputMode("update").queryName(query)
         writer = writer.options(**sink_options, topic=topic)
         writer = writer.option("checkpointLocation", checkpoint)
@@ -241,6 +254,20 @@ def _check_earlier(config: JobConfig, recorded: StateOnRecord, sources: Mapping[
             "from the start into a state of another name",
             state=of.state,
         )
+
+
+def _check_unread(config: JobConfig, recorded: StateOnRecord, branches: list[_Branch]) -> None:
+    """Refuses a new checkpoint where records of a source that has fed the state were deleted unread."""
+    of = recorded.descriptor
+    known = {branch.name: _source_now(branch) for branch in branches if branch.name in recorded.sources}
+    if known:
+        with closing(KafkaUpdates(config.bootstrap_servers, updates_topic_name(of.application, of.state))) as updates:
+            check_unread(updates, known)
+
+
+def _source_now(branch: _Branch) -> SourceDescription:
+    with closing(KafkaSource(branch.source.bootstrap_servers, branch.source.topic)) as source:
+        return source.describe()
 
 
 def _described(declaration: Declaration, application: str, query: str, branches: list[_Branch]) -> StateDescriptor:
