@@ -38,8 +38,8 @@ from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.running import ROCKSDB, configure, records, run_job, session
 from keyhole.spark.sink import Sink
 
-# Updates come seldom, and Spark would look for them all the time.
-_LOOK_FOR_UPDATES = "1 second"
+# Each batch of a few updates takes a third of the processor time of one of readings, which wait for it meanwhile.
+_LOOK_FOR_UPDATES = "5 seconds"
 
 
 def states(
