@@ -84,7 +84,7 @@ def measured(size: PlaneSize, proxies: int, *, restart: bool = True) -> dict[str
         with plane.measured() as step:
             plane.run_epoch(1, {})
         found["epoch"] = figures(step)
-        told = plane.ownership()
+        ownership = plane.ownership()
         with plane.measured() as step:
             plane.lose(first)
         found["a server's loss"] = figures(step)
@@ -97,10 +97,10 @@ def measured(size: PlaneSize, proxies: int, *, restart: bool = True) -> dict[str
     finally:
         plane.close()
     set_apart()
-    seconds = asyncio.run(routed(told))
-    heard = sum(map(len, told))
-    found["a proxy's start"] = {"cpu_seconds": seconds, "messages": len(told), "bytes": heard}
-    found["all proxies told"] = {"messages": proxies * len(told), "bytes": proxies * heard}
+    seconds = asyncio.run(routed(ownership))
+    heard = sum(map(len, ownership))
+    found["a proxy's start"] = {"cpu_seconds": seconds, "messages": len(ownership), "bytes": heard}
+    found["all proxies told"] = {"messages": proxies * len(ownership), "bytes": proxies * heard}
     found["scrape"] = scraped(size)
     return found
 

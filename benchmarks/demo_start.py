@@ -86,11 +86,11 @@ def measure(prefix: Sequence[str], seconds: float) -> dict[str, Any]:
 def ready(demo: subprocess.Popen[bytes], log: Path) -> str:
     """The proxy's address, as soon as the demo tells it."""
     until = time.monotonic() + _PATIENCE_SECONDS
-    while not (told := _READY.search(log.read_text(errors="replace"))):
+    while not (match := _READY.search(log.read_text(errors="replace"))):
         if demo.poll() is not None or time.monotonic() > until:
             raise SystemExit(f"the demo did not come up:\n{log.read_text(errors='replace')[-2000:]}")
         time.sleep(LOOK_SECONDS)
-    return told[1]
+    return match[1]
 
 
 def shown(proxy: str, seconds: float) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def watch(options: argparse.Namespace, group: ControlGroup, limit: int) -> None:
         time.sleep(0.5)
     samples = Samples(group)
     began = time.monotonic()
-    told = native = began
+    spoke = native = began
     with options.out.open("w", newline="") as out:
         writer = csv.DictWriter(out, COLUMNS)
         writer.writeheader()
@@ -209,8 +209,8 @@ def watch(options: argparse.Namespace, group: ControlGroup, limit: int) -> None:
             row = {"seconds": round(now - began, 1), "limit": limit, **samples.take()}
             writer.writerow(row)
             out.flush()
-            if now >= told:
-                told += 60
+            if now >= spoke:
+                spoke += 60
                 print(row, flush=True)
             if options.native and now >= native:
                 native += NATIVE_SECONDS
@@ -251,8 +251,8 @@ class Samples:
     def _heap(self, pid: int) -> int:
         """What is resident of the heap, bytes."""
         if pid not in self._heaps:
-            told = [line for line in _jcmd(pid, "GC.heap_info").splitlines() if "etaspace" not in line]
-            ends = [int(end, 16) for line in told for end in _ADDRESS.findall(line)]
+            lines = [line for line in _jcmd(pid, "GC.heap_info").splitlines() if "etaspace" not in line]
+            ends = [int(end, 16) for line in lines for end in _ADDRESS.findall(line)]
             if not ends:
                 return 0
             self._heaps[pid] = min(ends), max(ends)

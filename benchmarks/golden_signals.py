@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
         bench.read(options.turns - 1, options.reads)
         spark.stop()
     updates = sum(map(len, records[WARM_BATCHES:]))
-    lines = {side: told(bench.of[side], (SPARK, *own), updates, len(expected)) for side, own in SIDES.items()}
+    lines = {side: figures(bench.of[side], (SPARK, *own), updates, len(expected)) for side, own in SIDES.items()}
     for side, line in lines.items():
         print(json.dumps({"benchmark": "golden_signals", "side": side} | line))
     per_key = sum(map(len, records)) / len(expected)
@@ -248,7 +248,7 @@ async def latencies(get_one: Callable[[ServiceMinute], Awaitable[object]], keys:
     return {"p50": round(ordered[len(ordered) // 2] * 1e6), "p99": round(ordered[int(len(ordered) * 0.99)] * 1e6)}
 
 
-def told(of: Measurements, names: Sequence[str], updates: int, keys: int) -> dict[str, Any]:
+def figures(of: Measurements, names: Sequence[str], updates: int, keys: int) -> dict[str, Any]:
     """One side's line.
 
     Args:

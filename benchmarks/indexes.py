@@ -140,9 +140,9 @@ def written(kind: str, options: argparse.Namespace) -> None:
                 engine.close()
     for (what, way), found in rates.items():
         ratios = [one / base for one, base in zip(found, rates[what, "no index"], strict=True)]
-        _told(kind, f"{what}: {way}", rows_per_second=spread(found, 0), of_no_index=spread(ratios, 3))
+        _print(kind, f"{what}: {way}", rows_per_second=spread(found, 0), of_no_index=spread(ratios, 3))
     for way, size in sizes.items():
-        _told(kind, f"bytes: {way}", bytes=size, bytes_a_row=round(size / options.rows, 1))
+        _print(kind, f"bytes: {way}", bytes=size, bytes_a_row=round(size / options.rows, 1))
 
 
 def scanned(kind: str, options: argparse.Namespace) -> None:
@@ -171,7 +171,7 @@ def scanned(kind: str, options: argparse.Namespace) -> None:
                 assert len(counts) == 1
             for way in ("index", "as the rule has it"):
                 ratios = [base / one for one, base in zip(by[way], by["filter"], strict=True)]
-                _told(
+                _print(
                     kind,
                     f"{name}: {way}",
                     milliseconds=spread([1000 * one for one in by[way]], 2),
@@ -213,7 +213,7 @@ async def pages(table: Table, where: Predicate) -> int:
     return found
 
 
-def _told(kind: str, way: str, **figures: Any) -> None:
+def _print(kind: str, way: str, **figures: Any) -> None:
     print(msgspec.json.encode({"benchmark": "indexes", "store": kind, "way": way} | figures).decode(), flush=True)
 
 

@@ -108,13 +108,13 @@ def measure(
         for system in systems:
             load(running[system], system, size.keys)
         for _ in range(repeats):
-            results += told(keyhole_lookups(running, size.keys, seconds))
+            results += printed(keyhole_lookups(running, size.keys, seconds))
             if beside is not None:
-                results += told(beside.lookups(OUTSTANDING, seconds))
+                results += printed(beside.lookups(OUTSTANDING, seconds))
     return results
 
 
-def told(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def printed(results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The same, each printed as soon as it is there."""
     for result in results:
         print(json.dumps(result), flush=True)

@@ -109,9 +109,9 @@ def measure(
             seconds, after = time.monotonic() - began, processes.usage()
             done = last_batch(queries) - batches
             thresholds = [
-                told["durationMs"]["triggerExecution"]
+                report["durationMs"]["triggerExecution"]
                 for of in queries[0].recentProgress
-                if (told := json.loads(of.json))["numInputRows"]
+                if (report := json.loads(of.json))["numInputRows"]
             ][-10:]
             progress = [json.loads(of.json) for of in queries[-1].recentProgress[-done:]]
         finally:

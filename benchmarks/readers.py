@@ -49,14 +49,14 @@ def main() -> None:
     except MachineError as error:
         sys.exit(error.message)
     rates = {of: [result["lookups_per_second"] for result in results] for of, results in found.items()}
-    told = {
+    figures = {
         "clients": options.clients,
         "outstanding": options.outstanding,
         "cores": os.cpu_count(),
         **{f"lookups_per_second_{of}": [min(each), statistics.median(each), max(each)] for of, each in rates.items()},
         "ratio": round(statistics.median(rates[options.readers]) / statistics.median(rates[1]), 2),
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
 def measured(of: Cluster, options: argparse.Namespace) -> dict[str, Any]:

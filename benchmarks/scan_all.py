@@ -59,14 +59,14 @@ def main() -> None:
             fill(table, options.rows)
         with table_of(Path(directory)) as table:
             publish(table)
-            walked = told("bare walk", options, lambda: walk(table), None)
+            walked = measured("bare walk", options, lambda: walk(table), None)
             for name, where, fields in (
                 ("pages", None, None),
                 ("pages of one row in a hundred", FEW, None),
                 ("pages of one field", None, ("max",)),
             ):
                 select = SelectedEntries(table.descriptor, Selection(where, fields))
-                told(name, options, lambda select=select: asyncio.run(pages(table, select)), walked)  # type: ignore[misc]
+                measured(name, options, lambda select=select: asyncio.run(pages(table, select)), walked)  # type: ignore[misc]
         asyncio.run(at_client(Path(directory), options, walked))
 
 
@@ -127,7 +127,7 @@ async def pages(table: Table, select: SelectedEntries) -> int:
     return table.store.size().entries
 
 
-def told(name: str, options: argparse.Namespace, read: Callable[[], int], walked: float | None) -> float:
+def measured(name: str, options: argparse.Namespace, read: Callable[[], int], walked: float | None) -> float:
     """Prints rows a second, and returns it."""
     rates = []
     for _ in range(options.repeats):

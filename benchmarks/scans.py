@@ -82,11 +82,11 @@ async def measure(proxy: str, seconds: float, repeats: int) -> None:
                 for _ in range(repeats):
                     for way, read in (("scan", scanned), ("get_many", got)):
                         measured[way].append(await loop(read, names, entries, outstanding, seconds))
-                told: dict[str, Any] = {"benchmark": "scans", "entries": entries, "outstanding": outstanding}
+                figures: dict[str, Any] = {"benchmark": "scans", "entries": entries, "outstanding": outstanding}
                 for way, results in measured.items():
                     rates = [result["entries_per_second"] for result in results]
                     p50s = [result["p50_us"] for result in results]
-                    told[way] = {
+                    figures[way] = {
                         "entries_per_second": {
                             "min": min(rates),
                             "median": statistics.median(rates),
@@ -94,8 +94,8 @@ async def measure(proxy: str, seconds: float, repeats: int) -> None:
                         },
                         "p50_us": statistics.median(p50s),
                     }
-                medians = [told[way]["entries_per_second"]["median"] for way in ("scan", "get_many")]
-                print(json.dumps({**told, "ratio": round(medians[0] / medians[1], 2)}), flush=True)
+                medians = [figures[way]["entries_per_second"]["median"] for way in ("scan", "get_many")]
+                print(json.dumps({**figures, "ratio": round(medians[0] / medians[1], 2)}), flush=True)
 
 
 async def loop(

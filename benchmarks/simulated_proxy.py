@@ -41,13 +41,13 @@ class _Channel:
 
 
 @contextlib.asynccontextmanager
-async def proxy_of(told: Sequence[bytes]) -> AsyncIterator[Directory]:
+async def proxy_of(ownerships: Sequence[bytes]) -> AsyncIterator[Directory]:
     """A proxy's directory that knows all routes.
 
     Args:
-        told: The Ownership of each server, as bytes.
+        ownerships: The Ownership of each server, as bytes.
     """
-    by_address: Mapping[str, bytes] = {f"server-{number}:1": said for number, said in enumerate(told)}
+    by_address: Mapping[str, bytes] = {f"server-{number}:1": said for number, said in enumerate(ownerships)}
     with (
         mock.patch.object(channels, "aio_link", lambda target, credentials: _Channel(by_address[target])),
         mock.patch.object(channels, "prepared_aio_channel", lambda target, *_, **__: _Channel(by_address[target])),
@@ -61,8 +61,8 @@ async def proxy_of(told: Sequence[bytes]) -> AsyncIterator[Directory]:
             await directory.close()
 
 
-async def routed(told: Sequence[bytes]) -> float:
+async def routed(ownerships: Sequence[bytes]) -> float:
     """Processor time from a proxy's start until it knows all routes. Argument as proxy_of's."""
     began = time.process_time()
-    async with proxy_of(told):
+    async with proxy_of(ownerships):
         return time.process_time() - began

@@ -79,15 +79,15 @@ def main() -> None:
     with cluster() as running:
         if "delay" in options.only:
             for way, address in (("at the server", running.servers[0]), ("by the proxy", running.proxy)):
-                told(figure="delay", way=way, **delays(running, address, options))
+                print_line(figure="delay", way=way, **delays(running, address, options))
         if "commits" in options.only:
             for side, counts in SIDES.items():
-                told(figure="commits", watchers=side, **ratios(running, counts, options))
+                print_line(figure="commits", watchers=side, **ratios(running, counts, options))
         if "idle" in options.only:
-            told(figure="idle", **idle(running, options.idle))
+            print_line(figure="idle", **idle(running, options.idle))
 
 
-def told(**line: Any) -> None:
+def print_line(**line: Any) -> None:
     """Prints one line of JSON."""
     print(json.dumps({"benchmark": "watches", **line}), flush=True)
 

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks.flink.running import BACKENDS, Settings, flink
-from benchmarks.lookups import OUTSTANDING, summarise, told
+from benchmarks.lookups import OUTSTANDING, printed, summarise
 from keyhole.errors import MachineError
 
 
@@ -47,7 +47,7 @@ def measure_lookups(keys: int, seconds: float, repeats: int, settings: Settings)
     results: list[dict[str, Any]] = []
     with flink(keys, settings) as running:
         for _ in range(repeats):
-            results += told(running.lookups(OUTSTANDING, seconds))
+            results += printed(running.lookups(OUTSTANDING, seconds))
     summarise(results)
 
 

@@ -75,8 +75,13 @@ class Flink:
             MachineError: A lookup failed, or its value was another key's.
         """
         takes = _COMPILE_SECONDS + len(levels) * (_WARM_SECONDS + seconds)
-        told = {"compileSeconds": _COMPILE_SECONDS, "warmSeconds": _WARM_SECONDS, "seconds": seconds, "keys": self.keys}
-        measured = self._client("Lookups", told, [str(level) for level in levels], takes)
+        given = {
+            "compileSeconds": _COMPILE_SECONDS,
+            "warmSeconds": _WARM_SECONDS,
+            "seconds": seconds,
+            "keys": self.keys,
+        }
+        measured = self._client("Lookups", given, [str(level) for level in levels], takes)
         return [{"system": system(line.pop("flink"), self.settings), "path": "proxy", **line} for line in measured]
 
     def freshness(self) -> dict[str, Any]:
@@ -94,16 +99,21 @@ class Flink:
             seconds: After so many it ends all the same.
             pause_ms: Between an answer and the next lookup.
         """
-        told = {"proxyPort": self.proxy_port, "java.io.tmpdir": self.directory, "until": until, "seconds": seconds}
-        told["pauseMicros"] = round(pause_ms * 1000)
-        command = java_command(self.java, "Sightings", _CLIENT_HEAP, told)
+        given = {
+            "proxyPort": self.proxy_port,
+            "java.io.tmpdir": self.directory,
+            "until": until,
+            "seconds": seconds,
+        }
+        given["pauseMicros"] = round(pause_ms * 1000)
+        command = java_command(self.java, "Sightings", _CLIENT_HEAP, given)
         return Child("Flink's client", command, self.directory / "Sightings.log", os.environ)
 
     def _client(
         self, main: str, properties: Mapping[str, object], arguments: Sequence[str], seconds: float
     ) -> list[dict[str, Any]]:
-        told = {"proxyPort": self.proxy_port, "java.io.tmpdir": self.directory, **properties}
-        command = java_command(self.java, main, _CLIENT_HEAP, told, arguments)
+        given = {"proxyPort": self.proxy_port, "java.io.tmpdir": self.directory, **properties}
+        command = java_command(self.java, main, _CLIENT_HEAP, given, arguments)
         child = Child("Flink's client", command, self.directory / f"{main}.log", os.environ)
         try:
             code = child.wait(seconds + _SPARE_SECONDS)
@@ -129,7 +139,7 @@ def flink(keys: int, settings: Settings) -> Iterator[Flink]:
     proxy_port, server_port = free_ports(2)
     with tempfile.TemporaryDirectory(prefix="keyhole-flink-") as folder:
         directory = Path(folder)
-        told = {
+        given = {
             "keys": keys,
             "backend": settings.backend,
             "threads": settings.threads,
@@ -140,7 +150,7 @@ def flink(keys: int, settings: Settings) -> Iterator[Flink]:
             "topic": settings.topic,
             "java.io.tmpdir": directory,
         }
-        command = java_command(java, "Server", _SERVER_HEAP, told)
+        command = java_command(java, "Server", _SERVER_HEAP, given)
         child = Child("Flink's server", command, directory / "server.log", os.environ)
         try:
             child.wait_healthy(lambda: "loaded" in child.output().splitlines(), _START_SECONDS)

@@ -97,13 +97,13 @@ def measure(running: Cluster, options: argparse.Namespace) -> None:
         if ENDS in options.only:
             tell(f"{ENDS}: batches of {options.batch}")
             of = {"rate": options.rates[0], "batch": options.batch, "warm": options.warm}
-            told(across_batch_ends(running, sides, seconds=options.ends_seconds, **of))
+            printed(across_batch_ends(running, sides, seconds=options.ends_seconds, **of))
     if MERGING in options.only:
         merging = Merging(running, options.updates, options.keys, options.seconds, tell)
         for line in merging.measure(options.repeats):
-            told(line)
+            printed(line)
     for line in summaries(lines):
-        told(line)
+        printed(line)
 
 
 def in_turns(running: Cluster, sides: Sides, names: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -122,13 +122,13 @@ def in_turns(running: Cluster, sides: Sides, names: Sequence[str], options: argp
                 try:
                     lines.append(turn(side, rate, options.warm, options.seconds, *about).line)
                 except MachineError as error:  # the others' figures are worth having
-                    told({"side": side.name, "rate": rate, "failed": error.message, "load": os.getloadavg()[0]})
+                    printed({"side": side.name, "rate": rate, "failed": error.message, "load": os.getloadavg()[0]})
                     continue
-                told(lines[-1])
+                printed(lines[-1])
     return lines
 
 
-def told(line: dict[str, Any]) -> None:
+def printed(line: dict[str, Any]) -> None:
     """Prints one line of JSON on standard output, at once."""
     print(json.dumps(line), flush=True)
 

@@ -41,8 +41,8 @@ def across_batch_ends(
 def _starts_ns(query: queryable.RealTimeQuery) -> Sequence[int]:
     """When batches that have ended began, and the one that goes on, by the monotonic clock."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
-    told = [json.loads(of.json) for of in query.query.recentProgress]
-    starts = [datetime.fromisoformat(of["timestamp"]).timestamp() for of in told]
-    if told:
-        starts.append(starts[-1] + told[-1]["durationMs"]["triggerExecution"] / 1000)
+    progress = [json.loads(of.json) for of in query.query.recentProgress]
+    starts = [datetime.fromisoformat(of["timestamp"]).timestamp() for of in progress]
+    if progress:
+        starts.append(starts[-1] + progress[-1]["durationMs"]["triggerExecution"] / 1000)
     return sorted(round(start * 1e9) - ahead_ns for start in starts)

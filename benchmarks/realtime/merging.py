@@ -31,7 +31,7 @@ _WAIT_SECONDS = 600
 _LOOK_SECONDS = 0.1
 _OUTSTANDING = 64
 
-Told = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 class Merging:
@@ -43,13 +43,13 @@ class Merging:
         seconds: Of lookups.
     """
 
-    def __init__(self, running: Cluster, updates: int, keys: int, seconds: float, told: Told) -> None:
+    def __init__(self, running: Cluster, updates: int, keys: int, seconds: float, say: Say) -> None:
         self._running = running
         self._path = f"{APPLICATION}/{STATES[PLAIN]}"
         self._updates = updates
         self._keys = keys
         self._seconds = seconds
-        self._told = told
+        self._say = say
 
     def measure(self, repeats: int) -> list[dict[str, Any]]:
         """A line per turn, and a summary."""
@@ -58,7 +58,7 @@ class Merging:
         with feeding(self._running, self._path, _TOPIC, *reduced) as feed, Client(self._running.proxy) as client:
             feed.wait_healthy(lambda: "feeding" in feed.output(), _WAIT_SECONDS)
             self._client = client
-            self._told("merging: the first of each key")
+            self._say("merging: the first of each key")
             self._write(self._keys)
             self._wait_for(self._keys)
             self._probes = self._a_key_of_each_group()
@@ -67,11 +67,11 @@ class Merging:
 
     def _turn(self, name: str) -> dict[str, Any]:
         line: dict[str, Any] = {"side": "merging", "updates": self._updates}
-        self._told(f"{name}: lookups, idle")
+        self._say(f"{name}: lookups, idle")
         line["idle_lookups_per_second"] = self._result(self._lookups())["lookups_per_second"]
-        self._told(f"{name}: updates, alone")
+        self._say(f"{name}: updates, alone")
         line |= self._merged()
-        self._told(f"{name}: updates, and lookups")
+        self._say(f"{name}: updates, and lookups")
         line |= self._merged(under_lookups=True)
         return line | {"load": round(os.getloadavg()[0], 1)}
 
@@ -131,7 +131,7 @@ class Merging:
                 if all(answer.found for answer in self._client.get_many(*self._path.split("/"), names)):
                     return
             except KeyholeError as error:
-                self._told(f"merging: {error.message}")
+                self._say(f"merging: {error.message}")
             time.sleep(1)
         raise MachineError(f"{keys} keys were not there within {_WAIT_SECONDS} s")
 

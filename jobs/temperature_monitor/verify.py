@@ -124,7 +124,7 @@ def compare(client: Client, counted: Counted, epoch: int) -> RecountVerdict:
     recount = counted.recount
     sensors = asked(client, APPLICATION, STATE, {sensor: sensor for sensor in counted.seen}, epoch)
     agreed = [
-        answer.epoch == epoch and is_told(answer, recount.sensors.get(sensor)) for sensor, answer in sensors.items()
+        answer.epoch == epoch and agrees(answer, recount.sensors.get(sensor)) for sensor, answer in sensors.items()
     ]
     # The logs of sensors that must have none are asked for, too.
     kept = {name: list[Alert]() for name in sorted(counted.watched)} | recount.alerts()
@@ -148,7 +148,7 @@ def compare(client: Client, counted: Counted, epoch: int) -> RecountVerdict:
     )
 
 
-def is_told(answer: Answer, of: Sensor | None) -> bool:
+def agrees(answer: Answer, of: Sensor | None) -> bool:
     """The state has the sensor as it was counted; the mean to nine digits, as it depends on how it is added up."""
     if of is None or not answer.found:
         return of is None and not answer.found

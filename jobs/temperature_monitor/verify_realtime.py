@@ -32,7 +32,7 @@ def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
     sensors, rejected, records = count(subject)
     applied = topic_ends(subject.bootstrap_servers, UPDATES_TOPIC)
     answers = asked(client, APPLICATION, STATE, {sensor: sensor for sensor in sensors}, applied)
-    agreed = sum(is_told(answer, sensors[sensor]) for sensor, answer in answers.items())
+    agreed = sum(agrees(answer, sensors[sensor]) for sensor, answer in answers.items())
     until = time.monotonic() + _CATCH_UP_SECONDS
     # What was refused is kept, and what was applied is counted as held, with the owner's next commit.
     while True:
@@ -81,7 +81,7 @@ def refused(bootstrap_servers: str) -> Set[_Place]:
     return {(partition, offset) for _, _, partition, offset, *_ in updates}
 
 
-def is_told(answer: Answer, of: Sensor) -> bool:
+def agrees(answer: Answer, of: Sensor) -> bool:
     """The state has the sensor as it was counted; the total to nine digits, as it depends on how it is added up."""
     if not answer.found:
         return False

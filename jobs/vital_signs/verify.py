@@ -73,7 +73,7 @@ def check(subject: VerifiedJob, client: Client) -> RecountVerdict:
         *(agrees for signal, of in recorded.items() for agrees in segments_agree(subject, client, signal, of)),
         *chunks_agree(subject, client, recorded),
         *(agrees for signal, of in waves.items() for agrees in vitals_agree(vitals[signal], of.last_piece())),
-        *rates_are_told(vitals, waves),
+        *rates_agree(vitals, waves),
         *(
             saturation_agrees(client.get(APPLICATION, OXYGEN_SATURATION, signal, min_epoch=subject.epoch), of)
             for signal, of in saturations.items()
@@ -163,7 +163,7 @@ def saturation_agrees(answer: Answer, of: Recorded) -> bool:
     return agreed and answer.value.samples == samples
 
 
-def rates_are_told(vitals: Mapping[Signal, Answer], recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
+def rates_agree(vitals: Mapping[Signal, Answer], recorded: Mapping[Signal, Recorded]) -> Iterator[bool]:
     """Whether there is a heart rate, and a breathing rate, at all; if enough was sent to demand them."""
     waves = [signal for signal, of in recorded.items() if _seconds(of.last_piece()) >= _SHORTEST_BREATHING_SECONDS]
     if len(waves) >= _WAVES:

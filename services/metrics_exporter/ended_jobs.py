@@ -125,7 +125,7 @@ def _sum(families: Iterable[pb.MetricFamily]) -> list[pb.MetricFamily]:
 _Place = tuple[str, str, int]
 
 
-class ToldSources:
+class SourcePlaces:
     """Where queries are in their sources. A process that was started tells it only with its first batch, for which it
     may wait for long where a source is quiet."""
 

@@ -12,7 +12,7 @@ from keyhole.metrics.metric import Component, Metric
 from keyhole.v1 import stats_pb2 as pb
 from services.metrics_exporter import cluster
 from services.metrics_exporter.cluster import Memory, ServerHoldings
-from services.metrics_exporter.ended_jobs import EndedCounts, ToldSources, job_process
+from services.metrics_exporter.ended_jobs import EndedCounts, SourcePlaces, job_process
 from services.metrics_exporter.kafka_look import Found, Wanted
 
 _NAMES = {
@@ -57,7 +57,7 @@ class Views:
         self._checked = Kept(MOST_TOPICS)
         self._memory = Memory()
         self._ended = EndedCounts()
-        self._sources = ToldSources()
+        self._sources = SourcePlaces()
 
     def make(self, answers: Sequence[ScrapedAnswer], found: Found, now_ms: int, now_monotonic: float) -> ScrapeView:
         """Makes the view of these answers, and of what Kafka said."""

@@ -21,22 +21,22 @@ def _promtool() -> None:
 
 
 def test_each_alert_begins_when_it_should_and_only_then(tmp_path: Path) -> None:
-    told = (HERE / "alerts.yaml").read_text().replace("ALERTS]", f"{promql.CHART / 'alerts.yaml'}]", 1)
-    (tmp_path / "tests.yaml").write_text(told)
+    cases = (HERE / "alerts.yaml").read_text().replace("ALERTS]", f"{promql.CHART / 'alerts.yaml'}]", 1)
+    (tmp_path / "tests.yaml").write_text(cases)
     promtool.says("test", "rules", tmp_path / "tests.yaml")
 
 
 def test_every_alert_is_tested() -> None:
-    told = (HERE / "alerts.yaml").read_text()
-    assert not [alert["alert"] for alert in promql.alerts() if alert["alert"] not in told]
+    cases = (HERE / "alerts.yaml").read_text()
+    assert not [alert["alert"] for alert in promql.alerts() if alert["alert"] not in cases]
 
 
 def test_the_memory_of_every_container_is_watched_but_of_those_for_trying_out() -> None:
     """Each by its name, and where others have a container of that name by that of its pod."""
     (watching,) = [alert["expr"] for alert in promql.alerts() if alert["alert"] == "KeyholeMemoryNearlyFull"]
     selectors = [
-        dict(re.findall(r'(container|pod)=~?"([^"]*)"', told))
-        for told in re.findall(r"working_set_bytes[{]([^}]*)[}]", watching)
+        dict(re.findall(r'(container|pod)=~?"([^"]*)"', labels))
+        for labels in re.findall(r"working_set_bytes[{]([^}]*)[}]", watching)
     ]
     made = render(KAFKA, {"jobs": [JOB], "feeds": [FEED], "replica.enabled": True, "stateServers.enabled": True})
     unwatched = set()
@@ -53,21 +53,21 @@ def test_a_panel_of_pods_that_have_ended_has_data_where_one_has(tmp_path: Path) 
     labels = '{container="executor", cause="memory"}'
     queries = [query.asked("shop") for query in promql.panel_queries() if query.needs_pods]
     assert queries
-    told = {
+    case = {
         "interval": "1m",
         "input_series": [{"series": f"keyhole_exporter_ended_containers_total{labels}", "values": "0 0 1 1 1"}],
         "promql_expr_test": [
             {"expr": query, "eval_time": "4m", "exp_samples": [{"labels": labels, "value": 1}]} for query in queries
         ],
     }
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [told]}))
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [case]}))
     promtool.says("test", "rules", tmp_path / "tests.yaml")
 
 
 def test_the_number_of_silent_processes_is_none_where_the_exporter_is_gone(tmp_path: Path) -> None:
     (query,) = [query.asked("") for query in promql.panel_queries() if query.panel == "Processes that don't answer"]
     up = "keyhole_exporter_up"
-    told = {
+    case = {
         "interval": "15s",
         "input_series": [
             {"series": f'{up}{{component="job", target="a:1"}}', "values": "1 1 1 1 0 0 0 0 stale"},
@@ -78,7 +78,7 @@ def test_the_number_of_silent_processes_is_none_where_the_exporter_is_gone(tmp_p
             for at, numbers in (("30s", [0]), ("90s", [1]), ("4m", []))
         ],
     }
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [told]}))
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"tests": [case]}))
     promtool.says("test", "rules", tmp_path / "tests.yaml")
 
 

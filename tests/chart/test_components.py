@@ -116,9 +116,9 @@ def test_the_http_port_answers_to_the_services_names_and_to_those_that_are_liste
 
 
 def test_a_proxy_has_as_many_processes_as_it_is_given() -> None:
-    for given, told in (({}, "1"), ({"clientProxy.processes": 4}, "4")):
+    for given, expected in (({}, "1"), ({"clientProxy.processes": 4}, "4")):
         [proxy] = pod(render(KAFKA, given), PROXY).containers
-        assert environment(proxy)["KEYHOLE_CLIENT_PROXY_PROCESSES"] == told
+        assert environment(proxy)["KEYHOLE_CLIENT_PROXY_PROCESSES"] == expected
     for wrong in (-1, 257, "two"):
         assert "processes" in refused(KAFKA, {"clientProxy.processes": wrong})
 
@@ -224,14 +224,14 @@ def test_kafka_is_only_there_where_it_is_wanted() -> None:
 
 def test_all_know_the_brokers_that_are_given() -> None:
     brokers = "kafka-0.kafka:9092,kafka-1.kafka:9092"
-    told = {
+    known = {
         value
         for of in pods(scenario(CI / "own-job-values.yaml"))
         for container in of.containers
         for name, value in environment(container).items()
         if name.endswith("BOOTSTRAP_SERVERS")
     }
-    assert told == {brokers}
+    assert known == {brokers}
 
 
 def test_whoever_speaks_to_secured_brokers_has_the_file_that_their_address_names_and_proxies_have_not() -> None:

@@ -247,10 +247,10 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("values", "told"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
-def test_a_contradiction_is_refused_by_name(values: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("values", "says"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_a_contradiction_is_refused_by_name(values: dict[str, Any], says: str) -> None:
     # Names of names are made long by the release, too.
-    assert told in refused(values, release="a-release-of-keyhole" if told.startswith("longer") else "keyhole")
+    assert says in refused(values, release="a-release-of-keyhole" if says.startswith("longer") else "keyhole")
 
 
 def test_alerts_without_the_exporter_that_they_are_about_are_refused() -> None:

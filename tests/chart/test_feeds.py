@@ -189,7 +189,7 @@ def test_how_its_schema_registry_is_spoken_to_is_in_a_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "says"),
     [
         (KAFKA | {"feeds": [FEED, FEED | {"state": "shop/other"}]}, "two feeds have the name totals"),
         (KAFKA | {"feeds": [FEED, FEED | {"name": "again"}]}, "two feeds have the state shop/totals"),
@@ -215,8 +215,8 @@ def test_how_its_schema_registry_is_spoken_to_is_in_a_secret() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_it_can_not_be_is_refused_by_name(values: dict[str, Any], told: str) -> None:
-    assert told in refused(values)
+def test_what_it_can_not_be_is_refused_by_name(values: dict[str, Any], says: str) -> None:
+    assert says in refused(values)
 
 
 def test_the_notes_name_each_feed_and_where_its_state_is() -> None:

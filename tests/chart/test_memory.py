@@ -189,9 +189,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "told"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_can_t_run_is_refused_by_name(values: dict[str, Any], told: str) -> None:
-    assert told in refused(values)
+@pytest.mark.parametrize(("values", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_can_t_run_is_refused_by_name(values: dict[str, Any], says: str) -> None:
+    assert says in refused(values)
 
 
 def _with_limits(executors: dict[str, Any], limits: Iterable[int]) -> list[dict[str, Any]]:
@@ -208,15 +208,15 @@ def _with_limits(executors: dict[str, Any], limits: Iterable[int]) -> list[dict[
 def test_the_limit_that_a_refusal_names_is_enough_and_so_is_each_above_it(
     limit: int, executors: dict[str, Any]
 ) -> None:
-    told = re.search(r"Raise the limit by (\d+)Mi", refused(KAFKA | {"jobs": _with_limits(executors, [limit])}))
-    assert told is not None
-    enough = limit + int(told[1])
+    advice = re.search(r"Raise the limit by (\d+)Mi", refused(KAFKA | {"jobs": _with_limits(executors, [limit])}))
+    assert advice is not None
+    enough = limit + int(advice[1])
     assert render(KAFKA | {"jobs": _with_limits(executors, range(enough, enough + 25))})
     assert "Raise the limit" in refused(KAFKA | {"jobs": _with_limits(executors, [enough - 3])})
 
 
 @pytest.mark.parametrize(
-    ("former", "told"),
+    ("former", "keys"),
     [
         ({"memory": "1g", "memoryOverhead": "512m"}, "memory (1g) and memoryOverhead (512m)"),
         ({"memory": "700m"}, "memory (700m)"),
@@ -225,13 +225,13 @@ def test_the_limit_that_a_refusal_names_is_enough_and_so_is_each_above_it(
     ids=str,
 )
 def test_the_values_of_an_earlier_chart_are_refused_with_what_takes_their_place(
-    former: dict[str, str], told: str
+    former: dict[str, str], keys: str
 ) -> None:
     # What --reuse-values makes of a release of the earlier chart has no memoryLimit.
     reused = KAFKA | {"jobs": [JOB], "jobDefaults": {"executors": former | {"memoryLimit": None}}}
     for values in (_job(executors=former), reused):
         said = refused(values)
-        assert f"jobs[temperature-monitor].executors has {told} of an earlier chart" in said
+        assert f"jobs[temperature-monitor].executors has {keys} of an earlier chart" in said
         assert "set executors.memoryLimit" in said
         assert "give --reset-then-reuse-values" in said
         named = re.search(r"(\d+)Mi has a heap of (\d+) MiB", said)

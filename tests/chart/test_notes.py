@@ -116,9 +116,9 @@ SOURCE = {"source": {"enabled": True, "settingsPrefix": "KEYHOLE_READINGS_"}}
 )
 def test_the_notes_say_what_the_pods_request_together_and_how_to_see_what_waits(values: dict[str, Any]) -> None:
     said = notes(values)
-    told = re.search(r"Its pods request ([\d.]+) cores and ([\d.]+) GiB of memory together", said)
-    assert told is not None
-    assert (float(told[1]), float(told[2])) == pytest.approx(_requested(render(values)), abs=0.06)
+    requests = re.search(r"Its pods request ([\d.]+) cores and ([\d.]+) GiB of memory together", said)
+    assert requests is not None
+    assert (float(requests[1]), float(requests[2])) == pytest.approx(_requested(render(values)), abs=0.06)
     (command,) = re.findall(r"^  keyhole (status --pods .*)$", said, re.MULTILINE)
     asked = parser_of_all().parse_args(command.split())
     assert (asked.pods, asked.namespace) == ("app.kubernetes.io/instance=keyhole", "data")
@@ -129,6 +129,6 @@ def test_the_page_says_what_its_smallest_values_request() -> None:
     section = page.partition("## The smallest values\n")[2].partition("\n## ")[0]
     values = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
     for given in ([values], [SMALL, values]):
-        told = re.search(r"request ([\d.]+ cores and [\d.]+ GiB)", notes(*given))
-        assert told is not None
-        assert told[1] in " ".join(page.partition("## The smallest values\n")[0].split())
+        requests = re.search(r"request ([\d.]+ cores and [\d.]+ GiB)", notes(*given))
+        assert requests is not None
+        assert requests[1] in " ".join(page.partition("## The smallest values\n")[0].split())

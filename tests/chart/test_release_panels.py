@@ -58,8 +58,8 @@ def test_a_panel_shows_the_same_of_a_release_alone_and_beside_others(tmp_path: P
 
 
 def _shows(queries: Mapping[str, Mapping[str, float]], *releases: Labels) -> dict[str, Any]:
-    told = [expected(query, samples, "30m") for query, samples in queries.items()]
-    return {"interval": "1m", "input_series": list(_everything(*releases)), "promql_expr_test": told}
+    expectations = [expected(query, samples, "30m") for query, samples in queries.items()]
+    return {"interval": "1m", "input_series": list(_everything(*releases)), "promql_expr_test": expectations}
 
 
 def _panels() -> list[promql.PanelQuery]:

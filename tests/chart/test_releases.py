@@ -32,16 +32,16 @@ def _promtool() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert} of {case.series[-1].metric}")
 def test_an_alert_fires_for_the_broken_release_alone_and_names_it(case: Case, tmp_path: Path) -> None:
-    told = [
+    cases = [
         _when(case.alert, case.minutes, _both(case, other), {**case.labels, **other}) for other in (ELSEWHERE, BESIDE)
     ]
-    agrees(tmp_path, told, _rule(tmp_path, case.alert))
+    agrees(tmp_path, cases, _rule(tmp_path, case.alert))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert} of {case.series[-1].metric}")
 def test_an_alert_fires_the_same_where_nothing_says_which_release_it_is(case: Case, tmp_path: Path) -> None:
-    told = [series(shown.metric, shown.labels, shown.broken) for shown in case.series]
-    agrees(tmp_path, [_when(case.alert, case.minutes, told, case.labels)], _rule(tmp_path, case.alert))
+    samples = [series(shown.metric, shown.labels, shown.broken) for shown in case.series]
+    agrees(tmp_path, [_when(case.alert, case.minutes, samples, case.labels)], _rule(tmp_path, case.alert))
 
 
 def test_there_is_a_case_of_each_alert_but_the_kubelets() -> None:
@@ -50,12 +50,12 @@ def test_there_is_a_case_of_each_alert_but_the_kubelets() -> None:
 
 def test_a_container_near_its_limit_is_its_namespaces(tmp_path: Path) -> None:
     """The kubelet knows no release. Pods of two of them in one namespace have other names."""
-    told = []
+    samples = []
     for namespace, used in (("shop", 100), ("bank", 1000)):
         of = {"namespace": namespace, "pod": "keyhole-state-server-0", "container": "state-server"}
-        told.append(series("container_memory_working_set_bytes", of, f"{used}x40"))
-        told.append(series("container_spec_memory_limit_bytes", of, "1024x40"))
-    agrees(tmp_path, [_when(KUBELET, 20, told, of)], CHART / "alerts.yaml")
+        samples.append(series("container_memory_working_set_bytes", of, f"{used}x40"))
+        samples.append(series("container_spec_memory_limit_bytes", of, "1024x40"))
+    agrees(tmp_path, [_when(KUBELET, 20, samples, of)], CHART / "alerts.yaml")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_an_alert_says_names_the_release_as_far_as_it_is_known(
 ) -> None:
     [rule] = [alert for alert in promql.alerts() if alert["alert"] == "KeyholeKeyGroupsWithoutOwner"]
     said = {**rule["annotations"], "summary": f"4 key groups of app/s have no owner{where}"}
-    told = {
+    case = {
         "interval": "1m",
         "input_series": [series("keyhole_cluster_unowned_key_groups", {**STATE, **release}, "4x40")],
         "alert_rule_test": [
@@ -83,7 +83,7 @@ def test_what_an_alert_says_names_the_release_as_far_as_it_is_known(
             }
         ],
     }
-    agrees(tmp_path, [told], CHART / "alerts.yaml")
+    agrees(tmp_path, [case], CHART / "alerts.yaml")
 
 
 @OTHERS
@@ -96,25 +96,25 @@ def test_a_release_without_any_exporter_is_told_by_its_own_rules(other: Labels, 
     rules.write_text(yaml.safe_dump(one(objects, "PrometheusRule", name)["spec"]))
     well = series("keyhole_exporter_view_age_seconds", {**EXPORTER, **HEALTHY}, "1x40")
     itself = series("keyhole_exporter_view_age_seconds", {**EXPORTER, **other}, "1x40")
-    told = [_when("KeyholeExporterStale", 20, [well], other), _when("KeyholeExporterStale", 20, [well, itself])]
-    agrees(tmp_path, told, rules)
+    cases = [_when("KeyholeExporterStale", 20, [well], other), _when("KeyholeExporterStale", 20, [well, itself])]
+    agrees(tmp_path, cases, rules)
 
 
 def test_a_release_that_was_uninstalled_is_no_alert_of_another_ones(tmp_path: Path) -> None:
-    told = [
+    samples = [
         series(metric, {**EXPORTER, **release}, values)
         for metric in ("keyhole_exporter_view_age_seconds", "up")
         for release, values in ((HEALTHY, "1x40"), (ELSEWHERE, "1x5 stale"))
     ]
-    agrees(tmp_path, [_when("KeyholeExporterStale", 20, told)], CHART / "alerts.yaml")
+    agrees(tmp_path, [_when("KeyholeExporterStale", 20, samples)], CHART / "alerts.yaml")
 
 
 def test_a_silent_process_is_no_exporter_as_another_releases_exporter_is_of_a_job_of_that_name(tmp_path: Path) -> None:
-    told = [
+    samples = [
         series("keyhole_exporter_view_age_seconds", {**EXPORTER, **HEALTHY}, "1x40"),
         series("up", {**EXPORTER, **ELSEWHERE}, "0x40"),
     ]
-    agrees(tmp_path, [_when("KeyholeExporterStale", 20, told)], CHART / "alerts.yaml")
+    agrees(tmp_path, [_when("KeyholeExporterStale", 20, samples)], CHART / "alerts.yaml")
 
 
 def _both(case: Case, other: Labels) -> list[dict[str, str]]:
@@ -125,7 +125,7 @@ def _both(case: Case, other: Labels) -> list[dict[str, str]]:
     ]
 
 
-def _when(alert: str, minutes: int, told: list[dict[str, str]], *firing: Labels) -> dict[str, Any]:
+def _when(alert: str, minutes: int, given: list[dict[str, str]], *firing: Labels) -> dict[str, Any]:
     """That so many minutes after the beginning the alert fires with these labels, and with no others."""
     [rule] = [rule for rule in promql.alerts() if rule["alert"] == alert]
     own = {"alertname": alert, "alertstate": "firing", **rule["labels"]}
@@ -133,7 +133,7 @@ def _when(alert: str, minutes: int, told: list[dict[str, str]], *firing: Labels)
     samples = {f"ALERTS{selector({**own, **labels})}": 1.0 for labels in firing}
     return {
         "interval": "1m",
-        "input_series": told,
+        "input_series": given,
         "promql_expr_test": [expected(asked, samples, f"{minutes}m")],
     }
 

@@ -54,12 +54,14 @@ def test_the_readme_has_every_setting() -> None:
             return [leaf for name, below in value.items() for leaf in leaves(below, (*path, name))]
         return [".".join(path)]
 
-    told = {
+    listed = {
         ".".join(of.path)
         for of in generate_readme.settings((CHART / "values.yaml").read_text())
         if of.default is not None
     }
-    missing = [leaf for leaf in leaves(VALUES) if not any(leaf == name or leaf.startswith(f"{name}.") for name in told)]
+    missing = [
+        leaf for leaf in leaves(VALUES) if not any(leaf == name or leaf.startswith(f"{name}.") for name in listed)
+    ]
     assert not missing
 
 
@@ -119,7 +121,7 @@ def test_an_unknown_setting_is_refused_by_its_name(wrong: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "says"),
     [
         ({"image.tag": "latest"}, "/image/tag"),
         ({"images.clientProxy.tag": "latest"}, "/images/clientProxy/tag"),
@@ -142,8 +144,8 @@ def test_an_unknown_setting_is_refused_by_its_name(wrong: dict[str, object]) -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_value_of_the_wrong_form_is_refused_by_its_place(wrong: dict[str, object], told: str) -> None:
-    assert told in refused(wrong)
+def test_a_value_of_the_wrong_form_is_refused_by_its_place(wrong: dict[str, object], says: str) -> None:
+    assert says in refused(wrong)
 
 
 def test_seconds_that_helm_takes_for_text_are_taken() -> None:

@@ -239,10 +239,10 @@ def test_a_row_that_is_too_large_is_refused_and_its_epoch_with_it_but_the_writer
     whole = MAX_ROW_BYTES - len(key(0, "y"))
     # With what Kafka puts around the second one it is too large to a broker, not to the client.
     for size in (MAX_ROW_BYTES, whole - 40):
-        told = (
+        says = (
             f"state {cluster.application}/a takes {size + len(key(0, 'y')):,} bytes .* {MAX_RECORD_BYTES:,} is the most"
         )
-        with pytest.raises(TooLarge, match=told) as refused:
+        with pytest.raises(TooLarge, match=says) as refused:
             commit(changelog, writer, [changes(0, 1, {"x": b"1", "y": os.urandom(size)})])
         assert refused.value.facts["limit"] == str(MAX_RECORD_BYTES)
     assert rows(read_all(changelog)) == {}

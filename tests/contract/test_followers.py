@@ -243,19 +243,19 @@ class Control:
 
     def __init__(self, tail: ControlTail) -> None:
         self.tail = tail
-        self.told: list[Mapping[str, bytes | None]] = []
+        self.polled: list[Mapping[str, bytes | None]] = []
 
     def latest(self) -> dict[str, bytes]:
-        merged = {name: value for changes in self.told for name, value in changes.items()}
+        merged = {name: value for changes in self.polled for name, value in changes.items()}
         return {name: value for name, value in merged.items() if value is not None}
 
     def until(self, done: Callable[[], bool]) -> None:
         until = time.monotonic() + DEADLINE
         while not done():
-            assert time.monotonic() < until, f"it only got {self.told}"
+            assert time.monotonic() < until, f"it only got {self.polled}"
             changes = self.tail.poll(0.2)
             if changes is not None:
-                self.told.append(changes)
+                self.polled.append(changes)
 
 
 @pytest.fixture
@@ -273,8 +273,8 @@ class TestControlTail:
         assert control.tail.poll(0.3) is None
         with closing(cluster.changelog().control("q")) as log:
             log.open(DEADLINE)
-            control.until(lambda: bool(control.told))
-        assert control.told == [{}]
+            control.until(lambda: bool(control.polled))
+        assert control.polled == [{}]
 
     def test_the_first_answer_has_the_last_values_and_later_ones_what_changes(self, cluster: Cluster) -> None:
         with closing(cluster.changelog().control("q")) as log:
@@ -284,14 +284,14 @@ class TestControlTail:
             log.read(DEADLINE)  # until readers see it
             with closing(cluster.changelog().control_tail()) as tail:
                 control = Control(tail)
-                control.until(lambda: bool(control.told))
-                assert control.told == [{"a": b"1", "b": b"1"}]
+                control.until(lambda: bool(control.polled))
+                assert control.polled == [{"a": b"1", "b": b"1"}]
 
                 log.append({"a": b"2"}, DEADLINE)
-                control.until(lambda: len([changes for changes in control.told if changes]) == 2)
+                control.until(lambda: len([changes for changes in control.polled if changes]) == 2)
                 log.append({"b": None, "d": b"1"}, DEADLINE)
                 control.until(lambda: "d" in control.latest())
-        assert [changes for changes in control.told[1:] if changes] == [{"a": b"2"}, {"b": None, "d": b"1"}]
+        assert [changes for changes in control.polled[1:] if changes] == [{"a": b"2"}, {"b": None, "d": b"1"}]
 
     def test_what_was_appended_together_is_told_together(self, cluster: Cluster, control: Control) -> None:
         with closing(cluster.changelog().control("q")) as log:
@@ -305,9 +305,9 @@ class TestControlTail:
             appending.start()
             control.until(lambda: control.latest().get("key-0") == b"19")
             appending.join()
-        for told in filter(None, control.told):
-            assert len(told) == 50
-            assert len(set(told.values())) == 1
+        for together in filter(None, control.polled):
+            assert len(together) == 50
+            assert len(set(together.values())) == 1
 
     def test_all_queries_of_the_application_are_told(self, cluster: Cluster, control: Control) -> None:
         with closing(cluster.changelog().control("q1")) as first, closing(cluster.changelog().control("q2")) as second:

@@ -27,7 +27,7 @@ from keyhole.v1 import query_pb2_grpc, state_pb2
 from tests.support.lookup_ports import HAS_LOOKUP_PORT, streams_of, until_by_port
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
-from tests.support.refusals import refusal_of, told_at_deadline
+from tests.support.refusals import raised_at_deadline, refusal_of
 from tests.support.server_readers import read_by
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import LONG_SECONDS, eventually, until
@@ -363,8 +363,8 @@ async def test_the_latest_has_what_is_staged_says_so_and_is_asked_for_alone(serv
     async def found(options: pb.ReadOptions) -> list[tuple[bytes, int, int]]:
         """Value, epoch and staged epoch of each key."""
         many = (await served.stub.GetMany(pb.GetManyRequest(state=REF, keys=map(key, names), options=options))).answers
-        told = [(of.value, of.source.epoch, of.source.staged_epoch) for of in many]
-        for name, one in zip(names, told, strict=True):
+        answers = [(of.value, of.source.epoch, of.source.staged_epoch) for of in many]
+        for name, one in zip(names, answers, strict=True):
             answer = (await served.stub.Get(pb.GetRequest(state=REF, key=key(name), options=options))).answer
             assert (answer.value, answer.source.epoch, answer.source.staged_epoch) == one
         stored = [codec.storage_key(name) for name in names]
@@ -376,8 +376,8 @@ async def test_the_latest_has_what_is_staged_says_so_and_is_asked_for_alone(serv
             sources = [response.sources[of] for of in response.source_of or [0] * len(names)]
             assert [
                 (value, of.epoch, of.staged_epoch) for value, of in zip(response.values, sources, strict=True)
-            ] == told
-        return told
+            ] == answers
+        return answers
 
     committed = await found(pb.ReadOptions())
     assert await found(latest) == committed
@@ -416,10 +416,10 @@ async def test_one_epoch_for_all_keys_is_what_a_proxy_sees_to_and_a_server_does_
 
 
 async def test_status_tells_each_server_and_what_it_holds(served: Served) -> None:
-    (told,) = (await served.stub.Status(pb.StatusRequest())).servers
-    assert (told.server, told.unreachable) == ("server-a", "")
-    assert [holding.descriptor.state for holding in told.holdings] == [STATE]
-    assert told.holdings[0].ready
+    (server,) = (await served.stub.Status(pb.StatusRequest())).servers
+    assert (server.server, server.unreachable) == ("server-a", "")
+    assert [holding.descriptor.state for holding in server.holdings] == [STATE]
+    assert server.holdings[0].ready
 
 
 async def test_a_state_that_was_made_anew_with_other_keys_is_answered_by_its_new_descriptor(served: Served) -> None:
@@ -462,11 +462,11 @@ async def test_a_client_of_threads_gives_futures_of_its_reads(served: Served) ->
             assert session.get_many_async(APPLICATION, STATE, ["sensor-0"]).result()[0].epoch == 2
             assert session.epochs == {(APPLICATION, STATE): 2}
             ahead = client.session({(APPLICATION, STATE): 9})
-            told = told_at_deadline(
+            raised = raised_at_deadline(
                 lambda seconds: asyncio.wrap_future(ahead.get_async(APPLICATION, STATE, "sensor-0", timeout=seconds)),
                 *(0.2, errors.EpochNotReached, ""),
             )
-            asyncio.run_coroutine_threadsafe(told, loop).result(LONG_SECONDS)
+            asyncio.run_coroutine_threadsafe(raised, loop).result(LONG_SECONDS)
 
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(reads)

@@ -57,7 +57,7 @@ class Served:
                 found += await changes.page()
         return found
 
-    async def told(self, changes: Any) -> list[tuple[Any, ...]]:
+    async def briefly(self, changes: Any) -> list[tuple[Any, ...]]:
         """The same, as kind, key and celsius, in the order of keys."""
         return sorted(map(brief, await self.all_of(changes)), key=str)
 
@@ -106,7 +106,7 @@ async def test_an_entry_that_comes_into_a_predicate_is_a_change_and_one_that_lea
 ) -> None:
     await served.host(descriptor(), readings({"cold": 1.0, "hot": 40.0, "warm": 20.0}))
     async with served.watch(where=field("celsius") > 30, before=True) as changes:
-        assert await served.told(changes) == [(PUT, "hot", 40.0)]
+        assert await served.briefly(changes) == [(PUT, "hot", 40.0)]
         await served.commit(readings({"cold": 31.0, "hot": 41.0, "warm": 21.0, "new": 50.0, "newly": 5.0}))
         came = {change.key: change for change in await served.all_of(changes)}
         # Nothing of those that it is true of neither before nor now. What was before was in the watch, or is None.
@@ -117,16 +117,16 @@ async def test_an_entry_that_comes_into_a_predicate_is_a_change_and_one_that_lea
         }
         assert {of.before_known for of in came.values()} == {True}
         await served.commit({"cold": row(2.0), "hot": None, "warm": None, "new": row(51.0)})
-        assert await served.told(changes) == [(DELETE, "cold"), (DELETE, "hot"), (PUT, "new", 51.0)]
+        assert await served.briefly(changes) == [(DELETE, "cold"), (DELETE, "hot"), (PUT, "new", 51.0)]
         # Of an epoch of which nothing is selected the token moves on, too.
         before = changes.token
         await served.commit(readings({"cold": 3.0}))
-        assert await served.told(changes) == []
+        assert await served.briefly(changes) == []
         assert changes.token != before
         after = changes.token
     await served.commit(readings({"cold": 33.0, "warm": 3.0}))
     async with served.watch(where=field("celsius") > 30, after=after) as changes:
-        assert await served.told(changes) == [(PUT, "cold", 33.0)]
+        assert await served.briefly(changes) == [(PUT, "cold", 33.0)]
     # The token is of this predicate.
     for other in ({}, {"where": field("celsius") > 31}, {"prefix": "c", "where": field("celsius") > 30}):
         refused = await served.refusal(after=after, **other)
@@ -141,16 +141,16 @@ async def test_an_entry_that_comes_into_a_predicate_is_a_change_and_one_that_lea
 async def test_what_is_selected_by_the_key_alone_is_never_a_deletion_of_what_was_not(served: Served) -> None:
     await served.host(descriptor(), readings({"a1": 1.0, "b1": 2.0}))
     async with served.watch(where=field("sensor") >= "b", snapshot=False) as changes:
-        assert await served.told(changes) == []
+        assert await served.briefly(changes) == []
         await served.commit({"a1": None, "b1": None, "b2": row(5.0)})
-        assert await served.told(changes) == [(DELETE, "b1"), (PUT, "b2", 5.0)]
+        assert await served.briefly(changes) == [(DELETE, "b1"), (PUT, "b2", 5.0)]
         token = changes.token
     async with served.watch(where=(field("sensor") >= "b") & (field("celsius") > 3), after=None) as changes:
-        assert await served.told(changes) == [(PUT, "b2", 5.0)]
+        assert await served.briefly(changes) == [(PUT, "b2", 5.0)]
         await served.commit({"a2": row(9.0), "b2": row(1.0), "b3": row(1.0)})
-        assert await served.told(changes) == [(DELETE, "b2")]
+        assert await served.briefly(changes) == [(DELETE, "b2")]
     async with served.watch(where=field("sensor") >= "b", after=token) as changes:
-        assert await served.told(changes) == puts({"b2": 1.0, "b3": 1.0})
+        assert await served.briefly(changes) == puts({"b2": 1.0, "b3": 1.0})
 
 
 async def test_a_prefix_and_a_range_have_their_keys_alone_and_a_token_of_their_own(served: Served) -> None:
@@ -165,17 +165,17 @@ async def test_a_prefix_and_a_range_have_their_keys_alone_and_a_token_of_their_o
         by_prefix = await stack.enter_async_context(served.watch(prefix="s1"))
         by_range = await stack.enter_async_context(served.watch(start="s11", stop="t"))
         from_on = await stack.enter_async_context(served.watch(start="s2", where=field("celsius") < 14))
-        assert await served.told(by_prefix) == some("s1", "s11")
-        assert await served.told(by_range) == some("s11", "s2")
-        assert await served.told(from_on) == some("s2", "t")
+        assert await served.briefly(by_prefix) == some("s1", "s11")
+        assert await served.briefly(by_range) == some("s11", "s2")
+        assert await served.briefly(from_on) == some("s2", "t")
         await served.commit(readings(second))
-        assert await served.told(by_prefix) == some("s1", "s11", of=second)
-        assert await served.told(by_range) == some("s11", "s2", of=second)
-        assert await served.told(from_on) == [(DELETE, "t"), (PUT, "s2", 13.0)]
+        assert await served.briefly(by_prefix) == some("s1", "s11", of=second)
+        assert await served.briefly(by_range) == some("s11", "s2", of=second)
+        assert await served.briefly(from_on) == [(DELETE, "t"), (PUT, "s2", 13.0)]
         token = by_range.token
     await served.commit({"s1": None, "s11": None, "t": None})
     async with served.watch(start="s11", stop="t", after=token) as by_range:
-        assert await served.told(by_range) == [(DELETE, "s11")]
+        assert await served.briefly(by_range) == [(DELETE, "s11")]
     assert isinstance(await served.refusal(start="s11", after=token), errors.MalformedRequest)
     assert isinstance(await served.refusal(after=token), errors.MalformedRequest)
     assert isinstance(await served.refusal(prefix=7), errors.KeyMismatch)
@@ -227,8 +227,8 @@ async def test_a_watch_goes_on_behind_any_change_and_has_each_once(served: Serve
     async with served.watch(after=token, where=field("m0") > 0) as changes:
         for change in await served.all_of(changes):
             seen.append((change.key, change.map_key, change.value and change.value.celsius, change.epoch))
-    told = [(key, map_key, epoch) for key, map_key, _, epoch in seen]
-    assert len(set(told)) == len(told)
+    given = [(key, map_key, epoch) for key, map_key, _, epoch in seen]
+    assert len(set(given)) == len(given)
     rows: dict[Any, Any] = {}
     for key, map_key, celsius, _ in seen:
         rows[key, map_key] = celsius

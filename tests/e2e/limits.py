@@ -96,10 +96,10 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
 
 def surplus(step: str, gaps: Gaps) -> tuple[str, ...]:
     """What readers noticed beyond the step's bound, in words; empty: all is as it must be."""
-    return tuple(_told(step, gaps, BOUNDS.get(step, NOTHING)))
+    return tuple(_excess(step, gaps, BOUNDS.get(step, NOTHING)))
 
 
-def _told(step: str, gaps: Gaps, bound: Bound) -> Iterator[str]:
+def _excess(step: str, gaps: Gaps, bound: Bound) -> Iterator[str]:
     within: dict[str, int] = {}
     for reason, count in sorted(gaps.errors.items()):
         if reason in bound.reasons:

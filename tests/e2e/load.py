@@ -44,14 +44,14 @@ async def main(proxy: str, seconds: float) -> None:
                 await asyncio.sleep(_TICK_SECONDS / 4)
         took = time.monotonic() - began
     each = sorted(seconds_each) or [0.0]
-    told = {
+    figures = {
         "lookups_per_second": round(len(_KEYS) * len(seconds_each) / took),
         "failed_frames": failed,
         "frame_median_ms": round(each[len(each) // 2] * 1000),
         "frame_99_percent_ms": round(each[len(each) * 99 // 100] * 1000),
         "own_cores": round(time.process_time() / took, 2),
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def markdown(tests: ElementTree.Element, findings: list[dict[str, Any]], day: da
     yield ""
     for found in findings:
         if GAP not in found and IDLE not in found:
-            yield f"- {found['what']}: {told(found)}"
+            yield f"- {found['what']}: {facts_of(found)}"
     yield ""
     yield "## Tests"
     yield ""
@@ -125,7 +125,7 @@ def counts(of: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(of.items())) or "none"
 
 
-def told(found: Mapping[str, Any]) -> str:
+def facts_of(found: Mapping[str, Any]) -> str:
     """The facts of a finding as one line."""
     facts = ((name, value) for name, value in found.items() if name != "what")
     return ", ".join(

@@ -43,13 +43,13 @@ def first(tag: str) -> Iterator[Platform]:
 
 @pytest.mark.parametrize("name", FIRST)
 def test_two_jobs_of_one_release_make_their_states(first: Platform, name: str) -> None:
-    told(first, RELEASE, name)
+    rows_noted(first, RELEASE, name)
 
 
 @pytest.mark.parametrize("name", sorted(set(JOBS) - set(FIRST) - {"temperature-monitor"}))
 def test_another_release_of_the_namespace_makes_the_states_of_its_job(first: Platform, name: str) -> None:
     other(first, JOBS[name])
-    told(first, OTHER, name)
+    rows_noted(first, OTHER, name)
     # The first release's proxy finds what there is in the namespace.
     assert rows(first, RELEASE, FIRST[0])
 
@@ -62,7 +62,7 @@ def test_a_users_job_is_our_image_and_one_file(first: Platform, tag: str) -> Non
     load([image], os.environ["KEYHOLE_E2E_LOAD"])
     repository, _, version = image.rpartition(":")
     other(first, OWN | {"image": {"repository": repository, "tag": version}})
-    found = told(first, OTHER, "shop")["totals"]
+    found = rows_noted(first, OTHER, "shop")["totals"]
     assert all(row["spent"] == 5 * row["orders"] > 0 for row in found)
 
 
@@ -74,7 +74,7 @@ def other(first: Platform, job: dict[str, Any]) -> None:
     first.space.helm("upgrade", "--install", OTHER, str(CHART), *files, "--set", f"image.tag={first.tag}")
 
 
-def told(first: Platform, release: str, application: str) -> dict[str, list[dict[str, Any]]]:
+def rows_noted(first: Platform, release: str, application: str) -> dict[str, list[dict[str, Any]]]:
     """Some rows of each state, once one of them has any; noted."""
     found: dict[str, list[dict[str, Any]]] = await_(
         lambda: rows(first, release, application), 2 * PATIENCE, f"rows of {application}"

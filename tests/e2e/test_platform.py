@@ -47,32 +47,32 @@ def test_a_service_in_another_language_reads_by_the_services_name(platform: Plat
 def test_a_service_in_another_language_scans_and_watches(platform: Platform, go_client: str) -> None:
     command = ["/go-client", "-proxy", platform.proxy, "-state", f"{APPLICATION}/sensors", "-timeout", "60s"]
 
-    def told(name: str, *arguments: str) -> list[Any]:
+    def lines_of(name: str, *arguments: str) -> list[Any]:
         return [json.loads(line) for line in platform.run_once(name, go_client, [*command, *arguments]).splitlines()]
 
-    entries = told("go-scan", "-method", "scan")
+    entries = lines_of("go-scan", "-method", "scan")
     assert ["seattle"] in [one["key"] for one in entries]
-    some = told("go-scan-where", "-method", "scan", "-where", "readings>=1", "-prefix", "sea")
+    some = lines_of("go-scan-where", "-method", "scan", "-where", "readings>=1", "-prefix", "sea")
     assert {one["key"][0] for one in some} == {one["key"][0] for one in entries if one["key"][0].startswith("sea")}
     # The job goes on: beside the rows that are there, changes come.
     most = str(len(entries) + 2)
-    lines = told("go-watch", "-method", "watch", "-changes", most, "-for", "300s")
+    lines = lines_of("go-watch", "-method", "watch", "-changes", most, "-for", "300s")
     changes = [one for one in lines if "key" in one and not one.get("snapshot")]
     report.note("Go client, scan and watch", entries=len(entries), changes=len(changes))
     assert changes
     # Another watch goes on behind the token: what it tells is no older.
     token, epoch = lines[-1]["token"], max(one["epoch"] for one in changes)
-    later = told("go-watch-on", "-method", "watch", "-token", token, "-changes", "1", "-for", "300s")
+    later = lines_of("go-watch-on", "-method", "watch", "-token", token, "-changes", "1", "-for", "300s")
     assert all(one["epoch"] >= epoch and not one.get("snapshot") for one in later if "key" in one)
     assert any("key" in one for one in later)
 
 
 def test_a_service_without_grpc_reads_by_the_services_name(platform: Platform) -> None:
     url = f"http://{platform.proxy.replace(':7400', ':7402')}/v1/{APPLICATION}/sensors/seattle"
-    told = json.loads(platform.in_tools("python", "-c", _FETCH, url))
-    assert told["found"]
-    assert told["value"]["readings"] > 0
-    assert told["source"]["epoch"] > 0
+    answer = json.loads(platform.in_tools("python", "-c", _FETCH, url))
+    assert answer["found"]
+    assert answer["value"]["readings"] > 0
+    assert answer["source"]["epoch"] > 0
 
 
 def test_helms_own_test_writes_a_record_and_reads_it_back(platform: Platform) -> None:
@@ -80,23 +80,23 @@ def test_helms_own_test_writes_a_record_and_reads_it_back(platform: Platform) ->
 
 
 def test_the_operators_image_says_how_all_is(platform: Platform) -> None:
-    def told(command: str, *arguments: str) -> str:
+    def printed_by(command: str, *arguments: str) -> str:
         line = ["keyhole", command, *arguments, "--proxy", platform.proxy]
         return platform.run_once(f"cli-{command}", platform.image("cli"), line)
 
-    assert APPLICATION in told("status")
-    verdict = told("verify", f"{APPLICATION}/sensors", "--bootstrap-servers", platform.kafka)
+    assert APPLICATION in printed_by("status")
+    verdict = printed_by("verify", f"{APPLICATION}/sensors", "--bootstrap-servers", platform.kafka)
     report.note("keyhole verify in the cluster", last_line=verdict.strip().splitlines()[-1])
 
 
 def test_the_exporter_tells_of_the_whole_cluster(platform: Platform) -> None:
     url = f"http://{RELEASE}-metrics-exporter.{platform.space.name}.svc:7420/metrics"
 
-    def told() -> str:
+    def figures() -> str:
         text = platform.in_tools("python", "-c", _FETCH, url)
         return text if "keyhole_cluster_unowned_key_groups" in text else ""
 
-    text: str = await_(told, PATIENCE, "what the exporter tells of key groups")
+    text: str = await_(figures, PATIENCE, "what the exporter tells of key groups")
     unowned = [line for line in text.splitlines() if line.startswith("keyhole_cluster_unowned_key_groups{")]
     assert unowned
     assert all(line.rpartition(" ")[2] in ("0", "0.0") for line in unowned)
@@ -200,12 +200,12 @@ def test_what_is_told_is_what_a_recount_of_the_topics_finds(platform: Platform) 
         time.sleep(2)
     more = json.dumps({"THRESHOLDS_TOPIC": "thresholds"})
     where = ["--proxy", platform.proxy, "--bootstrap-servers", platform.kafka, "--topic", "readings"]
-    told = platform.in_tools(
+    printed = platform.in_tools(
         *["python", "-m", f"jobs.{APPLICATION.replace('-', '_')}.verify", *where, "--epoch", "1"],
         *["--checkpoint", checkpoint, "--logs", "/tmp/logs", "--files", "/tmp/files", "--more-topics", more],
         seconds=900,
     )
-    verdict = json.loads(told)
+    verdict = json.loads(printed)
     report.note("recount", **verdict)
     assert verdict["keys"] == verdict["agreed"] > 0
     assert (verdict["surplus"], verdict["unkept"]) == (0, 0)
@@ -220,12 +220,12 @@ def test_what_is_told_is_what_a_recount_of_the_topics_finds(platform: Platform) 
 
 def test_a_feed_makes_the_topic_a_state_without_spark_and_each_row_counts_once(platform: Platform) -> None:
     # The source has ended: what the job counts of a sensor is what the feed must count.
-    def told(state: str, field: str) -> int:
+    def value_of(state: str, field: str) -> int:
         url = f"http://{platform.proxy.replace(':7400', ':7402')}/v1/{state}/seattle"
         answer = json.loads(platform.in_tools("python", "-c", _FETCH, url))
         return int(answer["value"][field]) if answer["found"] else 0
 
-    counted = told(f"{APPLICATION}/sensors", "readings")
+    counted = value_of(f"{APPLICATION}/sensors", "readings")
     feed = {"name": "counts", "state": "weather/counts", "topic": "readings", "key[0]": "sensor"}
     settings = {f"feeds[0]__{name}": value for name, value in feed.items()}
     platform.upgrade(
@@ -237,11 +237,11 @@ def test_a_feed_makes_the_topic_a_state_without_spark_and_each_row_counts_once(p
         stateServers__replicas="1",
         stateServers__resources__requests__cpu="100m",
     )
-    await_(lambda: told("weather/counts", "temperature") == counted > 0, PATIENCE, "the feed's count")
+    await_(lambda: value_of("weather/counts", "temperature") == counted > 0, PATIENCE, "the feed's count")
     delete, whole = replaced(platform, "feed", 1)
     delete()
     await_(whole, PATIENCE, "the next feed")
-    assert told("weather/counts", "temperature") == counted
+    assert value_of("weather/counts", "temperature") == counted
     report.note("a feed", sensor="seattle", counted=counted)
 
 

@@ -38,7 +38,7 @@ def alerting(application: str, proxy: str, recorder: Recorder) -> Alerting:
         notices = reader.read(rows).select("k", f.col("number").alias("notice"))
         recorder.record(Pinned(time.monotonic(), current(rows).number, reader.epoch(rows)))
         own = [f.col("fields")[at].alias(name) for at, name in enumerate(NAMED)]
-        told = f.coalesce("notice", f.lit(0)).alias("notice")
-        return rows.where(f.col("state") == ALERTS).join(notices, "k", "left").select("k", "op", *own, told)
+        notice = f.coalesce("notice", f.lit(0)).alias("notice")
+        return rows.where(f.col("state") == ALERTS).join(notices, "k", "left").select("k", "op", *own, notice)
 
     return alerts

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tests.fault.context import Context
 from tests.fault.history import CHANGELOG, OWNER, Contradiction, Ended, Held, History, Injected, Read
 from tests.fault.mirroring_readers import MIRRORING
-from tests.fault.recount import Question, Told, key_of, whole
+from tests.fault.recount import Question, Shown, key_of, whole
 from tests.fault.watched_rules import WATCHED_RULES
 from tests.fault.whole_rules import WHOLE_RULES
 from tests.fault.workload import NOTICES, names
@@ -95,7 +95,7 @@ def _every_answer_has_the_row_of_its_epoch(context: Context) -> Iterator[str]:
             right = context.right(read.state, key, claim.shown, read.began, read.ended)
             if row not in right:
                 where = context.where_from(read.state, key, row)
-                yield f"{_told(read, key, row)} by {claim}, where that epoch has {_either(right)}; {where}"
+                yield f"{_in_words(read, key, row)} by {claim}, where that epoch has {_either(right)}; {where}"
 
 
 def _no_answer_is_told_before_its_epoch_was_being_committed(context: Context) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _no_answer_is_told_before_its_epoch_was_being_committed(context: Context) ->
             began = context.epochs[read.state].began_commit.get(claim.epoch)
             if claim.epoch and (began is None or read.ended < began):
                 when = "never" if began is None else f"{began - read.ended:.3f} s later"
-                yield f"{_told(read, key, row)} by {claim}; its commit began {when}"
+                yield f"{_in_words(read, key, row)} by {claim}; its commit began {when}"
 
 
 def _what_is_staged_is_told_to_who_asks_for_it_and_from_its_staging_on(context: Context) -> Iterator[str]:
@@ -126,17 +126,17 @@ def _min_epoch_is_kept(context: Context) -> Iterator[str]:
     for read in context.reads:
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
             if claim.epoch < read.asked.min_epoch:
-                yield f"{_told(read, key, row)} by {claim}, asked for {read.asked.min_epoch}"
+                yield f"{_in_words(read, key, row)} by {claim}, asked for {read.asked.min_epoch}"
 
 
 def _an_epoch_that_is_asked_for_is_that_epoch(context: Context) -> Iterator[str]:
     """By its number, or as one for all that is asked for."""
     for read in context.reads:
-        told = {claim.epoch for claim in read.claims}
-        if read.asked.as_of_epoch and told != {read.asked.as_of_epoch}:
-            yield f"reader {read.reader} at {read.began:.3f} asked for {read.asked.as_of_epoch} and got {sorted(told)}"
-        if read.asked.snapshot and len(told) > 1:
-            yield f"reader {read.reader} at {read.began:.3f} asked for one epoch and got {sorted(told)}"
+        found = {claim.epoch for claim in read.claims}
+        if read.asked.as_of_epoch and found != {read.asked.as_of_epoch}:
+            yield f"reader {read.reader} at {read.began:.3f} asked for {read.asked.as_of_epoch} and got {sorted(found)}"
+        if read.asked.snapshot and len(found) > 1:
+            yield f"reader {read.reader} at {read.began:.3f} asked for one epoch and got {sorted(found)}"
 
 
 def _never_stale_means_the_confirmed_owner(context: Context) -> Iterator[str]:
@@ -192,7 +192,7 @@ def taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
             whole epoch as soon as it has committed its part; the next owner, of key groups that the epoch doesn't
             touch, may not know of it.
     """
-    told: dict[tuple[str, str], dict[tuple[int, int], int]] = {}
+    answered: dict[tuple[str, str], dict[tuple[int, int], int]] = {}
     under_way: list[tuple[float, int, Read]] = []
     of_the_last = [read for read in context.reads if not (read.asked.as_of_epoch or read.asked.snapshot)]
     for number, read in enumerate(sorted(of_the_last, key=lambda read: read.began)):
@@ -200,20 +200,20 @@ def taken_back(context: Context, *, rows_too: bool) -> Iterator[str]:
             _, _, before = heapq.heappop(under_way)
             for key, claim in zip(before.keys, before.claims, strict=True):
                 if claim.role == OWNER:
-                    of_key = told.setdefault((before.state, key_of(key)), {})
+                    of_key = answered.setdefault((before.state, key_of(key)), {})
                     standing = (claim.generation, claim.version)
                     of_key[standing] = max(of_key.get(standing, 0), claim.epoch)
         heapq.heappush(under_way, (read.ended, number, read))
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
             if claim.role != OWNER:
                 continue
-            for standing, epoch in told.get((read.state, key_of(key)), {}).items():
+            for standing, epoch in answered.get((read.state, key_of(key)), {}).items():
                 if standing > (claim.generation, claim.version) or epoch <= claim.shown:
                     continue
                 later = context.right(read.state, key, epoch, read.began, read.ended)
                 if not rows_too or row not in later:
                     yield (
-                        f"{_told(read, key, row)} by {claim}, after {standing} had told epoch {epoch}, with "
+                        f"{_in_words(read, key, row)} by {claim}, after {standing} had told epoch {epoch}, with "
                         f"{_either(later)}"
                     )
                     break
@@ -228,7 +228,7 @@ def _no_mirror_goes_backwards(context: Context) -> Iterator[str]:
         for key, row, claim in zip(read.keys, read.rows, read.claims, strict=True):
             of_key = (read.reader, read.state, key_of(key))
             if claim.epoch < last.setdefault(of_key, claim.epoch):
-                yield f"{_told(read, key, row)} by {claim}, after one of epoch {last[of_key]}"
+                yield f"{_in_words(read, key, row)} by {claim}, after one of epoch {last[of_key]}"
             last[of_key] = claim.epoch
 
 
@@ -320,11 +320,11 @@ def _the_end_equals_the_recount(context: Context) -> Iterator[str]:
                 yield f"at the end, {len(odd)} keys of {state} have no {role}, or more than one"
 
 
-def _told(read: Read, key: Question, row: Told) -> str:
+def _in_words(read: Read, key: Question, row: Shown) -> str:
     return f"reader {read.reader} at {read.began:.3f}-{read.ended:.3f} got {row} for {read.state} {key}"
 
 
-def _either(right: Collection[Told]) -> str:
+def _either(right: Collection[Shown]) -> str:
     return " or ".join(map(str, right))
 
 

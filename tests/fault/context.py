@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from keyhole.protocol.failpoints import Step
 from tests.fault.expiring import Clock, Expiring
 from tests.fault.history import Counted, Dealt, EpochStep, History, Pinned, Read, Scanned, Watched
-from tests.fault.recount import Question, Recount, Told, key_of
+from tests.fault.recount import Question, Recount, Shown, key_of
 from tests.fault.whole_answers import as_read
 from tests.fault.workload import BY_CLOCK, Workload
 
@@ -63,13 +63,13 @@ class Context:
         }
         self.expiring = Expiring(self.recount.workload, clocks)
 
-    def right(self, state: str, question: Question, epoch: int, began: float, ended: float) -> Collection[Told]:
+    def right(self, state: str, question: Question, epoch: int, began: float, ended: float) -> Collection[Shown]:
         """What may be told between two times, once the epoch is committed, and no later one."""
         if state in BY_CLOCK:
             return self.expiring.answers(state, key_of(question), epoch, began, ended)
         return (self.recount.answer(state, question, epoch),)
 
-    def where_from(self, state: str, question: Question, row: Told) -> str:
+    def where_from(self, state: str, question: Question, row: Shown) -> str:
         """Of which epochs a wrong answer would be the right one, in words."""
         if state in BY_CLOCK:
             return "its time is over, has not come, or no epoch has that row"

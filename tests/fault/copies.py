@@ -18,7 +18,7 @@ from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
 from tests.fault.history import CHANGELOG, Asked, Claim, Held
 from tests.fault.questions import claim, entries_of, get_many, row_of, scan
-from tests.fault.recount import SHAPES, Question, ScanOf, Told, whole
+from tests.fault.recount import SHAPES, Question, ScanOf, Shown, whole
 from tests.fault.states import CODECS
 from tests.fault.workload import names, watermark_ms
 from tests.support.waiting import LONG_SECONDS
@@ -35,17 +35,17 @@ def held_by(holder: str, address: str, application: str, states: Sequence[str]) 
     with sync_channel(address) as channel:
         stub = query_pb2_grpc.QueryStub(channel)
         for state in states:
-            found: dict[tuple[str, int], dict[str, Told]] = defaultdict(dict)
+            found: dict[tuple[str, int], dict[str, Shown]] = defaultdict(dict)
             began = time.monotonic()
             for key in names(state):
                 try:
-                    told, by = _ask(stub, application, state, whole(state, key))
+                    answer, by = _ask(stub, application, state, whole(state, key))
                 except grpc.RpcError as error:
                     cause = from_rpc_error(error, address)
                     if type(cause).reason in _NOT_HERE:
                         continue
                     raise cause from error
-                found[by.role, by.epoch][key] = told
+                found[by.role, by.epoch][key] = answer
             for (role, epoch), rows in found.items():
                 yield Held(holder, role, state, epoch, rows, began, time.monotonic())
 
@@ -60,7 +60,7 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
         latest = _latest(bootstrap_servers, f"keyhole.{application}.{state}", CODECS[state].descriptor.key_groups)
         began = time.monotonic()
         entries = {name: [] for name in names(state)} if SHAPES[state].entries else {}
-        rows: dict[str, Told] = dict.fromkeys(names(state))
+        rows: dict[str, Shown] = dict.fromkeys(names(state))
         for name, map_key, row in _stored(state, latest, epoch):
             if map_key:
                 entries[name].append((*map_key, *row))
@@ -70,7 +70,7 @@ def held_by_changelog(bootstrap_servers: str, application: str, states: Sequence
         yield Held(CHANGELOG, CHANGELOG, state, epoch, rows, began, time.monotonic())
 
 
-def _ask(stub: Any, application: str, state: str, question: Question) -> tuple[Told, Claim]:
+def _ask(stub: Any, application: str, state: str, question: Question) -> tuple[Shown, Claim]:
     asked = Asked(0, "always")
     if isinstance(question, ScanOf):
         pages = list(stub.Scan(scan(application, state, question, asked), timeout=LONG_SECONDS))

@@ -60,9 +60,9 @@ def run_episode(
 
     def seen(final: int) -> History:
         steps = [event for event in _steps(cluster) if not isinstance(event, Ended)]
-        told = [*steps, *injector.injected, *contradictions(cluster)]
+        noted = [*steps, *injector.injected, *contradictions(cluster)]
         with lock:
-            return History(plan.seed, final, plan.states, [*told, *events])
+            return History(plan.seed, final, plan.states, [*noted, *events])
 
     injector = Injector(cluster)
     watch = readers = None

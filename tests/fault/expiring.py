@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep
-from tests.fault.recount import SHAPES, Told, by_key
+from tests.fault.recount import SHAPES, Shown, by_key
 from tests.fault.workload import Workload
 
 # That clocks are read one after the other, and that the machine's own is put right, may make such a difference.
@@ -35,7 +35,7 @@ class _Held(NamedTuple):
     """What a key may have since an epoch: one of the rows, until it expires."""
 
     epoch: int
-    rows: frozenset[Told]
+    rows: frozenset[Shown]
     expires: Span
 
 
@@ -86,7 +86,7 @@ class Expiring:
     _history: dict[tuple[str, str], list[_Held]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
 
-    def answers(self, state: str, key: str, epoch: int, began: float, ended: float) -> frozenset[Told]:
+    def answers(self, state: str, key: str, epoch: int, began: float, ended: float) -> frozenset[Shown]:
         """What may be told of a key between two times, once the epoch is committed, and no later one."""
         self._count(state, epoch)
         held = self._history.get((state, key), [])
@@ -106,7 +106,7 @@ class Expiring:
         self._epochs[state] = max(epoch, self._epochs.get(state, 0))
 
 
-def _living(held: _Held, at: Span) -> frozenset[Told]:
+def _living(held: _Held, at: Span) -> frozenset[Shown]:
     """What there may be of it at a time."""
     if at.first_ms - SKEW_MS > held.expires.last_ms:
         return _NOTHING.rows

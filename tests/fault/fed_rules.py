@@ -12,7 +12,7 @@ from tests.fault.checker import RULES, Rule, Verdict, judge, name_of, taken_back
 from tests.fault.context import Context, Epochs
 from tests.fault.fed_recount import FedRecount, Logged, of_source, summed
 from tests.fault.history import CHANGELOG, OWNER, Held, History, Read
-from tests.fault.recount import Question, Told, key_of
+from tests.fault.recount import Question, Shown, key_of
 from tests.fault.workload import SUMS, names
 
 # Of the broker's timestamps, and of the two clocks.
@@ -48,11 +48,11 @@ class FedContext(Context):
         self.epochs = {SUMS: Epochs({}, {}, [])}
         self.counts = FedRecount(history.updates)
 
-    def right(self, state: str, question: Question, epoch: int, began: float, ended: float) -> Collection[Told]:
+    def right(self, state: str, question: Question, epoch: int, began: float, ended: float) -> Collection[Shown]:
         """See Context."""
         return (self.counts.answer(key_of(question), epoch),)
 
-    def where_from(self, state: str, question: Question, row: Told) -> str:
+    def where_from(self, state: str, question: Question, row: Shown) -> str:
         """See Context."""
         found = self.counts.epochs(key_of(question), row)
         return f"the row is that of epochs {found[0]} to {found[1]}" if found else "no epoch has that row"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.protocol.failpoints import Step
-from tests.fault.recount import Question, Told
+from tests.fault.recount import Question, Shown
 
 OWNER = "owner"
 STANDBY = "standby"
@@ -64,7 +64,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     state: str
     asked: Asked
     keys: tuple[Question, ...]
-    rows: tuple[Told, ...]
+    rows: tuple[Shown, ...]
     claims: tuple[Claim, ...]
 
 
@@ -234,7 +234,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
     role: str
     state: str
     epoch: int
-    rows: dict[str, Told]
+    rows: dict[str, Shown]
     began: float = 0.0
     ended: float = 0.0
 

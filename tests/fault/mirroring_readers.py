@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from tests.fault.history import Asked, Claim, FailedRead, Read
 from tests.fault.questions import drawn
 from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
-from tests.fault.recount import EntryOf, Question, ScanOf, Told
+from tests.fault.recount import EntryOf, Question, ScanOf, Shown
 from tests.fault.workload import BY_CLOCK, OPERATORS
 
 MIRRORING = "mirroring"
@@ -65,7 +65,7 @@ class MirroringReader(ReaderOfOne):
         return f"{MIRRORING} {self._begun}"
 
     def _read(self, mirror: AsyncMirror[Any], began: float, questions: tuple[Question, ...]) -> Read:
-        rows: tuple[Told, ...]
+        rows: tuple[Shown, ...]
         if isinstance(questions[0], ScanOf):
             entries = _scanned(mirror, questions[0])
             rows, claims = (_entries(entries),), (_claim(entries.source),)
@@ -81,7 +81,7 @@ def _scanned(mirror: AsyncMirror[Any], of: ScanOf) -> Entries:
     return mirror.scan(of.key or (), start=of.start, stop=of.stop, descending=of.descending, limit=of.limit or None)
 
 
-def _entries(entries: Entries) -> Told:
+def _entries(entries: Entries) -> Shown:
     return tuple((map_key, *_fields(value)) for map_key, value in entries)
 
 

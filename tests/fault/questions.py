@@ -9,7 +9,7 @@ import msgspec
 
 from keyhole.v1 import query_pb2, state_pb2
 from tests.fault.history import OWNER, STANDBY, Asked, Claim
-from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf, Told
+from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf, Shown
 from tests.fault.states import CODECS
 from tests.fault.workload import MAP_KEYS, OPERATORS, names
 
@@ -116,12 +116,12 @@ def claim(source: state_pb2.Source) -> Claim:
     )
 
 
-def row_of(answer: query_pb2.Answer) -> Told:
+def row_of(answer: query_pb2.Answer) -> Shown:
     """The fields, as stored; at position 0 stands the schema's version."""
     return _fields(answer.value) if answer.found else None
 
 
-def entries_of(state: str, pages: Sequence[query_pb2.ScanResponse]) -> Told:
+def entries_of(state: str, pages: Sequence[query_pb2.ScanResponse]) -> Shown:
     """The entries of all pages."""
     decode = CODECS[state].entries.decode
     return tuple(

@@ -21,7 +21,7 @@ from tests.fault.history import Asked, Claim, Counted, FailedRead, Read, Scanned
 from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.readers_of_one import TIMEOUT_SECONDS
-from tests.fault.recount import Question, ScanOf, Told
+from tests.fault.recount import Question, ScanOf, Shown
 from tests.fault.watching_readers import WatchingReader, watched_states
 from tests.fault.whole_readers import WholeReader
 from tests.fault.workload import BY_CLOCK
@@ -82,7 +82,7 @@ TEMPERS = (
 )
 
 
-_Told = tuple[tuple[Told, ...], tuple[Claim, ...]]
+_ShownAndClaims = tuple[tuple[Shown, ...], tuple[Claim, ...]]
 
 
 class Readers:
@@ -160,21 +160,21 @@ class Readers:
         began = time.monotonic()
         try:
             if isinstance(questions[0], ScanOf):
-                told, claims = await self._scan(stub, state, questions[0], asked)
+                answers, claims = await self._scan(stub, state, questions[0], asked)
             else:
-                told, claims = await self._get(stub, state, questions, asked)
+                answers, claims = await self._get(stub, state, questions, asked)
         except grpc.RpcError as error:
             cause = from_rpc_error(error, self._target)
             message = cause.message[:200]
             return FailedRead(reader, began, time.monotonic(), state, asked, type(cause).reason, message)
         ended = time.monotonic()
-        return Read(reader, began, ended, state, asked, questions * (len(claims) // len(questions)), told, claims)
+        return Read(reader, began, ended, state, asked, questions * (len(claims) // len(questions)), answers, claims)
 
-    async def _get(self, stub: Any, state: str, keys: Sequence[Any], asked: Asked) -> _Told:
+    async def _get(self, stub: Any, state: str, keys: Sequence[Any], asked: Asked) -> _ShownAndClaims:
         response = await stub.GetMany(get_many(self._application, state, keys, asked), timeout=_TIMEOUT_SECONDS)
         return tuple(map(row_of, response.answers)), tuple(claim(answer.source) for answer in response.answers)
 
-    async def _scan(self, stub: Any, state: str, of: ScanOf, asked: Asked) -> _Told:
+    async def _scan(self, stub: Any, state: str, of: ScanOf, asked: Asked) -> _ShownAndClaims:
         call = stub.Scan(scan(self._application, state, of, asked), timeout=_TIMEOUT_SECONDS)
         pages = [page async for page in call]
         claims = tuple(dict.fromkeys(claim(page.source) for page in pages if page.HasField("source")))

@@ -68,7 +68,7 @@ class ScanOf(msgspec.Struct, frozen=True, array_like=True, tag="scan"):
 Question: TypeAlias = str | EntryOf | ScanOf
 """A string: a Get of this key."""
 
-Told: TypeAlias = tuple[int | tuple[int | str, ...], ...] | None
+Shown: TypeAlias = tuple[int | tuple[int | str, ...], ...] | None
 """An answer. Of a Get: the fields; None: absent. Of a Scan: by entry, in order, its map key and then its fields."""
 
 Entries = tuple[tuple[int | str, ...], ...]
@@ -83,7 +83,7 @@ def whole(state: str, key: str) -> Question:
     return ScanOf(key) if SHAPES[state].entries else key
 
 
-def _last(_: Told, changes: Sequence[Change]) -> Row:
+def _last(_: Shown, changes: Sequence[Change]) -> Row:
     return changes[-1].fields or None
 
 
@@ -95,19 +95,19 @@ def _merged(before: Row, changes: Sequence[Change]) -> Row:
     return sum(row[0] for row in rows), sum(row[1] for row in rows), max(row[2] for row in rows)
 
 
-def _summed(before: Told, changes: Sequence[Change]) -> Told:
+def _summed(before: Shown, changes: Sequence[Change]) -> Shown:
     return _merged(before, changes)  # type: ignore[arg-type]  # a Row
 
 
-def _aggregated(before: Told, changes: Sequence[Change]) -> Told:
+def _aggregated(before: Shown, changes: Sequence[Change]) -> Shown:
     row: Row = before  # type: ignore[assignment]
     for change in changes:
         row = None if change.op is Op.DELETE else chained(row, change.fields[0])
     return row
 
 
-def _entries(merge: Callable[[Row, Sequence[Change]], Row]) -> Callable[[Told, Sequence[Change]], Told]:
-    def folded(before: Told, changes: Sequence[Change]) -> Told:
+def _entries(merge: Callable[[Row, Sequence[Change]], Row]) -> Callable[[Shown, Sequence[Change]], Shown]:
+    def folded(before: Shown, changes: Sequence[Change]) -> Shown:
         cleared = any(change.op is Op.CLEAR for change in changes)
         held = {} if cleared else {entry[0]: entry[1:] for entry in before or ()}  # type: ignore[index]
         of_entries = sorted((c for c in changes if c.map_key is not None), key=lambda c: c.map_key or 0)
@@ -121,7 +121,7 @@ def _entries(merge: Callable[[Row, Sequence[Change]], Row]) -> Callable[[Told, S
     return folded
 
 
-def _appended(before: Told, changes: Sequence[Change]) -> Entries:
+def _appended(before: Shown, changes: Sequence[Change]) -> Entries:
     cleared = any(change.op is not Op.APPEND for change in changes)
     held: Entries = () if cleared else before or ()  # type: ignore[assignment]
     first = 1 + int(held[-1][0]) if held else 0
@@ -129,7 +129,7 @@ def _appended(before: Told, changes: Sequence[Change]) -> Entries:
     return (*held, *((first + at, *fields) for at, fields in enumerate(elements)))
 
 
-def _bounded(before: Told, changes: Sequence[Change]) -> Told:
+def _bounded(before: Shown, changes: Sequence[Change]) -> Shown:
     return _appended(before, changes)[-MAX_LENGTH:]
 
 
@@ -146,7 +146,7 @@ class Shape:
         ttl_ms: How long entries live, by event time or, in states of BY_CLOCK, by the clock; 0: for ever.
     """
 
-    fold: Callable[[Told, Sequence[Change]], Told]
+    fold: Callable[[Shown, Sequence[Change]], Shown]
     entries: bool = False
     gets: bool = True
     scans_keys: bool = False
@@ -188,12 +188,12 @@ class Recount:
     workload: Workload
     pins: Mapping[int, int] = field(default_factory=dict)
     numbers: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    _history: dict[tuple[str, str], list[tuple[int, Told]]] = field(default_factory=dict)
+    _history: dict[tuple[str, str], list[tuple[int, Shown]]] = field(default_factory=dict)
     _ends: dict[tuple[str, str], dict[int | None, int]] = field(default_factory=dict)
     _subtasks: Mapping[str, Subtasks] = field(default_factory=lambda: {state: Subtasks(state) for state in OPERATORS})
     _epoch: int = 0
 
-    def answer(self, state: str, question: Question, epoch: int) -> Told:
+    def answer(self, state: str, question: Question, epoch: int) -> Shown:
         """What is told once the epoch is committed, and no later one."""
         self._count(epoch)
         if isinstance(question, str):
@@ -203,7 +203,7 @@ class Recount:
             return found[0] if found else None  # type: ignore[return-value]
         return _asked(self._entries(state, question.key, epoch), question)
 
-    def epochs(self, state: str, question: Question, told: Told, up_to: int) -> list[tuple[int, int]]:
+    def epochs(self, state: str, question: Question, answer: Shown, up_to: int) -> list[tuple[int, int]]:
         """The ranges of epochs (first, last) after which this is the answer: where a wrong one may come from."""
         self._count(up_to)
         keys = [key] if (key := key_of(question)) else names(state)
@@ -212,10 +212,10 @@ class Recount:
         return [
             (first, last)
             for first, last in zip(changed, lasts, strict=True)
-            if self.answer(state, question, first) == told
+            if self.answer(state, question, first) == answer
         ]
 
-    def _content(self, state: str, key: str, epoch: int) -> Told:
+    def _content(self, state: str, key: str, epoch: int) -> Shown:
         changes = self._history.get((state, key), [])
         at = bisect_right(changes, epoch, key=lambda change: change[0])
         return changes[at - 1][1] if at else None
@@ -247,8 +247,8 @@ class Recount:
 
     def _deal(self, state: str, batch: Batch) -> None:
         number = self.numbers.get((state, batch.number), MOST_SUBTASKS)
-        for key, told in self._subtasks[state].epoch(number, batch.of(state)):
-            self._history.setdefault((state, key), []).append((self._epoch, told))
+        for key, content in self._subtasks[state].epoch(number, batch.of(state)):
+            self._history.setdefault((state, key), []).append((self._epoch, content))
 
     def _changes(self, state: str, batch: Batch) -> Iterator[Change]:
         """As tasks get them: each row of ALERTS has the number of its key's notice, or 0."""
@@ -267,7 +267,7 @@ class Recount:
             held = history[-1][1] if history else None
             if not history or not held:
                 continue
-            living: Told
+            living: Shown
             if SHAPES[state].entries:
                 living = tuple(entry for entry in held if ends[entry[0]] > now)  # type: ignore[index]
             else:

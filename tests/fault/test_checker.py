@@ -33,7 +33,7 @@ from tests.fault.history import (
     load,
 )
 from tests.fault.mirroring_readers import MIRRORING
-from tests.fault.recount import Recount, ScanOf, Told, whole
+from tests.fault.recount import Recount, ScanOf, Shown, whole
 from tests.fault.whole_rules import WHOLE_RULES
 from tests.fault.workload import DRAWN, LEDGERS, NOTICES, ROSTERS, SPANS, SUMS, VALUES, Workload, names
 
@@ -92,7 +92,7 @@ def mirrored(epoch: int, began: float, mirror: int = 1) -> Read:
     return msgspec.structs.replace(read(epoch, began, own), reader=f"{MIRRORING} {mirror}")
 
 
-def held(state: str, epoch: int) -> dict[str, Told]:
+def held(state: str, epoch: int) -> dict[str, Shown]:
     return {key: RECOUNT.answer(state, whole(state, key), epoch) for key in names()}
 
 
@@ -149,18 +149,18 @@ def doubled() -> Read:
     return msgspec.structs.replace(right, rows=((2 * after[0] - total, 2 * after[1] - count, after[2]),))
 
 
-def scan(epoch: int, told: Callable[[tuple[Any, ...]], tuple[Any, ...]], question: ScanOf = SPAN) -> Read:
+def scan(epoch: int, change: Callable[[tuple[Any, ...]], tuple[Any, ...]], question: ScanOf = SPAN) -> Read:
     """What is told is made of the right answer."""
     state = SPANS if question.key else NOTICES
     right = RECOUNT.answer(state, question, epoch)
     assert right is not None
     of = read(epoch, state=state)
-    return msgspec.structs.replace(of, keys=(question,), rows=(told(right),))
+    return msgspec.structs.replace(of, keys=(question,), rows=(change(right),))
 
 
-def torn(told: tuple[Any, ...]) -> tuple[Any, ...]:
+def torn(rows: tuple[Any, ...]) -> tuple[Any, ...]:
     """Its entries are of two epochs."""
-    return tuple(entries(SPAN.key, TORN - 1).get(entry[0], entry) for entry in told)
+    return tuple(entries(SPAN.key, TORN - 1).get(entry[0], entry) for entry in rows)
 
 
 def held_wrongly() -> Held:
@@ -233,7 +233,7 @@ DOCTORED: dict[str, tuple[str, Callable[[], list[object]]]] = {
     "an owner that goes back, asked otherwise": (
         "no_owner_takes_back_what_was_told",
         lambda: [
-            scan(TORN, lambda told: told[:1], msgspec.structs.replace(SPAN, limit=1)),
+            scan(TORN, lambda all_rows: all_rows[:1], msgspec.structs.replace(SPAN, limit=1)),
             msgspec.structs.replace(scan(TORN - 1, tuple), began=at(TORN) + 0.5, ended=at(TORN) + 0.6),
         ],
     ),

@@ -10,7 +10,7 @@ from keyhole.protocol.failpoints import Step
 from tests.fault.checker import check
 from tests.fault.expiring import SKEW_MS, Clock, Expiring
 from tests.fault.history import CHANGELOG, OWNER, STANDBY, Asked, Claim, EpochStep, Held, History, Read
-from tests.fault.recount import Told, by_key
+from tests.fault.recount import Shown, by_key
 from tests.fault.workload import BY_CLOCK, GUESTS, STAY_MS, STREAKS, Workload, names
 
 # The harness itself, without processes.
@@ -45,7 +45,7 @@ def expiring(steps: Sequence[EpochStep] = STEPS) -> Expiring:
     return Expiring(WORKLOAD, dict.fromkeys(BY_CLOCK, Clock(steps)))
 
 
-def plainly(state: str, epoch: int, at: float) -> dict[str, Told]:
+def plainly(state: str, epoch: int, at: float) -> dict[str, Shown]:
     """What each key has at a time, where that is not near any entry's end."""
     held: dict[str, tuple[tuple[int, ...], float]] = {}
     for of in range(1, epoch + 1):
@@ -64,15 +64,15 @@ def plainly(state: str, epoch: int, at: float) -> dict[str, Told]:
 
 @pytest.mark.parametrize("state", BY_CLOCK)
 def test_an_entry_is_told_until_it_expires_and_what_comes_later_begins_anew(state: str) -> None:
-    answers, told = expiring(), set()
+    answers, epochs = expiring(), set()
     for epoch in range(EPOCHS + 1):
         for at in (begins(epoch) + 0.5, begins(epoch) + STAY - 0.5, begins(epoch) + STAY + 0.5):
             rows = plainly(state, epoch, at)
-            told |= {epoch for row in rows.values() if row}
+            epochs |= {epoch for row in rows.values() if row}
             assert {key: answers.answers(state, key, epoch, at, at) for key in names()} == {
                 key: {row} for key, row in rows.items()
             }
-    assert len(told) > EPOCHS / 2
+    assert len(epochs) > EPOCHS / 2
 
 
 # A key that is written after a pause, and by no epoch of the second after.
@@ -86,7 +86,7 @@ ROW = plainly(GUESTS, EPOCH, begins(EPOCH))[GUEST]
 
 
 @pytest.mark.parametrize(
-    ("after", "lasts", "told"),
+    ("after", "lasts", "expected"),
     [
         (STAY - 2 * SKEW, 0, {ROW}),
         (STAY - 2 * SKEW, 3 * SKEW, {ROW, None}),
@@ -95,16 +95,16 @@ ROW = plainly(GUESTS, EPOCH, begins(EPOCH))[GUEST]
         (STAY + 2 * SKEW, 0, {None}),
     ],
 )
-def test_near_its_end_either_answer_is_right(after: float, lasts: float, told: set[Told]) -> None:
+def test_near_its_end_either_answer_is_right(after: float, lasts: float, expected: set[Shown]) -> None:
     at = begins(EPOCH) + after
-    assert expiring().answers(GUESTS, GUEST, EPOCH, at, at + lasts) == told
+    assert expiring().answers(GUESTS, GUEST, EPOCH, at, at + lasts) == expected
 
 
 def test_of_an_epoch_that_was_run_again_either_run_may_have_written_it() -> None:
     answers = expiring([*STEPS, step(Step.DRIVER_BEFORE_STAGE, EPOCH, begins(EPOCH) + 1)])
-    for after, told in ((STAY - 0.5, {ROW}), (STAY + 0.5, {ROW, None}), (STAY + 1.5, {None})):
+    for after, expected in ((STAY - 0.5, {ROW}), (STAY + 0.5, {ROW, None}), (STAY + 1.5, {None})):
         at = begins(EPOCH) + after
-        assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == told
+        assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == expected
 
 
 def test_an_epoch_is_committed_once_its_rows_are_staged_and_no_later_round_counts() -> None:
@@ -112,9 +112,9 @@ def test_an_epoch_is_committed_once_its_rows_are_staged_and_no_later_round_count
     begun = step(Step.DRIVER_BEFORE_STAGE, EPOCH, begins(EPOCH))
     rounds = [step(Step.DRIVER_BEFORE_COMMIT, EPOCH, begins(EPOCH) + after) for after in (1, 3)]
     answers = expiring([*before, begun, *rounds])
-    for after, told in ((STAY - 0.5, {ROW}), (STAY + 0.5, {ROW, None}), (STAY + 1.5, {None})):
+    for after, expected in ((STAY - 0.5, {ROW}), (STAY + 0.5, {ROW, None}), (STAY + 1.5, {None})):
         at = begins(EPOCH) + after
-        assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == told
+        assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == expected
 
 
 def test_a_process_that_is_held_up_between_its_two_clocks_makes_no_time_uncertain() -> None:
@@ -123,7 +123,7 @@ def test_a_process_that_is_held_up_between_its_two_clocks_makes_no_time_uncertai
     assert answers.answers(GUESTS, GUEST, EPOCH, at, at) == {ROW}
 
 
-def told(row: Told, after: float, role: str = OWNER, epoch: int = EPOCH) -> Read:
+def read_of(row: Shown, after: float, role: str = OWNER, epoch: int = EPOCH) -> Read:
     began = begins(EPOCH) + after
     claim = Claim("a", role, epoch, 1, 1, unconfirmed=False, as_of_ms=0, lag_epochs=0)
     return Read("r", began, began + 0.01, GUESTS, Asked(0), (GUEST,), (row,), (claim,))
@@ -144,7 +144,12 @@ def history() -> History:
         for where, role in (("a", OWNER), ("b", STANDBY), (CHANGELOG, CHANGELOG))
         for copy in held(where, role, 0.5, begins(EPOCHS) + 0.5)
     ]
-    reads = [told(ROW, 0.5), told(None, STAY + 0.5), told(ROW, 0.6, STANDBY), told(None, STAY + 0.5, STANDBY)]
+    reads = [
+        read_of(ROW, 0.5),
+        read_of(None, STAY + 0.5),
+        read_of(ROW, 0.6, STANDBY),
+        read_of(None, STAY + 0.5, STANDBY),
+    ]
     return History(SEED, EPOCHS, (GUESTS, STREAKS), [*STEPS, *reads, *copies])
 
 
@@ -159,12 +164,12 @@ ROWS, END = "every_answer_has_the_row_of_its_epoch", "the_end_equals_the_recount
 @pytest.mark.parametrize(
     ("rule", "more"),
     [
-        (ROWS, [told(ROW, STAY + 0.5, STANDBY)]),
-        (ROWS, [told(None, 0.5)]),
-        (ROWS, [told((1, 2), STAY)]),
+        (ROWS, [read_of(ROW, STAY + 0.5, STANDBY)]),
+        (ROWS, [read_of(None, 0.5)]),
+        (ROWS, [read_of((1, 2), STAY)]),
         (END, held("c", STANDBY, STAY + 0.5, begins(EPOCHS))),
         (END, held("c", STANDBY, 0.5, begins(EPOCHS) + STAY + 0.5)),
-        ("no_owner_takes_back_what_was_told", [told(ROW, 0.7), told(None, 0.8, epoch=EPOCH - 1)]),
+        ("no_owner_takes_back_what_was_told", [read_of(ROW, 0.7), read_of(None, 0.8, epoch=EPOCH - 1)]),
     ],
     ids=["expired", "gone too soon", "never written", "expired at the end", "gone at the end", "taken back"],
 )
@@ -176,5 +181,5 @@ def test_a_history_is_wrong_that_has_what_is(rule: str, more: list[Read | Held])
 
 def test_an_entry_that_has_expired_is_not_taken_back() -> None:
     gone = history()
-    gone.events.append(told(None, STAY + 0.6, epoch=EPOCH - 1))
+    gone.events.append(read_of(None, STAY + 0.6, epoch=EPOCH - 1))
     assert check(gone).violated == {}

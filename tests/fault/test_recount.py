@@ -94,8 +94,8 @@ def test_chains_are_what_the_aggregator_makes_of_them_epoch_by_epoch() -> None:
             if gathered[0]:
                 held[key] = chain.merge(held[key], gathered) if key in held else gathered
     results = {key: chain.result(of) for key, of in held.items()}
-    told = {key: RECOUNT.answer(CHAINS, key, EPOCHS) for key in names()}
-    assert {key: dict(zip(RESULT, row, strict=True)) for key, row in told.items() if row is not None} == results
+    answers = {key: RECOUNT.answer(CHAINS, key, EPOCHS) for key in names()}
+    assert {key: dict(zip(RESULT, row, strict=True)) for key, row in answers.items() if row is not None} == results
 
 
 class OperatorRow(NamedTuple):
@@ -131,9 +131,9 @@ def test_operators_hold_what_they_make_of_what_they_are_given_epoch_by_epoch(sta
         ]
         most = max(most, now)
         expected = [operator.result(of) for of in held] + [operator.result([])] * (most - now)
-        told = [recount.answer(state, key, number + 1) for key in names(state)]
-        assert [dict(zip(RESULT, row, strict=True)) for row in told if row] == expected
-        assert told[most:] == [None] * (MOST_SUBTASKS - most)
+        answers = [recount.answer(state, key, number + 1) for key in names(state)]
+        assert [dict(zip(RESULT, row, strict=True)) for row in answers if row] == expected
+        assert answers[most:] == [None] * (MOST_SUBTASKS - most)
 
 
 def test_no_amount_is_lost_or_counted_twice_where_the_number_of_subtasks_changes() -> None:
@@ -141,8 +141,8 @@ def test_no_amount_is_lost_or_counted_twice_where_the_number_of_subtasks_changes
     recount, amounts = Recount(WORKLOAD, numbers=numbers), 0
     for number, batch in enumerate(BATCHES):
         amounts += sum(change.fields[0] for change in batch.of(LEDGERS))
-        told = [recount.answer(LEDGERS, key, number + 1) for key in names(LEDGERS)]
-        assert sum(row[1] for row in told if row) == amounts  # type: ignore[misc]
+        answers = [recount.answer(LEDGERS, key, number + 1) for key in names(LEDGERS)]
+        assert sum(row[1] for row in answers if row) == amounts  # type: ignore[misc]
 
 
 def test_each_start_of_a_driver_has_another_number_of_subtasks() -> None:
@@ -165,8 +165,8 @@ def test_an_entry_with_a_lifetime_is_what_came_since_it_expired_last() -> None:
                 total = 0
             if amounts := [change.fields[0] for change in of_entry if change.fields]:
                 total, ends = total + sum(amounts), watermark_ms(number + 1) + LEASE_MS
-            told = RECOUNT.answer(LEASES, EntryOf(key, map_key), number + 1)
-            assert (told[0] if told else 0) == total
+            answer = RECOUNT.answer(LEASES, EntryOf(key, map_key), number + 1)
+            assert (answer[0] if answer else 0) == total
     assert expired > 100
 
 
@@ -187,14 +187,14 @@ def test_a_value_with_a_lifetime_is_the_last_row_until_it_expires() -> None:
 
 def test_an_alert_has_the_notice_that_its_batch_has_read() -> None:
     pins = {number: number // 3 * 2 for number in range(EPOCHS)}
-    recount, told = Recount(WORKLOAD, pins), set[bool]()
+    recount, noticed = Recount(WORKLOAD, pins), set[bool]()
     for number, batch in enumerate(BATCHES):
         for change in batch.of(ALERTS):
             notice = (recount.answer(NOTICES, change.key, pins[number]) or (0, 0))[1]
             expected = (*change.fields, notice) if change.fields else None
             assert recount.answer(ALERTS, change.key, number + 1) == expected
-            told.add(notice != 0)
-    assert told == {True, False}
+            noticed.add(notice != 0)
+    assert noticed == {True, False}
 
 
 @pytest.mark.parametrize("state", [SPANS, TALLIES, STOPS])
@@ -212,12 +212,12 @@ def test_an_entry_is_what_came_since_it_was_deleted_or_its_key_cleared(state: st
                 held[key, map_key] = fields
             else:
                 held[key, map_key] = (before[0] + fields[0], before[1] + 1, max(before[2], fields[2]))
-    told = {
+    answers = {
         (key, map_key): RECOUNT.answer(state, EntryOf(key, map_key), EPOCHS)
         for key in names()
         for map_key in range(MAP_KEYS)
     }
-    assert {entry: row for entry, row in told.items() if row is not None} == held
+    assert {entry: row for entry, row in answers.items() if row is not None} == held
 
 
 @pytest.mark.parametrize(("state", "most"), [(TRAILS, MAX_LENGTH), (ROUTES, 1000)])
@@ -229,10 +229,10 @@ def test_a_list_has_the_last_elements_at_positions_that_grow(state: str, most: i
             if any(change.op in (Op.CLEAR, Op.REPLACE) for change in changes):
                 elements = []
             elements = (elements + [change.fields for change in changes if change.fields])[-most:]
-        told = RECOUNT.answer(state, ScanOf(key), EPOCHS)
-        assert told is not None
-        assert [entry[1:] for entry in told] == elements  # type: ignore[index]
-        assert all(after[0] == before[0] + 1 for before, after in pairwise(told))  # type: ignore[index]
+        answer = RECOUNT.answer(state, ScanOf(key), EPOCHS)
+        assert answer is not None
+        assert [entry[1:] for entry in answer] == elements  # type: ignore[index]
+        assert all(after[0] == before[0] + 1 for before, after in pairwise(answer))  # type: ignore[index]
 
 
 def test_a_scan_has_what_is_within_its_bounds_in_its_order_up_to_its_limit() -> None:
@@ -246,20 +246,20 @@ def test_a_scan_has_what_is_within_its_bounds_in_its_order_up_to_its_limit() -> 
 
 
 def test_a_broadcast_state_is_scanned_whole() -> None:
-    told = RECOUNT.answer(NOTICES, ScanOf(""), EPOCHS)
-    assert told is not None
-    assert told == tuple(
+    answer = RECOUNT.answer(NOTICES, ScanOf(""), EPOCHS)
+    assert answer is not None
+    assert answer == tuple(
         (key, *row) for key in sorted(names()) if (row := RECOUNT.answer(NOTICES, key, EPOCHS)) is not None
     )
-    assert RECOUNT.answer(NOTICES, ScanOf("", limit=1), EPOCHS) == told[:1]
+    assert RECOUNT.answer(NOTICES, ScanOf("", limit=1), EPOCHS) == answer[:1]
 
 
 @pytest.mark.parametrize("state", EXACT)
 def test_the_epochs_of_an_answer_are_those_after_which_it_is_right(state: str) -> None:
     asked = whole(state, names(state)[-1])
-    told = RECOUNT.answer(state, asked, 30)
-    found = {epoch for first, last in RECOUNT.epochs(state, asked, told, EPOCHS) for epoch in range(first, last + 1)}
-    assert found == {epoch for epoch in range(EPOCHS + 1) if RECOUNT.answer(state, asked, epoch) == told}
+    answer = RECOUNT.answer(state, asked, 30)
+    found = {epoch for first, last in RECOUNT.epochs(state, asked, answer, EPOCHS) for epoch in range(first, last + 1)}
+    assert found == {epoch for epoch in range(EPOCHS + 1) if RECOUNT.answer(state, asked, epoch) == answer}
 
 
 def test_batches_of_every_size_and_all_that_a_row_can_do_come_up() -> None:

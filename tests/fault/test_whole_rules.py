@@ -34,10 +34,10 @@ def entries(state: str, epoch: int, of: KeysOf = ALL) -> list[tuple[str, int | N
     found: list[Any] = []
     for key in sorted(filter(of.has, names(state))):
         if state in (SPANS, TRAILS):
-            told = RECOUNT.answer(state, ScanOf(key), epoch) or ()
-            found += [(key, entry[0], tuple(entry[1:])) for entry in told]  # type: ignore[index]
-        elif (told := RECOUNT.answer(state, key, epoch)) is not None:
-            found.append((key, None, told))
+            right = RECOUNT.answer(state, ScanOf(key), epoch) or ()
+            found += [(key, entry[0], tuple(entry[1:])) for entry in right]  # type: ignore[index]
+        elif (right := RECOUNT.answer(state, key, epoch)) is not None:
+            found.append((key, None, right))
     return found[::-1] if of.order == "descending" else found
 
 
@@ -55,14 +55,14 @@ def scanned(
         epochs: By key, by how many epochs what is told of it is older; its claim says so.
     """
     older = sorted({epochs(key) for key in names(state)})
-    told = [
+    shown = [
         (*entry, older.index(before))
         for before in older
         for entry in entries(state, epoch - before, of)
         if epochs(entry[0]) == before and kept(entry[0])
     ]
     claims = tuple(claim(epoch - before) for before in older)
-    return Scanned("whole", at(epoch) + 0.1, at(epoch) + 0.2, state, asked or Asked(0), of, tuple(told), claims)
+    return Scanned("whole", at(epoch) + 0.1, at(epoch) + 0.2, state, asked or Asked(0), of, tuple(shown), claims)
 
 
 def counted(state: str, count: int, *epochs: int, of: KeysOf = ALL) -> Counted:
@@ -79,12 +79,12 @@ def mixed(state: str) -> Scanned:
     """Its last half is as of some epochs before, and says that it is of this one."""
     before = {(key, map_key): fields for key, map_key, fields in entries(state, 15)}
     right = scanned(state, 20)
-    told = [
+    shown = [
         (key, map_key, before.get((key, map_key), fields) if place > len(right.entries) // 2 else fields, number)
         for place, (key, map_key, fields, number) in enumerate(right.entries)
     ]
-    assert tuple(told) != right.entries
-    return msgspec.structs.replace(right, entries=tuple(told))
+    assert tuple(shown) != right.entries
+    return msgspec.structs.replace(right, entries=tuple(shown))
 
 
 def out_of_order() -> Scanned:

@@ -20,9 +20,9 @@ def a_watch_tells_the_rows_of_their_epochs(context: Context) -> Iterator[str]:
         for seen in watched.changes:
             right = _content(context, watched.state, seen.key, seen.epoch).get(seen.map_key)
             if seen.fields != right:
-                yield f"{_told(watched, seen)}, where that epoch has {right}"
+                yield f"{_in_words(watched, seen)}, where that epoch has {right}"
             if seen.epoch and (seen.epoch not in began or watched.ended < began[seen.epoch]):
-                yield f"{_told(watched, seen)}, before its commit began"
+                yield f"{_in_words(watched, seen)}, before its commit began"
 
 
 def a_watch_tells_each_change_once_and_in_order(context: Context) -> Iterator[str]:
@@ -33,7 +33,7 @@ def a_watch_tells_each_change_once_and_in_order(context: Context) -> Iterator[st
             for seen in watched.changes:
                 entry = (seen.key, seen.map_key)
                 if seen.epoch <= last.get(entry, -1) or (seen.snapshot and entry in last):
-                    yield f"{_told(watched, seen)}, after it was told as of epoch {last[entry]}"
+                    yield f"{_in_words(watched, seen)}, after it was told as of epoch {last[entry]}"
                 last[entry] = seen.epoch
 
 
@@ -43,13 +43,13 @@ def a_watch_misses_nothing(context: Context) -> Iterator[str]:
     """
     for chain in _chains(context):
         kept: dict[str, dict[int | str | None, Seen]] = {}
-        told = set[tuple[str, int | None, int]]()
+        given = set[tuple[str, int | None, int]]()
         whole_until = 0
         until: dict[str, int] = {}
         for watched in chain:
             for seen in watched.changes:
                 kept.setdefault(seen.key, {})[seen.map_key] = seen
-                told.add((seen.key, seen.map_key, seen.epoch))
+                given.add((seen.key, seen.map_key, seen.epoch))
             if watched.complete <= whole_until:
                 continue
             further = dict(watched.further)
@@ -59,7 +59,7 @@ def a_watch_misses_nothing(context: Context) -> Iterator[str]:
                 yield from _missing(context, watched, key, kept.get(key, {}), epoch)
                 for passed in range(before + 1, epoch + 1) if before else ():
                     for map_key in _changed(context, watched.state, key, passed):
-                        if (key, map_key, passed) not in told:
+                        if (key, map_key, passed) not in given:
                             yield f"{_by(watched)} was not told what epoch {passed} did to {key} {map_key or ''}"
             whole_until = watched.complete
 
@@ -88,10 +88,10 @@ def _changed(context: Context, state: str, key: str, epoch: int) -> Iterable[int
 
 
 def _content(context: Context, state: str, key: str, epoch: int) -> Content:
-    told = context.recount.answer(state, whole(state, key), epoch)
+    answer = context.recount.answer(state, whole(state, key), epoch)
     if SHAPES[state].entries:
-        return {entry[0]: entry[1:] for entry in told or ()}  # type: ignore[index, misc]  # entries
-    return {} if told is None else {None: told}  # type: ignore[dict-item]  # fields
+        return {entry[0]: entry[1:] for entry in answer or ()}  # type: ignore[index, misc]  # entries
+    return {} if answer is None else {None: answer}  # type: ignore[dict-item]  # fields
 
 
 def _chains(context: Context) -> Iterable[list[Watched]]:
@@ -105,7 +105,7 @@ def _by(watched: Watched) -> str:
     return f"reader {watched.reader} {watched.chain} of {watched.state} at {watched.began:.3f}-{watched.ended:.3f}"
 
 
-def _told(watched: Watched, seen: Seen) -> str:
+def _in_words(watched: Watched, seen: Seen) -> str:
     what = "the row" if seen.snapshot else "the change"
     return f"{_by(watched)} was told {what} {seen.fields} of {seen.key} {seen.map_key or ''} as of epoch {seen.epoch}"
 

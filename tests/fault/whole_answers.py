@@ -7,7 +7,7 @@ from functools import cache
 
 from keyhole.encoding.storage_key import group_of
 from tests.fault.history import Claim, KeysOf, Read, Scanned
-from tests.fault.recount import SHAPES, Told, whole
+from tests.fault.recount import SHAPES, Shown, whole
 from tests.fault.states import CODECS
 from tests.fault.workload import names
 
@@ -41,11 +41,11 @@ def as_read(scanned: Scanned) -> Read:
     A key of which nothing came is told to have nothing, by its key group's first claim.
     """
     claims = claims_by_group(scanned)
-    told, said = told_by_key(scanned), dict[str, Claim]()
+    shown, said = shown_by_key(scanned), dict[str, Claim]()
     for key, _, _, claim in scanned.entries:
         said.setdefault(key, scanned.claims[claim])
     keys = [key for group, of in keys_by_group(scanned.state, scanned.of).items() if group in claims for key in of]
-    nothing: Told = () if SHAPES[scanned.state].entries else None
+    nothing: Shown = () if SHAPES[scanned.state].entries else None
     return Read(
         scanned.reader,
         scanned.began,
@@ -53,12 +53,12 @@ def as_read(scanned: Scanned) -> Read:
         scanned.state,
         scanned.asked,
         tuple(whole(scanned.state, key) for key in keys),
-        tuple(told.get(key, nothing) for key in keys),
+        tuple(shown.get(key, nothing) for key in keys),
         tuple(said.get(key) or claims[key_group(scanned.state, key)][0] for key in keys),
     )
 
 
-def told_by_key(scanned: Scanned) -> Mapping[str, Told]:
+def shown_by_key(scanned: Scanned) -> Mapping[str, Shown]:
     """As a Get of the key would have it, or a Scan of all of its entries. What came twice is there twice."""
     if not SHAPES[scanned.state].entries:
         return {key: fields for key, _, fields, _ in scanned.entries}

@@ -77,8 +77,8 @@ def _sizes(context: Context, of: Scanned | Counted, key: str, epoch: int) -> set
     """How many entries the key may have: several numbers where it expires by the clock."""
     right = context.right(of.state, whole(of.state, key), epoch, of.began, of.ended)
     if SHAPES[of.state].entries:
-        return {len(told or ()) for told in right}
-    return {int(told is not None) for told in right}
+        return {len(shown or ()) for shown in right}
+    return {int(shown is not None) for shown in right}
 
 
 def _by(of: Scanned | Counted) -> str:

@@ -83,7 +83,7 @@ def _dockerfile(block: Block) -> None:
 
 def _shell(block: Block) -> None:
     """tests/support/shell_words.py says what is known of a command without running it."""
-    assert [told for command in commands(block.code) for told in refused(command)] == []
+    assert [fault for command in commands(block.code) for fault in refused(command)] == []
 
 
 def _picture(block: Block) -> None:

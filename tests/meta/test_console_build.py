@@ -18,9 +18,9 @@ def _hashes(folder: Path, *left_out: str) -> dict[str, str]:
 
 
 def test_the_committed_pages_are_built_of_the_committed_sources() -> None:
-    told = json.loads((BUILT / MANIFEST).read_text())
-    assert told["sources"] == _hashes(SOURCES, "node_modules", ".vite"), _AGAIN
-    assert told["built"] == _hashes(BUILT, MANIFEST), _AGAIN
+    manifest = json.loads((BUILT / MANIFEST).read_text())
+    assert manifest["sources"] == _hashes(SOURCES, "node_modules", ".vite"), _AGAIN
+    assert manifest["built"] == _hashes(BUILT, MANIFEST), _AGAIN
 
 
 def test_the_pages_are_small_and_ask_nobody_else() -> None:
@@ -40,6 +40,6 @@ def test_the_lock_file_names_no_host() -> None:
 
 
 def test_what_the_pages_contain_is_licensed_beside_them() -> None:
-    told = (BUILT / "licenses.txt").read_text()
+    licenses = (BUILT / "licenses.txt").read_text()
     package = json.loads((SOURCES / "package.json").read_text())
-    assert [name for name, version in package["dependencies"].items() if f"== {name} {version}" not in told] == []
+    assert [name for name, version in package["dependencies"].items() if f"== {name} {version}" not in licenses] == []

@@ -165,8 +165,8 @@ def test_every_row_of_the_guarantees_names_its_test() -> None:
 def test_every_call_of_a_service_is_in_the_architecture_page(described: ServiceDescriptor) -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith(f"| `{described.name}.")]
-    told = {name for row in rows for name in re.findall(r"`(?:\w+\.)?(\w+)`", row.split("|")[1])}
-    assert told == {method.name for method in described.methods}
+    listed = {name for row in rows for name in re.findall(r"`(?:\w+\.)?(\w+)`", row.split("|")[1])}
+    assert listed == {method.name for method in described.methods}
 
 
 def test_the_default_ports_are_in_the_architecture_page() -> None:
@@ -180,8 +180,8 @@ def test_the_default_ports_are_in_the_architecture_page() -> None:
 def test_every_reducer_is_in_the_table_of_sparks_page_and_in_the_list_of_reducing() -> None:
     page = (ROOT / "docs" / "spark.md").read_text()
     table = page.partition("| reducer | takes |")[2].partition("\n\n")[0]
-    told = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", " ".join(told))) == set(REDUCERS)
+    in_table = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(in_table))) == set(REDUCERS)
     listed = set(re.findall(r'"(\w+)(?:\(field\))?"', queryable.reducing.__doc__ or ""))
     assert not set(REDUCERS) - listed
 

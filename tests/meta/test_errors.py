@@ -53,10 +53,10 @@ def test_every_error_has_an_http_status_and_a_problem_with_the_facts_that_grpc_s
     over_grpc = status.to_proto(error)
     assert problems.http_status(error) >= 400
     assert (problems.http_status(error) < 500) <= (not error.retryable or isinstance(error, errors.Overloaded))
-    told = problems.problem(error)
-    assert told["status"] == problems.http_status(error)
-    assert error_pb2.Reason.Value(f"REASON_{told['reason']}") == over_grpc.reason
-    assert (told["detail"], told["retryable"], told["facts"]) == (
+    problem = problems.problem(error)
+    assert problem["status"] == problems.http_status(error)
+    assert error_pb2.Reason.Value(f"REASON_{problem['reason']}") == over_grpc.reason
+    assert (problem["detail"], problem["retryable"], problem["facts"]) == (
         over_grpc.message,
         over_grpc.retryable,
         dict(over_grpc.facts),

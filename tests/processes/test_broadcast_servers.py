@@ -58,9 +58,9 @@ def await_rules(address: str, application: str, rules: dict[str, int]) -> Role:
     found: list[Role] = []
 
     def has_them() -> bool:
-        told = rules_of(address, application)
-        if told is not None and told[0] == rules:
-            found.append(told[1])
+        read = rules_of(address, application)
+        if read is not None and read[0] == rules:
+            found.append(read[1])
         return bool(found)
 
     until(has_them, LONG_SECONDS, 0.1, lambda: rules_of(address, application))
@@ -77,8 +77,8 @@ def test_every_server_answers_for_a_broadcast_state_also_when_one_of_them_was_ki
 
     def await_everywhere(rules: dict[str, int]) -> list[str]:
         """The owners' addresses."""
-        told = {address: await_rules(address, application, rules) for address in servers}
-        return [address for address, role in told.items() if role is Role.OWNER]
+        roles = {address: await_rules(address, application, rules) for address in servers}
+        return [address for address, role in roles.items() if role is Role.OWNER]
 
     broadcast(FIRST)
     (owner,) = await_everywhere({"a": 1, "b": 2})

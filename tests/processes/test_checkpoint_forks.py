@@ -67,12 +67,12 @@ def test_a_batch_starts_one_process_for_each_file_that_it_writes_and_no_other(
         [*starting, str(job), str(tmp_path)], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "told").read_text())
+    noted = json.loads((tmp_path / "told").read_text())
     # The source's log, offsets, commits, and a delta in each of two partitions.
-    written = [name for name in told["files"] if not name.endswith(".crc")]
-    assert len(written) == 5, told["files"]
+    written = [name for name in noted["files"] if not name.endswith(".crc")]
+    assert len(written) == 5, noted["files"]
     # A chmod for each, as Hadoop has no native library here. Spark's default looks four links up for each as well.
-    started = Counter(command.split()[0] for command in told["commands"])
+    started = Counter(command.split()[0] for command in noted["commands"])
     # Spark asks once for the size of a page, with the first heartbeat of its executor, whenever that comes.
     started.pop("getconf", None)
-    assert started == {"chmod": len(told["files"])}
+    assert started == {"chmod": len(noted["files"])}

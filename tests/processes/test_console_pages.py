@@ -73,7 +73,7 @@ def test_each_page_can_be_read_in_light_and_dark_and_on_wide_and_narrow_screens(
         assert len(backs) == 2
         assert len(page.all("h1")) == 1
     # A state that there is not is a refusal, which browsers write down.
-    assert [told for told in page.complaints() if "/states/nowhere/x" not in told] == []
+    assert [complaint for complaint in page.complaints() if "/states/nowhere/x" not in complaint] == []
 
 
 def test_what_is_there_is_told_and_what_it_holds_is_text(stack: ConsoleStack, page: Browser) -> None:
@@ -248,14 +248,14 @@ def test_how_far_the_copies_of_a_key_group_are_is_told_and_shown_as_a_colour_wit
     page.comes_true(lambda: len(page.all(".cells .cell.by-lag")) == 32)  # also of what has no standby
     page.tab_to(f'.cells[aria-label$=" {APPLICATION}/sensors"] button')
     page.press(Keys.END, Keys.ARROW_LEFT)
-    told = f'.card:has(a[href$="/{APPLICATION}/sensors"]) .cell-told'
+    text = f'.card:has(a[href$="/{APPLICATION}/sensors"]) .cell-told'
     # Of its owner and of the one that follows it: what each has, and what it lacks.
-    page.found(r"Key group 22: owned, owner server-\d, (copies are current|a copy is )", told)
+    page.found(r"Key group 22: owned, owner server-\d, (copies are current|a copy is )", text)
     for role in ("owner", "standby"):
         has = r"epoch [\d,]+, .*as of [\d.]+ \w+ ago, [\d.]+ k?B in its store"
-        page.found(rf"server-\d \({role}\): {has}", told)
-    before = whole(page.found(r"\(owner\): epoch ([\d,]+)", told)[1])
-    page.comes_true(lambda: whole(page.found(r"\(owner\): epoch ([\d,]+)", told)[1]) > before)
+        page.found(rf"server-\d \({role}\): {has}", text)
+    before = whole(page.found(r"\(owner\): epoch ([\d,]+)", text)[1])
+    page.comes_true(lambda: whole(page.found(r"\(owner\): epoch ([\d,]+)", text)[1]) > before)
     page.tab_to(f'main a[href$="/{APPLICATION}/orders"]')
     page.press(Keys.ENTER)
     page.shows("Until readers see an update", "main")
@@ -298,7 +298,7 @@ def test_what_each_of_the_last_epochs_took_is_a_bar_that_is_told_in_its_parts(
     def newest() -> int:
         return whole(page.found(r"Epoch\s+([\d,]+)", "main")[1])
 
-    def told() -> int:
+    def shown_epoch() -> int:
         return whole(page.found(r"Epoch ([\d,]+): ", ".cell-told")[1])
 
     # The page shows the last 60: how many there have been depends on the machine.
@@ -306,20 +306,20 @@ def test_what_each_of_the_last_epochs_took_is_a_bar_that_is_told_in_its_parts(
     page.comes_true(lambda: newest() > before)  # the writer goes on
     page.tab_to(".epoch")
     page.press(Keys.HOME)
-    first = told()
+    first = shown_epoch()
     page.press(Keys.ARROW_RIGHT)
-    page.comes_true(lambda: told() > first)
+    page.comes_true(lambda: shown_epoch() > first)
     for part in ("Spark not told", "stage ", "commit ", "complete ", "run 1"):
         page.shows(part, ".cell-told")
     # Newer epochs push the bar out that has the keyboard: what is read stays, and the arrow keys go on from the oldest.
     page.press(Keys.HOME)
-    held = told()
+    held = shown_epoch()
     oldest = "return document.querySelector('.epoch').ariaLabel.split(':')[0].slice(6)"
     page.comes_true(lambda: whole(page.run(oldest)) > held, SIXTY_EPOCHS_SECONDS)
-    assert told() == held
+    assert shown_epoch() == held
     assert page.run("return document.activeElement.matches('.epoch')")
     page.press(Keys.ARROW_RIGHT)
-    page.comes_true(lambda: told() > held)
+    page.comes_true(lambda: shown_epoch() > held)
     page.press(Keys.TAB, Keys.ENTER)
     page.shows("Epoch", "main table")
     assert page.run("return [...document.querySelectorAll('.stack')].every(of => of.offsetHeight > 100)")
@@ -365,7 +365,7 @@ def test_refused_reads_are_told_by_state_and_reason_as_they_come(stack: ConsoleS
     before = counted()
     refuse()
     page.comes_true(lambda: counted() > before)
-    assert all("sensor-1" in told for told in page.complaints())
+    assert all("sensor-1" in complaint for complaint in page.complaints())
 
 
 def test_the_keys_that_are_read_most_are_told(stack: ConsoleStack, page: Browser) -> None:

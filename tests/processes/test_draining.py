@@ -183,10 +183,12 @@ def until_it_turns_away(address: str) -> Iterator[None]:
     """Follows a server as a proxy does; waits at the end until it says that nothing more will be answered."""
     with sync_channel(address) as channel:
         stub = state_server_pb2_grpc.StateServerStub(channel)
-        told = stub.WatchOwnership(state_server_pb2.WatchOwnershipRequest(), timeout=DRAIN_SECONDS + PATIENCE_SECONDS)
-        next(told)
+        ownerships = stub.WatchOwnership(
+            state_server_pb2.WatchOwnershipRequest(), timeout=DRAIN_SECONDS + PATIENCE_SECONDS
+        )
+        next(ownerships)
         yield
-        for _ in told:
+        for _ in ownerships:
             pass
 
 
@@ -208,13 +210,13 @@ def test_a_server_that_is_told_to_end_hands_its_key_groups_over_without_one_fail
             repeating(of_owners.read, 0.01),
         ):
             both_read_on(by_default, of_owners)
-            told = time.monotonic()
+            asked = time.monotonic()
             with until_it_turns_away(servers.addresses[victim]):
                 os.kill(servers.children[victim].pid, signal.SIGTERM)
             # From here on the others have it all, and nobody has to restore anything first.
             assert answered_for(rest, Role.OWNER, Role.STANDBY) == set(range(KEY_GROUPS))
             assert servers.children[victim].wait(PATIENCE_SECONDS) == 0
-            assert time.monotonic() - told < DRAIN_SECONDS
+            assert time.monotonic() - asked < DRAIN_SECONDS
             wait_until(lambda: owned(feed, others) == [6, 6], "new owners")
             wait_until(lambda: answered_for(rest, Role.OWNER) == set(range(KEY_GROUPS)), "owners")
             both_read_on(by_default, of_owners)

@@ -106,9 +106,9 @@ def test_the_test_of_a_new_project_runs_as_its_readme_says(person: Person) -> No
 
 def test_a_state_of_ones_own_is_made_read_changed_and_ended(person: Person) -> None:
     (new, enter, dev), (get, read, curl) = commands("README.md", "Your own state in five minutes")
-    told = person.typed(new)
-    assert "Next:\n" in told
-    assert f"{dev}\n" in told
+    printed = person.typed(new)
+    assert "Next:\n" in printed
+    assert f"{dev}\n" in printed
     person.enters(enter)
     assert commands("docs/first-state.md", "Make it and run it")[0] == [new, enter, dev]
     process = person.begins(dev)

@@ -61,13 +61,13 @@ def test_a_tail_and_a_control_tail_go_on_after_the_broker_was_stopped_and_after_
             closing(changelog.writer(grant())) as writer,
         ):
             pieces: list[RestoredEpochs] = []
-            told: dict[str, bytes | None] = {}
+            records: dict[str, bytes | None] = {}
 
             def reads_epoch(epoch: int) -> bool:
                 pieces.extend(item for item in tail.poll(0.2) if isinstance(item, RestoredEpochs))
-                told.update(control_tail.poll(0) or {})
+                records.update(control_tail.poll(0) or {})
                 number = b"%d" % epoch
-                return rows(pieces) == {key(0, "x"): number} and told == {"a": number}
+                return rows(pieces) == {key(0, "x"): number} and records == {"a": number}
 
             ends = {1: kafka.stop, 3: kafka.kill}
             control.open(DEADLINE)
@@ -109,7 +109,7 @@ def test_what_two_queries_append_is_told_whole_and_without_waiting_for_the_topic
     late = {"fetch.wait.max.ms": 2000 * LONG_SECONDS, "socket.timeout.ms": 2100 * LONG_SECONDS}
     monkeypatch.setattr(control_tail, "following_settings", lambda bootstrap: following_settings(bootstrap) | late)
     changelog = changelog_of(kafka)
-    told: dict[str, int] = {}
+    records: dict[str, int] = {}
 
     def append(query: str, numbers: range) -> None:
         with closing(changelog.control(query)) as log:
@@ -119,9 +119,9 @@ def test_what_two_queries_append_is_told_whole_and_without_waiting_for_the_topic
 
     def newest(tail: KafkaControlTail) -> set[int]:
         """Of each query, by all that was told."""
-        told.update({name: int((value or b"").split()[0]) for name, value in (tail.poll(0.2) or {}).items()})
-        of_query = [{number for name, number in told.items() if name.startswith(query)} for query in ("q1", "q2")]
-        assert max(map(len, of_query)) <= 1, told
+        records.update({name: int((value or b"").split()[0]) for name, value in (tail.poll(0.2) or {}).items()})
+        of_query = [{number for name, number in records.items() if name.startswith(query)} for query in ("q1", "q2")]
+        assert max(map(len, of_query)) <= 1, records
         return set.union(*of_query)
 
     with closing(changelog.control_tail()) as tail, ThreadPoolExecutor() as pool:
@@ -139,15 +139,15 @@ def test_what_was_appended_together_is_told_together_though_another_transaction_
     application = f"app-{grant()}"
     changelog = KafkaChangelog(kafka, application)
     topic = topic_name(application, CONTROL)
-    told: list[dict[str, bytes | None]] = []
+    polled: list[dict[str, bytes | None]] = []
 
     def write(producer: Producer, name: str) -> None:
         producer.produce(topic, key=name.encode(), value=b"1")
         producer.flush(DEADLINE)
 
     def read(tail: ControlTail) -> dict[str, bytes | None]:
-        told.append(dict(tail.poll(0.2) or {}))
-        return told[-1]
+        polled.append(dict(tail.poll(0.2) or {}))
+        return polled[-1]
 
     with closing(changelog.control("q")) as log, closing(changelog.control_tail()) as tail:
         log.open(DEADLINE)
@@ -170,4 +170,4 @@ def test_what_was_appended_together_is_told_together_though_another_transaction_
             assert read(tail) == {}
         second.abort_transaction(DEADLINE)
         until(lambda: read(tail), LONG_SECONDS)
-    assert list(filter(None, told)) == [{"before": b"1"}, {"a1": b"1", "a2": b"1"}]
+    assert list(filter(None, polled)) == [{"before": b"1"}, {"a1": b"1", "a2": b"1"}]

@@ -74,9 +74,9 @@ def test_who_comes_by_a_relayed_port_is_told_to_come_back_by_the_relay(
     network.link("client>kafka", relay, inside)
     try:
         with LocalKafka(tmp_path, jars, java, relayed={inside: relay}) as broker:
-            for port, told in ((inside, relay), (port_of(broker), port_of(broker))):
+            for port, advertised in ((inside, relay), (port_of(broker), port_of(broker))):
                 metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=LONG_SECONDS)
-                assert [known.port for known in metadata.brokers.values()] == [told]
+                assert [known.port for known in metadata.brokers.values()] == [advertised]
     finally:
         network.close()
 

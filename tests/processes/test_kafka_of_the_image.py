@@ -32,9 +32,9 @@ def lost(jars: list[Path], java: Java, tmp_path: Path, monkeypatch: pytest.Monke
     libs.mkdir()
     for jar in jars:
         (libs / jar.name).symlink_to(jar)
-    told, reached = f"127.0.0.1:{nowhere}", f"127.0.0.1:{outside}"
+    advertised, reached = f"127.0.0.1:{nowhere}", f"127.0.0.1:{outside}"
     config = KafkaConfig(
-        port=port, advertise=told, outside=reached, outside_port=outside, directory=tmp_path / "kafka", jars=libs
+        port=port, advertise=advertised, outside=reached, outside_port=outside, directory=tmp_path / "kafka", jars=libs
     )
     node = kafka_container.prepare(config, {**os.environ, "JAVA_HOME": str(java.executable.parents[1])})
     with (tmp_path / "log").open("wb") as log:

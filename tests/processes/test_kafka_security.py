@@ -252,7 +252,7 @@ def test_a_feed_that_kafka_does_not_let_feed_is_refused_before_it_fences_the_run
 ) -> None:
     make_topics(broker.plain, {application: 1, f"{application}.dead-letter": 1}, LONG_SECONDS)
     lease = f"keyhole.{application}.counts.feed.{application}"
-    kind, name, told = {
+    kind, name, says = {
         "source": (ResourceType.TOPIC, application, f"READ topic {application}: allow"),
         "positions": (ResourceType.GROUP, lease, f"READ group {lease}: allow"),
         "dead letters": (ResourceType.TOPIC, f"{application}.dead-letter", f"WRITE topic {application}.dead-letter"),
@@ -272,7 +272,7 @@ def test_a_feed_that_kafka_does_not_let_feed_is_refused_before_it_fences_the_run
         assert not refusal()
         allow(broker, kind, name, ResourcePatternType.LITERAL, AclOperation.DESCRIBE)
         until(lambda: bool(refusal()), LONG_SECONDS)
-        with closing(feed_of(broker.address, application)) as feed, pytest.raises(InvalidConfiguration, match=told):
+        with closing(feed_of(broker.address, application)) as feed, pytest.raises(InvalidConfiguration, match=says):
             feed.start()
         well.append({"opened/main": b"{}"}, LONG_SECONDS)
 
@@ -305,7 +305,7 @@ def test_a_start_whose_servers_may_not_write_the_changelog_is_refused_before_it_
         well = ending.enter_context(closing(changelog.control("main")))
         well.open(LONG_SECONDS)
         assert not refusal()
-        for kind, name, allowed, told in (
+        for kind, name, allowed, says in (
             (ResourceType.TOPIC, state.topic, AclOperation.READ, f"WRITE topic {state.topic}"),
             (
                 ResourceType.TOPIC,
@@ -321,10 +321,10 @@ def test_a_start_whose_servers_may_not_write_the_changelog_is_refused_before_it_
             ),
         ):
             rule = allow(broker, kind, name, ResourcePatternType.LITERAL, allowed)
-            until(lambda told=told: told in refusal(), LONG_SECONDS)  # type: ignore[misc]
+            until(lambda says=says: says in refusal(), LONG_SECONDS)  # type: ignore[misc]
             with (
                 closing(feed_run(broker.plain, application, address)) as run,
-                pytest.raises(InvalidConfiguration, match=f"of state server secured: .*{told}"),
+                pytest.raises(InvalidConfiguration, match=f"of state server secured: .*{says}"),
             ):
                 run.start({state: 0})
             well.append({"tried/main": b"{}"}, LONG_SECONDS)

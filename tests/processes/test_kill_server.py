@@ -185,19 +185,19 @@ def test_a_row_that_was_changed_in_a_stopped_servers_store_is_found(
     pipeline.lose_store()
     server = pipeline.start_server(environ)
     pipeline.await_recount()
-    code, told = verify()
-    assert (code, told["differences"], told["unreachable"], told["not_compared"]) == (0, [], {}, [])
+    code, verdict = verify()
+    assert (code, verdict["differences"], verdict["unreachable"], verdict["not_compared"]) == (0, [], {}, [])
     assert [
-        (copy["server"], copy["key_groups"], copy["all_key_groups"], copy["differing"]) for copy in told["copies"]
+        (copy["server"], copy["key_groups"], copy["all_key_groups"], copy["differing"]) for copy in verdict["copies"]
     ] == [("server-0", 8, 8, 0)]
 
     server.kill()
     group, key = change_a_row(pipeline, store)
     pipeline.start_server(environ)
     pipeline.await_(ready, "the server's key groups")
-    code, told = verify()
+    code, verdict = verify()
     assert code == 1
-    (found,) = told["differences"]
+    (found,) = verdict["differences"]
     assert (found["server"], found["key_group"]) == ("server-0", group)
     assert (found["missing"], found["extra"], found["different"], found["at_least"]) == (0, 0, 1, False)
     assert found["keys"] == {"different": [key.hex()]}
@@ -216,9 +216,9 @@ def test_what_could_not_be_compared_is_not_all_well(pipeline: Pipeline, capsys: 
         stack.callback(proxy.kill)
         kafka = ["--bootstrap-servers", pipeline.bootstrap_servers]
         assert main(["verify", path, *kafka, "--proxy", f"127.0.0.1:{port}", "--json"]) == 1
-        told = json.loads(capsys.readouterr().out)
-        assert (told["differences"], told["not_compared"], list(told["unreachable"])) == ([], [], [gone])
-        assert [(copy["key_groups"], copy["all_key_groups"]) for copy in told["copies"]] == [(8, 8)]
+        verdict = json.loads(capsys.readouterr().out)
+        assert (verdict["differences"], verdict["not_compared"], list(verdict["unreachable"])) == ([], [], [gone])
+        assert [(copy["key_groups"], copy["all_key_groups"]) for copy in verdict["copies"]] == [(8, 8)]
         assert main(["verify", path, *kafka, "--proxy", f"127.0.0.1:{port}"]) == 1
         shown = capsys.readouterr().out
         assert "8 of 8" in shown

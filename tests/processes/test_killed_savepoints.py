@@ -242,20 +242,20 @@ def test_a_savepoint_that_is_killed_at_any_step_is_no_whole_one_and_may_be_taken
     def check(at: int) -> str:
         directory = tmp_path / f"killed-{at}"
         killed(directory, original.arguments(directory / "savepoint"), at, steps)
-        told = steps[at]
+        step = steps[at]
         found = [of.problem for of in listing(Folder(str(directory)), checksums=True)]
         savepoint = Folder(str(directory / "savepoint"))
-        if told == "remove incomplete":
+        if step == "remove incomplete":
             assert found == [""]
             with pytest.raises(SavepointMismatch, match="holds a savepoint already"):
                 original.take(savepoint)
-        elif told == "begin incomplete":
+        elif step == "begin incomplete":
             assert found == []
         else:
             assert "is incomplete" in found[0]
             with pytest.raises(SavepointMismatch, match="is incomplete"):
                 plan_of(savepoint, RestoreOptions())
-        if told != "remove incomplete":
+        if step != "remove incomplete":
             original.take(savepoint)
             assert savepoint.files().keys() == {MANIFEST, *(file.path for file in load(savepoint).files)}
         (sound,) = listing(Folder(str(directory)), checksums=True)
@@ -264,10 +264,10 @@ def test_a_savepoint_that_is_killed_at_any_step_is_no_whole_one_and_may_be_taken
         # All but what differs from one to the next: its id, and when it was taken.
         assert sound.savepoint.states == whole.savepoint.states
         assert sound.savepoint.queries == whole.savepoint.queries
-        return told
+        return step
 
-    told = set(at_once(check, worth_a_kill(steps)).values())
-    assert {"begin incomplete", "name incomplete", "name manifest", "remove incomplete"} < told
+    reached = set(at_once(check, worth_a_kill(steps)).values())
+    assert {"begin incomplete", "name incomplete", "name manifest", "remove incomplete"} < reached
 
 
 def test_no_start_ends_a_restore_that_stands_still_nor_does_another_restore(

@@ -225,6 +225,6 @@ def test_a_lost_executor_and_its_server_end_no_query_and_lose_nothing_and_the_ne
     path, kafka = f"{cluster.application}/{LATEST}", cluster.bootstrap_servers
     servers = ",".join(f"127.0.0.1:{cluster.first_port + executor}" for executor in cluster.servers if executor != lost)
     assert main(["verify", path, "--bootstrap-servers", kafka, "--servers", servers, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {copy["role"] for copy in told["copies"]} == {Role.OWNER, Role.STANDBY}
-    assert sum(copy["key_groups"] for copy in told["copies"]) == 2 * 12
+    verdict = json.loads(capsys.readouterr().out)
+    assert {copy["role"] for copy in verdict["copies"]} == {Role.OWNER, Role.STANDBY}
+    assert sum(copy["key_groups"] for copy in verdict["copies"]) == 2 * 12

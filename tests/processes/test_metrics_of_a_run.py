@@ -108,24 +108,24 @@ def test_a_scrape_tells_of_all_processes_of_a_run_and_of_kafka(run: Run) -> None
     assert found.names <= BY_NAME.keys()
     assert found.value("keyhole_exporter_unknown_metrics") == 0
     # Of what went wrong there is nothing to tell.
-    told = {metric.name for metric in of(Component.JOB)} - {
+    names = {metric.name for metric in of(Component.JOB)} - {
         "keyhole_job_failed_epochs_total",
         "keyhole_job_refused_calls_total",
     }
     # Each process is asked at a moment of its own, and one may answer late on a busy machine: that comes right.
     until = time.monotonic() + _PATIENCE
-    while wrong := [claim for claim, holds in _of_a_healthy_run(found, told).items() if not holds]:
+    while wrong := [claim for claim, holds in _of_a_healthy_run(found, names).items() if not holds]:
         assert time.monotonic() < until, wrong
         time.sleep(0.5)
         found = asyncio.run(scrape(run.exporter))
 
 
-def _of_a_healthy_run(found: Scrape, told: Collection[str]) -> dict[str, bool]:
+def _of_a_healthy_run(found: Scrape, names: Collection[str]) -> dict[str, bool]:
     """What is to be so, and whether it is."""
     batches = found.value("keyhole_spark_run_batches_total") or 0
     epochs = found.value("keyhole_job_complete_epochs_total") or 0
     return {
-        "the job tells all its metrics": found.names >= set(told),
+        "the job tells all its metrics": found.names >= set(names),
         "the source's lag is known": found.value("keyhole_kafka_source_lag_records") is not None,
         "all three processes answer": found.value("keyhole_exporter_up") == 3,
         "every key group has an owner": found.value("keyhole_cluster_unowned_key_groups", state=_STATE) == 0,

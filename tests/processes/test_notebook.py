@@ -37,8 +37,8 @@ def test_the_notebook_runs_and_plots_what_the_state_holds(tmp_path: Path, monkey
     (picture,) = [one["image/png"] for one in data if "image/png" in one]
     assert base64.b64decode(picture).startswith(b"\x89PNG")
     # Axes without a point are a picture, too.
-    told = "".join(output["text"] for output in outputs if output["output_type"] == "stream")
-    (counted,) = (line for line in told.splitlines() if line.startswith("{"))
+    printed = "".join(output["text"] for output in outputs if output["output_type"] == "stream")
+    (counted,) = (line for line in printed.splitlines() if line.startswith("{"))
     counts = ast.literal_eval(counted)
     assert counts.keys() == {"sensor-0", "sensor-1", "sensor-2"}
     assert min(counts.values()) > 0, counts

@@ -162,12 +162,12 @@ async def test_two_hundred_queries_that_came_and_went_leave_no_thread_descriptor
 async def becomes(served: Served, state: str, expected: float | str) -> None:
     """Returns once a reader is told this value, or an error of this reason: the proxy follows its servers."""
     async with AsyncClient(served.proxy, timeout=LONG_SECONDS) as client, asyncio.timeout(LONG_SECONDS):
-        told: float | str = ""
-        while told != expected:
+        found: float | str = ""
+        while found != expected:
             try:
-                told = (await client.get(served.application, state, "sensor-7")).value.celsius
+                found = (await client.get(served.application, state, "sensor-7")).value.celsius
             except KeyholeError as error:
-                told = error.reason
+                found = error.reason
             await asyncio.sleep(0.01)
 
 
@@ -246,7 +246,7 @@ async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> Non
     control = changelog.control(of.query)
     control.open(5)
 
-    def told(generation: int, epoch: int) -> None:
+    def recorded(generation: int, epoch: int) -> None:
         """As a driver writes to the control topic."""
         whole = CompleteRecord(epoch, generation, 1000, 0, 0, {STATE: [-1] * of.key_groups}, told_ms=epoch)
         run = GenerationRecord(generation, f"run-{generation}")
@@ -254,7 +254,7 @@ async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> Non
             record("state", STATE, of) | record("generation", of.query, run) | record("complete", of.query, whole), 5
         )
 
-    told(1, 1)
+    recorded(1, 1)
     config = StateServerConfig(
         bootstrap_servers="memory",
         port=0,
@@ -276,13 +276,13 @@ async def test_a_replica_forgets_a_query_until_a_later_run_of_it_begins() -> Non
         clock.ahead_seconds += 2 * LEASE_SECONDS
         assert await registry.retire(APPLICATION) == {of.query: [STATE]}
         member = server._members[APPLICATION]
-        told(1, 2)
+        recorded(1, 2)
         # It reads what follows, and of another query's run.
         control.append(record("generation", "another", GenerationRecord(1, "run-1")), 5)
         await eventually(lambda: "another" in member._generations)
         assert member.has_left(of.query)
         assert not registry.tables
-        told(2, 2)
+        recorded(2, 2)
         await eventually(lambda: (APPLICATION, STATE) in registry.tables)
     finally:
         await server.stop()
@@ -318,13 +318,13 @@ async def test_a_query_that_was_dropped_leaves_no_topic_and_begins_anew_under_it
 
     async def reads(expected: object) -> None:
         async with AsyncClient(served.proxy, timeout=LONG_SECONDS) as client, asyncio.timeout(LONG_SECONDS):
-            told: object = None
-            while told != expected:
+            found: object = None
+            while found != expected:
                 try:
                     answer = await client.get(served.application, of.state, "a")
-                    told = answer.value.n if answer.found else 0
+                    found = answer.value.n if answer.found else 0
                 except KeyholeError as error:
-                    told = error.reason
+                    found = error.reason
                 await asyncio.sleep(0.05)
 
     run = await asyncio.to_thread(fed, 1, 2)
@@ -344,8 +344,8 @@ async def test_a_query_that_was_dropped_leaves_no_topic_and_begins_anew_under_it
     finally:
         await asyncio.to_thread(run.close)
     assert await asyncio.to_thread(main, [*command, *kafka, "--yes"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["dropped"], set(told["states"]), len(told["topics"])) == (True, {of.state}, 2)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["dropped"], set(printed["states"]), len(printed["topics"])) == (True, {of.state}, 2)
     # Until the broker has heard of it, it still knows them.
     await asyncio.to_thread(until, lambda: topics() == set(), LONG_SECONDS, 0.1, topics)
     await reads("UNKNOWN_APPLICATION")

@@ -211,14 +211,14 @@ def test_no_log_has_a_secret(platform: Platform) -> None:
 def test_no_command_line_and_no_environment_has_a_secret(platform: Platform) -> None:
     for name, child in platform.children.items():
         process = psutil.Process(child.pid)
-        assert platform.seen_in(_told_of(process)) == [], name
+        assert platform.seen_in(_seen_of(process)) == [], name
         for one in process.children(recursive=True):
             # Spark's workers come and go.
             with contextlib.suppress(psutil.NoSuchProcess):
-                assert platform.seen_in(_told_of(one)) == [], (name, one.pid)
+                assert platform.seen_in(_seen_of(one)) == [], (name, one.pid)
 
 
-def _told_of(process: psutil.Process) -> str:
+def _seen_of(process: psutil.Process) -> str:
     return " ".join(process.cmdline()) + json.dumps(process.environ())
 
 
@@ -238,9 +238,9 @@ def test_no_page_of_figures_has_a_secret(platform: Platform) -> None:
     "command", [("status",), ("states",), ("describe", "golden-signals/golden_signals")], ids=lambda command: command[0]
 )
 def test_what_a_person_is_shown_has_no_secret(platform: Platform, command: tuple[str, ...]) -> None:
-    told = platform.cli(*command, "--proxy", platform.proxy)
-    assert "golden" in told
-    assert platform.seen_in(told) == []
+    printed = platform.cli(*command, "--proxy", platform.proxy)
+    assert "golden" in printed
+    assert platform.seen_in(printed) == []
 
 
 def test_what_spark_writes_beside_the_job_has_no_secret(platform: Platform) -> None:

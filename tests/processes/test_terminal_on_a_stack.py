@@ -40,7 +40,7 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
     exported = here.exported()
     kafka, proxy = exported["KEYHOLE_JOB_BOOTSTRAP_SERVERS"], {PROXY_VARIABLE: exported[PROXY_VARIABLE]}
 
-    def told(*words: str, code: int = 0) -> Any:
+    def printed_by(*words: str, code: int = 0) -> Any:
         done = here.typed(*words, "--json", "--timeout", str(LONG_SECONDS), **proxy)
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])
@@ -59,28 +59,28 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
             feeder.output,
         )
 
-        (explained,) = told("explain", STATE, "c1")
+        (explained,) = printed_by("explain", STATE, "c1")
         assert (explained["value"], explained["role"], explained["error"]) == ({"amount": 12}, "owner", None)
         (hop,) = explained["hops"]
         assert 0 < hop["in_server_seconds"] < hop["took_seconds"] < explained["seconds"]["read"]
         assert [copy["role"] for copy in explained["copies"]] == ["owner"]
 
         # Kafka's address is that of `keyhole up`; what else this machine has is its own business.
-        findings = told("doctor")["findings"]
+        findings = printed_by("doctor")["findings"]
         assert not [one for one in findings if one["level"] == "fault"], findings
         about = {one["about"]: one["level"] for one in findings}
         for topic in (TOPIC, f"{TOPIC}.updates", "keyhole.shop.control"):
             assert about[f"topic {topic}"] == "ok"
         assert about[f"state {STATE}"] == about[f"Kafka {kafka}"] == about["versions"] == about["clocks"] == "ok"
         alter_topic(kafka, TOPIC, {"cleanup.policy": "delete"})
-        assert policy_fault(told("doctor", code=1))
+        assert policy_fault(printed_by("doctor", code=1))
         alter_topic(kafka, TOPIC, {"cleanup.policy": "compact"})
 
-        drained_and_back(here, told)
-        moved_and_back(told)
+        drained_and_back(here, printed_by)
+        moved_and_back(printed_by)
 
         # A look waits for figures no longer than until the next one.
-        top = told("top", "--count", "2", "--interval", "5")
+        top = printed_by("top", "--count", "2", "--interval", "5")
         assert [server["is"] for server in top["servers"]] == ["ok", "ok"]
         assert top["states"][0]["rows_per_second"] is not None
         for command in (["top"], ["status", "--watch"]):
@@ -90,55 +90,59 @@ def test_what_is_looked_at_on_a_running_stack_is_told_as_it_is(here: Here) -> No
             assert "shop/totals" in shown[shown.rindex("\x1b[?1049l") :]
     finally:
         feeder.kill()
-    until(lambda: "unconfirmed" in str(told("explain", STATE, "c1")[0]["why"]), START_SECONDS, 0.2)
-    assert "its job is not heard of on" in str(told("doctor")["findings"])
+    until(lambda: "unconfirmed" in str(printed_by("explain", STATE, "c1")[0]["why"]), START_SECONDS, 0.2)
+    assert "its job is not heard of on" in str(printed_by("doctor")["findings"])
 
 
-def drained_and_back(here: Here, told: Any) -> None:
+def drained_and_back(here: Here, printed_by: Any) -> None:
     """Each server in turn gives all it owns to the other, while every read is answered."""
 
     def owned() -> dict[str, int]:
         return {
             server["server"]: sum(of["key_groups"] for of in server["holdings"] if of["role"] == "owner")
-            for server in told("status")
+            for server in printed_by("status")
         }
 
     until(lambda: sorted(owned().values()) == [2, 2], START_SECONDS, 0.2, owned)
     first, second = sorted(owned())
-    assert told("drain", first, "--wait", str(START_SECONDS)) == {"server": first, "draining": True, "owns": False}
+    assert printed_by("drain", first, "--wait", str(START_SECONDS)) == {
+        "server": first,
+        "draining": True,
+        "owns": False,
+    }
     until(lambda: owned() == {first: 0, second: 4}, START_SECONDS, 0.2, owned)
-    assert told("get", STATE, "c1")[0]["found"]
-    told("drain", first, "--undo")
+    assert printed_by("get", STATE, "c1")[0]["found"]
+    printed_by("drain", first, "--undo")
     until(lambda: sorted(owned().values()) == [2, 2], START_SECONDS, 0.2, owned)
     refused = here.typed("drain", "server-9", **{PROXY_VARIABLE: here.exported()[PROXY_VARIABLE]})
     assert refused.returncode == 1
     assert f"there is no state server server-9; there are {first}, {second}" in refused.stderr
 
 
-def moved_and_back(told: Any) -> None:
+def moved_and_back(printed_by: Any) -> None:
     """All key groups to one server, one of them back, and all as they were, while every read is answered."""
 
     def owned() -> dict[str, int]:
         return {
             server["server"]: sum(of["key_groups"] for of in server["holdings"] if of["role"] == "owner")
-            for server in told("status")
+            for server in printed_by("status")
         }
 
     first, second = sorted(owned())
     every = [str(group) for group in range(4)]
-    assert told("move", STATE, *every, "--to", first, "--wait", str(START_SECONDS))["owned"] == [0, 1, 2, 3]
+    assert printed_by("move", STATE, *every, "--to", first, "--wait", str(START_SECONDS))["owned"] == [0, 1, 2, 3]
     until(lambda: owned() == {first: 4, second: 0}, START_SECONDS, 0.2, owned)
-    assert told("get", STATE, "c1")[0]["found"]
-    assert told("move", STATE, "3", "--to", second, "--wait", str(START_SECONDS))["owned"] == [3]
+    assert printed_by("get", STATE, "c1")[0]["found"]
+    assert printed_by("move", STATE, "3", "--to", second, "--wait", str(START_SECONDS))["owned"] == [3]
     until(lambda: owned() == {first: 3, second: 1}, START_SECONDS, 0.2, owned)
-    assert told("move", STATE, *every, "--undo")["owned"] is None
+    assert printed_by("move", STATE, *every, "--undo")["owned"] is None
     until(lambda: sorted(owned().values()) == [2, 2], START_SECONDS, 0.2, owned)
-    assert told("get", STATE, "c1")[0]["found"]
+    assert printed_by("get", STATE, "c1")[0]["found"]
 
 
-def policy_fault(told: dict[str, Any]) -> bool:
+def policy_fault(report: dict[str, Any]) -> bool:
     """Whether it is told, and how it is mended."""
-    found = [one for one in told["findings"] if one["about"] == f"topic {TOPIC}"]
+    found = [one for one in report["findings"] if one["about"] == f"topic {TOPIC}"]
     return [
         "cleanup.policy is 'delete', it must be 'compact'" in one["says"] and "kafka-configs --alter" in one["todo"]
         for one in found

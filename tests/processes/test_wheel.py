@@ -92,10 +92,10 @@ class Environment:
 def test_a_client_install_brings_neither_spark_nor_kafka(wheel: Path, tmp_path: Path) -> None:
     environment = Environment.of(tmp_path, wheel, "client")
     assert environment.packages() <= CLIENT
-    told = environment.run(
+    done = environment.run(
         "python", "-c", "import keyhole; print(keyhole.AsyncClient.__name__, keyhole.Client.__name__)"
     )
-    assert told.stdout.split() == ["AsyncClient", "Client"], told.stderr
+    assert done.stdout.split() == ["AsyncClient", "Client"], done.stderr
     lacking = environment.run("keyhole", "states")
     assert (lacking.returncode, lacking.stdout) == (1, "")
     assert lacking.stderr.startswith("keyhole: keyhole states needs rich: install keyhole-spark[cli] (from a clone or")

@@ -232,7 +232,7 @@ FEED, QUERY, RENAMED = of_feed("id1"), of_query("id1", "a"), of_query("id1", "b"
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "says"),
     [
         (FEED, QUERY, "orders feeds state 'counts' already, by keyhole feed: by a real-time query, as the rows 'a'"),
         (
@@ -246,7 +246,7 @@ FEED, QUERY, RENAMED = of_feed("id1"), of_query("id1", "a"), of_query("id1", "b"
 )
 @pytest.mark.parametrize("earlier", [None, "a batch", "no batch"])
 def test_a_topic_that_comes_under_another_name_is_refused_and_the_run_that_is_well_goes_on(
-    lanes: Lanes, first: Sources, second: Sources, told: str, earlier: str | None
+    lanes: Lanes, first: Sources, second: Sources, says: str, earlier: str | None
 ) -> None:
     """`earlier`: a release that recorded no sources has fed it, and how far that came."""
     if earlier is None:
@@ -257,12 +257,12 @@ def test_a_topic_that_comes_under_another_name_is_refused_and_the_run_that_is_we
             if earlier == "a batch":
                 lanes.boundary(source, "" if "." in source else first[source])
             lanes.send(source, 0, 0)
-    with pytest.raises(StateConflict, match=told):
+    with pytest.raises(StateConflict, match=says):
         lanes.start(second)
     lanes.runs[0].beat(-1)
     # Whoever goes on as it was goes on; and once it has, that is on record.
     lanes.start(first)
-    with pytest.raises(StateConflict, match=told):
+    with pytest.raises(StateConflict, match=says):
         lanes.start(second, asked=lambda: pytest.fail("the record says so"))
 
 

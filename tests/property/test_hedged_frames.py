@@ -91,23 +91,23 @@ def test_every_key_of_a_hedged_frame_has_one_answer_of_its_own(
             for _ in range(100):
                 hedging.took(address, 0.003)
         hedging.read(60)
-        told: list[Answers] = []
+        delivered: list[Answers] = []
         lane = Lane(*NAME, "topic-1", ReadBounds(stale=stale))
         asked = KEYS[:keys]
         deadline = loop.time() + DEADLINE_SECONDS
-        Forwarding(servers, lane, asked, deadline, told.append, in_parts=in_parts).start()  # type: ignore[arg-type]
+        Forwarding(servers, lane, asked, deadline, delivered.append, in_parts=in_parts).start()  # type: ignore[arg-type]
         loop.pass_by(first_seconds)
         for step in steps:
             servers.do(step)
         # All that was silent answers in the end, in whatever order, while there is time, or is asked again until then.
-        while not told and loop.time() < deadline:
+        while not delivered and loop.time() < deadline:
             for address in "cba":
                 while servers.links[address].segments:
                     servers.do(("answer", address, 0, 4))
             loop.pass_by(0.01)
-        if loop.time() >= deadline and not told:
+        if loop.time() >= deadline and not delivered:
             return  # the steps took all the time; what silent servers owe, streams end at the deadline
-        (answers,) = told
+        (answers,) = delivered
         for key, value, place in zip(asked, answers.values, range(keys), strict=True):
             failure = answers.failures.get(place)
             if failure is None:
@@ -121,5 +121,5 @@ def test_every_key_of_a_hedged_frame_has_one_answer_of_its_own(
             while servers.links[address].segments:
                 servers.do(("answer", address, 0, 4))
         loop.pass_by(10.0)
-        assert len(told) == 1
+        assert len(delivered) == 1
         assert 10 * hedging.keys <= 60 + keys

@@ -108,9 +108,9 @@ class Stack:
 
     async def post(self, path: str, body: Any) -> Any:
         async with self.http.post(self.base + path, data=msgspec.json.encode(body)) as response:
-            told = await response.read()
-            assert response.status == 200, told
-            return msgspec.json.decode(told)
+            content = await response.read()
+            assert response.status == 200, content
+            return msgspec.json.decode(content)
 
 
 @pytest.fixture(scope="module")

@@ -48,9 +48,9 @@ def test_no_row_that_it_is_true_of_is_missed(asked: tuple[Drawn, Any]) -> None:
     for found in indexed_values(bound(predicate, of), fields):
         assert list(found.ranges) == sorted(found.ranges)
         assert all(part.first < part.end for part in found.ranges)
-        told = dict(zip(drawn.stored, values[fields.index(found.field)], strict=True))
+        value_of = dict(zip(drawn.stored, values[fields.index(found.field)], strict=True))
         for key, _ in EntryFilter(of, predicate).kept(entries):
-            value = told[key]
+            value = value_of[key]
             assert value is not None
             assert holds(found, value)
 
@@ -81,8 +81,8 @@ def test_bytes_have_the_order_of_the_values_and_none_begins_another(given_: tupl
     of = _state_of(kind)
     (field,) = indexed_fields(of)
     stored = [None if value is None else value_type(kind).from_given(value) for value in values]
-    told = sorted(zip(map(field.encode, stored), map(_place, values), strict=True))
-    for (one, lower), (other, higher) in itertools.pairwise(told):
+    places = sorted(zip(map(field.encode, stored), map(_place, values), strict=True))
+    for (one, lower), (other, higher) in itertools.pairwise(places):
         assert lower <= higher
         assert (one == other) or (lower < higher and not other.startswith(one))
         assert (lower < higher) or one == other

@@ -140,9 +140,9 @@ def test_arrow_finds_every_column_by_its_name(key: list[str], map_key: list[str]
 
     codec = StateCodec(described)
     (storage_key,), (row,) = encoded.column(STORAGE_KEY).to_pylist(), encoded.column(VALUE).to_pylist()
-    told = tuple(numbers[name] for name in key), tuple(str(numbers[name]) for name in map_key)
-    assert codec.entry(storage_key) == told
-    assert codec.storage_key((*told[0], *told[1])) == storage_key
+    expected = tuple(numbers[name] for name in key), tuple(str(numbers[name]) for name in map_key)
+    assert codec.entry(storage_key) == expected
+    assert codec.storage_key((*expected[0], *expected[1])) == storage_key
     assert codec.decode_row(row).asdict() == {name: numbers[name] for name in value}
 
 
@@ -174,10 +174,10 @@ def test_the_fields_of_structs_have_any_name_in_lists_and_maps_too(names: list[s
         if spelled := attribute(name) if names == [name] else "":
             assert read_by(row.a[0], spelled) == one[name]
     assert row.s.dates[names[0]].isoformat() == "2024-10-04"
-    told = json.loads(codec.rows.to_json(stored))
-    assert told["a"] == [one, None]
-    assert told["m"] == [["x", one]]
-    assert told["s"] == {"of": one, "dates": {names[0]: "2024-10-04"}}
+    as_json = json.loads(codec.rows.to_json(stored))
+    assert as_json["a"] == [one, None]
+    assert as_json["m"] == [["x", one]]
+    assert as_json["s"] == {"of": one, "dates": {names[0]: "2024-10-04"}}
 
 
 @given(some_names, some_names)
@@ -185,8 +185,8 @@ def test_a_descriptor_is_the_same_after_the_wire_the_control_topic_and_http(key:
     described = of(value, key=tuple(KeyColumn(name, KeyType.STRING) for name in key), order_by=value[0])
     message = convert.descriptor_to_proto(described)
     assert convert.descriptor_from_proto(type(message).FromString(message.SerializeToString())) == described
-    told = {name: of for name, of in record("state", described.state, described).items() if of is not None}
-    assert read_control(told, described.query).states == {described.state: described}
+    records = {name: of for name, of in record("state", described.state, described).items() if of is not None}
+    assert read_control(records, described.query).states == {described.state: described}
     over_http = http_answers.encoded(http_answers.descriptor_json(described))
     assert msgspec.json.decode(over_http, type=StateDescriptor) == described
 
@@ -201,6 +201,6 @@ def test_a_key_is_spelled_alike_whatever_its_columns_are_called_and_what_is_wron
     codec = StateCodec(descriptor(key=tuple(columns)))
     with pytest.raises(Exception, match="fit") as caught:
         codec.storage_key(("x",) * len(names))
-    told = from_proto(type(to_proto(caught.value)).FromString(to_proto(caught.value).SerializeToString()))  # type: ignore[arg-type]  # a KeyholeError
-    assert names[0] in told.message
-    assert told.facts["column"] == names[0]
+    sent = from_proto(type(to_proto(caught.value)).FromString(to_proto(caught.value).SerializeToString()))  # type: ignore[arg-type]  # a KeyholeError
+    assert names[0] in sent.message
+    assert sent.facts["column"] == names[0]

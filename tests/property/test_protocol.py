@@ -210,10 +210,10 @@ class Protocol(RuleBasedStateMachine):
 
     def read_on(self, watched: WatchedGroup, server: SimulatedServer, most: int) -> None:
         before = watched.complete
-        for told in watched.read(self.world, server, most):
-            assert told.epoch > watched.last.get(told.key, -1), f"told twice, or out of order: {told}"
-            assert told.row == self.of(told.epoch, watched.key_group).get(told.key), f"not of its epoch: {told}"
-            watched.take(told)
+        for change in watched.read(self.world, server, most):
+            assert change.epoch > watched.last.get(change.key, -1), f"told twice, or out of order: {change}"
+            assert change.row == self.of(change.epoch, watched.key_group).get(change.key), f"not of its epoch: {change}"
+            watched.take(change)
         complete = watched.complete
         if complete is None or complete == before:
             return
@@ -222,7 +222,7 @@ class Protocol(RuleBasedStateMachine):
             earlier, later = (self.of(of, watched.key_group) for of in (epoch - 1, epoch))
             for name in earlier.keys() | later.keys():
                 changed = earlier.get(name) != later.get(name)
-                assert not changed or (name, epoch) in watched.told, f"epoch {epoch} was passed over"
+                assert not changed or (name, epoch) in watched.seen, f"epoch {epoch} was passed over"
 
     def who_watches_has_all(self, watched: WatchedGroup) -> None:
         """Once it was told of the last epoch."""

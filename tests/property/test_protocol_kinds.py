@@ -167,10 +167,10 @@ class KindsProtocol(Protocol):
 
     def read_on(self, watched: WatchedGroup, server: SimulatedServer, most: int) -> None:
         """Of each key in the order of the epochs, each once; what they hold is for the reads of whole epochs."""
-        for told in watched.read(self.world, server, most):
-            assert told.epoch > watched.last.get(told.key, -1), f"told twice, or out of order: {told}"
-            assert told.epoch <= len(self.batches), f"of no epoch: {told}"
-            watched.take(told)
+        for change in watched.read(self.world, server, most):
+            assert change.epoch > watched.last.get(change.key, -1), f"told twice, or out of order: {change}"
+            assert change.epoch <= len(self.batches), f"of no epoch: {change}"
+            watched.take(change)
 
     def who_watches_has_all(self, watched: WatchedGroup) -> None:
         """What has expired it may still have."""

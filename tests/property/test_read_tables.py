@@ -54,7 +54,7 @@ class Beside:
         self.closed = True
 
 
-class Told(RuleBasedStateMachine):
+class SharedTables(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
@@ -143,8 +143,8 @@ class Told(RuleBasedStateMachine):
 
         self._in_step(step)
 
-    @rule(owned=st.booleans(), value=st.integers(0, 9), told=st.booleans(), more=st.booleans())
-    def commit(self, owned: bool, value: int, told: bool, more: bool) -> None:
+    @rule(owned=st.booleans(), value=st.integers(0, 9), shown=st.booleans(), more=st.booleans())
+    def commit(self, owned: bool, value: int, shown: bool, more: bool) -> None:
         """As it mostly is: an epoch is written and shown. Then more may be written, which nobody sees yet."""
         everything = frozenset(range(KEY_GROUPS))
         self.write(everything, float(value))
@@ -153,7 +153,7 @@ class Told(RuleBasedStateMachine):
             self.publish(everything, owned, frozenset())
         if more:
             self.write(everything, 100.0)
-        if told:
+        if shown:
             self.tell_all()
 
     @rule()
@@ -274,5 +274,5 @@ class Told(RuleBasedStateMachine):
         assert all(beside.closed for beside in self.opened)
 
 
-TestTold = Told.TestCase
-TestTold.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+TestSharedTables = SharedTables.TestCase
+TestSharedTables.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -133,10 +133,10 @@ class Plant:
 
     def hear(self, warm: frozenset[str]) -> None:
         """What these servers follow has caught up."""
-        told: dict[str, Held] = {}
+        followed: dict[str, Held] = {}
         for name in warm & self.membership.members.keys():
-            told[name] = {state: followed_by(self.membership.assignment, name, state) for state in NEEDS}
-        self.membership = self.membership.heard(told)
+            followed[name] = {state: followed_by(self.membership.assignment, name, state) for state in NEEDS}
+        self.membership = self.membership.heard(followed)
 
     def plan(
         self, seen: dict[str, Sighting], broken: frozenset[str] = frozenset(), placed: Owners = MappingProxyType({})

@@ -232,14 +232,14 @@ def test_it_is_what_the_commit_makes_of_it(state: str, data: st.DataObject) -> N
     before = [owner.scanned(asked, ReadBounds()) for asked in of.scans]
     attempt = owner.stage(3, of.epochs[2], of.watermarks[2], replaces=of.replaces)
     with small_pieces():
-        told = [owner.scanned(asked, latest) for asked in of.scans]
+        scanned = [owner.scanned(asked, latest) for asked in of.scans]
     assert [owner.scanned(asked, ReadBounds()) for asked in of.scans] == before, "a read has changed something"
     owner.commit(3, attempt, of.watermarks[2], replaces=of.replaces)
     assert [owner.scanned(asked, latest) for asked in of.scans] == [
         owner.scanned(asked, ReadBounds()) for asked in of.scans
     ], "something is staged of an epoch that is committed"
     with_rows = {int.from_bytes(prefix, "big") for prefix in attempt.groups}
-    for asked, found, was in zip(of.scans, told, before, strict=True):
+    for asked, found, was in zip(of.scans, scanned, before, strict=True):
         after = owner.scanned(asked, ReadBounds())
         for group, (epoch, entries) in found.items():
             if group in with_rows:

@@ -86,7 +86,7 @@ class Owners(RuleBasedStateMachine):
                 assert piece.marker.feed is not None
                 found[piece.partition] = piece.marker.feed
         self.feed = StateFeed(self.state, "t")
-        self.told = {part.key_group: position for part, position in found.items()}
+        self.recorded = {part.key_group: position for part, position in found.items()}
         for part, position in found.items():
             self.feed.begin(part.key_group, position, self._log_start(part.key_group, position))
         self.under_way = None
@@ -201,7 +201,7 @@ class Owners(RuleBasedStateMachine):
             assert changes.marker.feed is not None
             assert self.state.position(of).epoch == changes.marker.feed.next, "also of one that failed meanwhile"
             assert of not in self.feed.key_groups or changes.marker.feed.next <= self.feed.next_of(of)
-            self.told[of] = changes.marker.feed
+            self.recorded[of] = changes.marker.feed
         self._begin_what_failed()
 
     @rule(of=st.sampled_from(GROUPS))
@@ -217,7 +217,7 @@ class Owners(RuleBasedStateMachine):
                 self._begin(of)
 
     def _begin(self, of: int) -> None:
-        self.feed.begin(of, self.told[of], self._log_start(of, self.told[of]))
+        self.feed.begin(of, self.recorded[of], self._log_start(of, self.recorded[of]))
 
     @rule(keeps_store=st.booleans(), in_commit=st.booleans())
     def the_owner_is_killed(self, keeps_store: bool, in_commit: bool) -> None:

@@ -21,7 +21,7 @@ _PARTS = st.sampled_from(
 )
 
 
-def _told(keys: UpdateKeys, key: list[Any], map_key: list[Any] | None) -> bytes | str:
+def _key_or_refusal(keys: UpdateKeys, key: list[Any], map_key: list[Any] | None) -> bytes | str:
     try:
         return keys.of(key, map_key)
     except KeyholeError as error:
@@ -47,7 +47,7 @@ def test_whatever_came_before_a_key_has_the_storage_key_that_it_has_by_itself(
     keys = UpdateKeys(of)
     for one, other in given_keys:
         entry = other if map_key else None
-        assert _told(keys, one, entry) == _told(UpdateKeys(of), one, entry)
+        assert _key_or_refusal(keys, one, entry) == _key_or_refusal(UpdateKeys(of), one, entry)
 
 
 def test_no_more_keys_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

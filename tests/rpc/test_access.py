@@ -244,11 +244,11 @@ async def test_who_reads_is_told_how_a_key_is_read_without_where_the_servers_are
         key=query_pb2.Key(parts=[query_pb2.KeyPart(string="a")]),
     )
     async with aio_channel(cluster.proxy.address, cluster.token("reader")) as channel:
-        told = await query_pb2_grpc.QueryStub(channel).Explain(request)
-    assert told.answer.found
-    assert [(copy.server, copy.address) for copy in told.copies] == [("a", "a")]
-    assert [hop.address for hop in told.hops] == ["a"]
-    assert cluster.server.address not in str(told)
+        explained = await query_pb2_grpc.QueryStub(channel).Explain(request)
+    assert explained.answer.found
+    assert [(copy.server, copy.address) for copy in explained.copies] == [("a", "a")]
+    assert [hop.address for hop in explained.hops] == ["a"]
+    assert cluster.server.address not in str(explained)
 
 
 async def test_each_identity_has_its_verbs_at_the_proxy(cluster: Cluster) -> None:
@@ -356,14 +356,14 @@ async def test_who_shows_nothing_or_something_that_is_not_valid_is_refused_in_th
         "none": forged("c", jwt.encode(good, None, "none", headers={"kid": "one"})),
         "shared secret": forged("d", signed_with_the_public_key(good, public)),
     }
-    told = set()
+    refusals = set()
     for name, credentials in tried.items():
         async with AsyncClient(cluster.proxy.address, credentials=credentials, timeout=LONG_SECONDS) as client:
             for call in (client.list_states, lambda: client.get("app", "counts", "a")):
                 error = await refusal(call)
                 assert isinstance(error, Unauthenticated), name
-                told.add((error.message, str(error.facts)))
-    assert len(told) == 1
+                refusals.add((error.message, str(error.facts)))
+    assert len(refusals) == 1
     written = [record for record in caplog.records if record.name == "keyhole.audit"]
     assert len(written) == 2 * len(tried)
     assert {"it shows neither a token nor a certificate", "its token is not valid (ExpiredSignatureError)"} <= {
@@ -437,9 +437,9 @@ async def test_whoever_asks_the_servers_itself_needs_a_verb_and_what_these_ask_f
     # Routes have the state's schema in them, which is for those who may see it.
     async with aio_channel(cluster.proxy.address, both) as channel:
         stub = query_pb2_grpc.QueryStub(channel)
-        for verbs, told in (('"read", "direct"', None), ('"direct"', PermissionDenied)):
+        for verbs, refused in (('"read", "direct"', None), ('"direct"', PermissionDenied)):
             cluster.policy.write_text(POLICY.replace('verbs = ["read"]', f"verbs = [{verbs}]"))
-            await becomes(told, lambda: stub.WatchRoutes(ref).read())
+            await becomes(refused, lambda: stub.WatchRoutes(ref).read())
 
 
 async def test_a_jwt_of_the_issuer_is_known_by_its_subject(cluster: Cluster) -> None:
@@ -757,7 +757,7 @@ async def test_no_secret_is_in_a_log_an_error_or_a_repr(cluster: Cluster, caplog
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "says"),
     [
         ("[[allow]]\nwho = ['token:a']\nverbs = ['raed']\nstates = ['*/*']", "raed.*verbs are read, scan"),
         ("[[allow]]\nwho = ['a']\nverbs = ['read']\nstates = ['*/*']", "entry 1: 'a' in who is no identity"),
@@ -771,13 +771,13 @@ async def test_no_secret_is_in_a_log_an_error_or_a_repr(cluster: Cluster, caplog
         ("[[allow", "policy.toml is not one"),
     ],
 )
-def test_a_wrong_policy_is_refused_at_the_start_with_what_is_wrong(tmp_path: Path, policy: str, told: str) -> None:
+def test_a_wrong_policy_is_refused_at_the_start_with_what_is_wrong(tmp_path: Path, policy: str, says: str) -> None:
     (tmp_path / "policy.toml").write_text(policy)
     (tmp_path / "tokens.toml").write_text(make_tokens(tmp_path, "a"))
     config = ClientProxyConfig(
         servers=("a:1",), policy=str(tmp_path / "policy.toml"), tokens=str(tmp_path / "tokens.toml")
     )
-    with pytest.raises(InvalidConfiguration, match=told):
+    with pytest.raises(InvalidConfiguration, match=says):
         PortGuard("proxy", "127.0.0.1", config)
 
 
@@ -800,8 +800,8 @@ def test_settings_that_contradict_are_refused(tmp_path: Path) -> None:
         },
         "holds no keys": {"policy": str(policy), "jwks": str(policy), "issuer": "x", "audience": "y"},
     }
-    for told, settings in wrong.items():
-        with pytest.raises(InvalidConfiguration, match=told):
+    for says, settings in wrong.items():
+        with pytest.raises(InvalidConfiguration, match=says):
             PortGuard("proxy", "127.0.0.1", ClientProxyConfig(servers=("a:1",), **settings))  # type: ignore[arg-type]
 
 

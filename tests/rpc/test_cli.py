@@ -173,10 +173,12 @@ async def test_scan_lists_the_entries_of_a_key_in_a_range_from_either_end(
 ) -> None:
     async def scan(*arguments: str) -> tuple[list[str], list[float]]:
         assert await keyhole("scan", *arguments, "--json") == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["epoch"], told["server"], told["role"]) == (1, "server-a", "owner")
-        assert 0 <= told["staleness_seconds"] < LONG_SECONDS
-        return [entry["map_key"] for entry in told["entries"]], [entry["value"]["celsius"] for entry in told["entries"]]
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["epoch"], printed["server"], printed["role"]) == (1, "server-a", "owner")
+        assert 0 <= printed["staleness_seconds"] < LONG_SECONDS
+        return [entry["map_key"] for entry in printed["entries"]], [
+            entry["value"]["celsius"] for entry in printed["entries"]
+        ]
 
     keys, values = await scan(HOURLY, "sensor-7")
     assert (keys[7], values) == ("2026-11-21T07:00:00+00:00", [float(n) for n in range(24)])
@@ -221,9 +223,9 @@ async def test_without_a_key_all_keys_are_listed_and_a_token_goes_on(
     assert await keyhole("scan", HOURLY, "--after", first["next"], "--json") == 0
     assert first["entries"] + json.loads(capsys.readouterr().out)["entries"] == whole["entries"]
     assert await keyhole("scan", HOURLY, "--limit", "2") == 0
-    told = capsys.readouterr()
-    assert f"{HOURLY}: 2 entries by sensor, m0, in no order" in " ".join(told.out.split())
-    assert "there may be more: --after " in told.err
+    printed = capsys.readouterr()
+    assert f"{HOURLY}: 2 entries by sensor, m0, in no order" in " ".join(printed.out.split())
+    assert "there may be more: --after " in printed.err
     assert await keyhole("scan", PATH, "--json") == 0
     (one,) = [entry for entry in json.loads(capsys.readouterr().out)["entries"] if entry["key"] == "sensor-7"]
     assert "map_key" not in one
@@ -264,12 +266,12 @@ async def test_scan_lists_such_entries_and_fields_as_are_asked_for(
     figures = ("count", "max(celsius)", "min(m0)", "bottom(2,celsius)")
     asked = [word for figure in figures for word in ("--aggregate", figure)]
     assert await keyhole("scan", HOURLY, *asked, "--where", "celsius >= 20", "--fields", "celsius", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [entry.pop("value") for entry in told["values"].pop("bottom(2,celsius)")] == [
+    printed = json.loads(capsys.readouterr().out)
+    assert [entry.pop("value") for entry in printed["values"].pop("bottom(2,celsius)")] == [
         {"celsius": 20.0},
         {"celsius": 21.0},
     ]
-    assert told == {
+    assert printed == {
         "values": {"count": 4, "max(celsius)": 23.0, "min(m0)": hour(20).isoformat()},
         "epochs": [1],
     }
@@ -331,9 +333,9 @@ async def test_options_that_contradict_each_other_are_wrong_usage(
     keyhole: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
 ) -> None:
     assert await keyhole("scan", *arguments) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert says in told.err
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert says in printed.err
 
 
 async def test_a_limit_of_nothing_is_wrong_usage() -> None:
@@ -422,8 +424,8 @@ def test_reading_imports_neither_spark_nor_kafka_nor_numpy() -> None:
         "import sys, keyhole.cli.main, keyhole.cli.reads; "
         "print([name for name in ('pyspark', 'confluent_kafka', 'numpy', 'pyarrow', 'lmdb') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert told.strip() == "[]"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == "[]"
 
 
 async def test_retire_has_all_servers_forget_and_says_what_each_has_forgotten(
@@ -445,9 +447,9 @@ async def test_retire_has_all_servers_forget_and_says_what_each_has_forgotten(
         assert json.loads(capsys.readouterr().out)["retired"] == []
         with unused_address() as nobody:
             assert await run(APPLICATION, "main", "--servers", f"{a.address},{nobody}", "--json") == 1
-        told = json.loads(capsys.readouterr().out)
-        assert told["retired"] == [{"server": a.address, "query": "main", "states": [STATE]}]
-        assert len(told["not_asked"]) == 1
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["retired"] == [{"server": a.address, "query": "main", "states": [STATE]}]
+        assert len(printed["not_asked"]) == 1
         assert await run(APPLICATION, "--proxy", proxy.address) == 0
         shown = capsys.readouterr().out
         assert f"forgotten of {APPLICATION}" in shown
@@ -473,8 +475,8 @@ async def test_retire_that_one_server_refuses_has_none_forget_anything(capsys: p
             assert registry.table(APPLICATION, STATE).groups
         b.clock.ahead_seconds += 2 * LEASE_SECONDS
         assert await run(*servers, "--json") == 0
-        told = json.loads(capsys.readouterr().out)["retired"]
-        assert [of["server"] for of in told] == [a.address, b.address]
+        retired = json.loads(capsys.readouterr().out)["retired"]
+        assert [of["server"] for of in retired] == [a.address, b.address]
 
 
 async def test_a_drain_that_is_refused_leaves_every_server_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
@@ -540,8 +542,8 @@ async def test_move_tells_the_server_that_is_to_have_them_and_those_that_were_to
         assert await run("status") == 0
         assert "what `keyhole move` has placed" in capsys.readouterr().out
         assert await run("move", PATH, "0", "--to", a.address, "--json") == 0
-        told = {"state": PATH, "key_groups": [0], "to": "a", "owned": [0], "not_asked": {}}
-        assert json.loads(capsys.readouterr().out) == told
+        expected = {"state": PATH, "key_groups": [0], "to": "a", "owned": [0], "not_asked": {}}
+        assert json.loads(capsys.readouterr().out) == expected
         assert await placed() == {"a": [0], "b": [2]}
         assert await run(*moving, "--to", "a") == 0
         assert f"a owns key groups 0 and 2 of {PATH}, until it ends or" in capsys.readouterr().out
@@ -568,13 +570,13 @@ async def test_move_says_who_could_not_be_asked_and_takes_a_server_with_two_addr
                 async def run(*arguments: str) -> dict[str, object]:
                     moving = ("move", PATH, "0", *arguments, "--proxy", proxy.address, "--json")
                     assert await asyncio.to_thread(main, [*moving]) == 1
-                    told: dict[str, object] = json.loads(capsys.readouterr().out)
-                    return told
+                    printed: dict[str, object] = json.loads(capsys.readouterr().out)
+                    return printed
 
                 assert a.server._registry is not None
                 for _ in range(2):
-                    told = await run("--to", "a")
-                    assert (told["owned"], list(told["not_asked"])) == ([0], [nobody])  # type: ignore[call-overload]
+                    printed = await run("--to", "a")
+                    assert (printed["owned"], list(printed["not_asked"])) == ([0], [nobody])  # type: ignore[call-overload]
                     assert [list(of.key_groups) for of in a.server._registry.status(0).placements] == [[0]]
                 assert list((await run("--undo"))["not_asked"]) == [nobody]  # type: ignore[call-overload]
                 assert not a.server._registry.status(0).placements

@@ -107,10 +107,10 @@ async def test_the_commands_of_the_runbooks_import_nothing_that_the_image_lacks(
         )
         out, _ = await process.communicate(json.dumps(wanted).encode())
     assert process.returncode == 0
-    told = json.loads(out)
-    assert {command: told[command] for command in commands if told[command][0] != 0} == {}
+    results = json.loads(out)
+    assert {command: results[command] for command in commands if results[command][0] != 0} == {}
     for command in of_kafka:
-        code, said = told[command]
+        code, said = results[command]
         assert code == 1
         assert "127.0.0.1:1" in said, said
         assert not re.search(r"No module named|needs .*: install", said), said

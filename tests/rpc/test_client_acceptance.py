@@ -26,7 +26,7 @@ from keyhole.v1 import query_pb2_grpc
 from tests.support import figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, rows
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
@@ -72,7 +72,7 @@ async def test_an_unreachable_host_fails_within_the_timeout_and_is_named_f16() -
                 lambda seconds: client.get(APPLICATION, STATE, "sensor-1", timeout=seconds),
                 lambda seconds: client.list_states(timeout=seconds),
             ):
-                await told_at_deadline(read, 0.5, errors.ServerLost, address)
+                await raised_at_deadline(read, 0.5, errors.ServerLost, address)
 
 
 async def test_four_threads_share_a_client_for_1024_queries_each_f17() -> None:
@@ -125,7 +125,7 @@ async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f
             async def read(seconds: float) -> None:
                 await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds)
 
-            await told_at_deadline(read, 0.5, errors.ServerLost, server.address)
+            await raised_at_deadline(read, 0.5, errors.ServerLost, server.address)
             again = type(server)("a", server.port)
             again.host(descriptor(), rows(10))
             await again.start()
@@ -233,5 +233,5 @@ async def test_something_else_on_the_port_is_no_keyhole_server() -> None:
         async def read(seconds: float) -> None:
             await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds)
 
-        await told_at_deadline(read, 5.0, errors.KeyholeError, address)
+        await raised_at_deadline(read, 5.0, errors.KeyholeError, address)
     other.close()

@@ -51,24 +51,24 @@ async def test_a_callback_may_read_on_and_is_told_that_it_may_not_block() -> Non
         server.host(descriptor(), rows(100))
 
         def reads() -> None:
-            told: list[object] = []
+            found: list[object] = []
             done = threading.Event()
 
             def read_on(future: Future[Answer]) -> None:
-                told.append(future.result().value.celsius)
+                found.append(future.result().value.celsius)
                 for blocks in (lambda: client.get(*SENSOR), client.close, lambda: client.state("a/b").describe()):
                     with pytest.raises(Unsupported, match="get_async or get_many_async in it"):
                         blocks()
                 client.get_async(APPLICATION, STATE, "sensor-2").add_done_callback(last)
 
             def last(future: Future[Answer]) -> None:
-                told.append(future.result().value.celsius)
+                found.append(future.result().value.celsius)
                 done.set()
 
             with Client(server.address, timeout=PATIENCE_SECONDS) as client:
                 client.get_async(*SENSOR).add_done_callback(read_on)
                 assert done.wait(LONG_SECONDS)
-                assert told == [1.0, 2.0]
+                assert found == [1.0, 2.0]
                 every = {client.get_async(APPLICATION, STATE, f"sensor-{n}"): n for n in range(100)}
                 assert {every[one]: one.result().value.celsius for one in as_completed(every)} == {
                     number: float(number) for number in range(100)

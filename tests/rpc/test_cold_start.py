@@ -70,8 +70,8 @@ async def refusals(
         url = f"http://{proxy.http_address}/v1/{application}/{state}{read}"
         body = {"json": {"keys": [KEY]}} if method == "POST" else {}
         async with http.request(method, url, **body) as response:
-            told = await response.json(content_type=None) if response.status != 200 else {"reason": read}
-            return response.status, told["reason"], response.headers.get("Retry-After")
+            problem = await response.json(content_type=None) if response.status != 200 else {"reason": read}
+            return response.status, problem["reason"], response.headers.get("Retry-After")
 
     return set(await asyncio.gather(*map(refusal, HTTP_READS)))
 

@@ -60,7 +60,7 @@ class Shown:
         async with self.http.get(url, headers=headers, allow_redirects=False) as response:
             return response.status, await response.read(), response
 
-    async def told(self, path: str, **headers: str) -> tuple[int, Any]:
+    async def json(self, path: str, **headers: str) -> tuple[int, Any]:
         status, body, _ = await self.get(path, **headers)
         return status, json.loads(body)
 
@@ -152,8 +152,8 @@ async def test_nothing_else_is_served(path: str) -> None:
 async def test_it_can_be_switched_off(two: list[FakeServer]) -> None:
     async with shown(two[0].address, console="off") as console:
         for path in ("/", "/console", "/console/", "/console/console.js", OVERVIEW, f"{DETAIL}/{APPLICATION}/{STATE}"):
-            assert (await console.told(path))[0] == 404
-        assert (await console.told("/v1"))[0] == 200
+            assert (await console.json(path))[0] == 404
+        assert (await console.json("/v1"))[0] == 200
     environ = {"KEYHOLE_CLIENT_PROXY_SERVERS": "a:1", "KEYHOLE_CLIENT_PROXY_CONSOLE": "maybe"}
     with pytest.raises(InvalidConfiguration, match="KEYHOLE_CLIENT_PROXY_CONSOLE"):
         load(ClientProxyConfig, environ)
@@ -163,21 +163,21 @@ async def test_what_there_is_is_shown_and_what_is_wrong_with_it(two: list[FakeSe
     first, second = two
     async with shown(first.address, second.address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
-        status, told = await console.told(OVERVIEW)
-        assert (status, told["administers"], told["troubles"]) == (200, True, [])
-        assert told["at_ms"] <= told["now_ms"]
-        assert {of["standing"]["state"]: of["standing"]["groups"] for of in told["states"]} == {
+        status, body = await console.json(OVERVIEW)
+        assert (status, body["administers"], body["troubles"]) == (200, True, [])
+        assert body["at_ms"] <= body["now_ms"]
+        assert {of["standing"]["state"]: of["standing"]["groups"] for of in body["states"]} == {
             HOSTILE: {"owned": descriptor().key_groups},
             STATE: {"owned": descriptor().key_groups},
         }
-        assert [(of["server"], of["address"]) for of in told["servers"]] == sorted(
+        assert [(of["server"], of["address"]) for of in body["servers"]] == sorted(
             [("server-1", first.address), ("server-2", second.address)], key=lambda pair: pair[1]
         )
-        assert {event["kind"] for event in told["events"]} >= {"server_found", "state_added"}
+        assert {event["kind"] for event in body["events"]} >= {"server_found", "state_added"}
 
         async with console.http.get(f"http://{console.proxy.http_address}/v1/{APPLICATION}/{STATE}/sensor-1") as read:
             assert read.status == 200
-        status, detail = await console.told(f"{DETAIL}/{APPLICATION}/{STATE}")
+        status, detail = await console.json(f"{DETAIL}/{APPLICATION}/{STATE}")
         assert (status, detail["may_read"], detail["standing"]["reads"]["keys"]) == (200, True, 1)
         assert detail["descriptor"]["key"] == detail["scan_key"] == [{"name": "sensor", "type": "string"}]
         assert detail["hottest"] == {"reads": 1, "keys": []}  # one sample may have been chance
@@ -190,7 +190,7 @@ async def test_what_there_is_is_shown_and_what_is_wrong_with_it(two: list[FakeSe
             ("server-1", "owner"),
             ("server-2", "standby"),
         ]
-        _, groups = await console.told("/console/api/key-groups")
+        _, groups = await console.json("/console/api/key-groups")
         assert all(of["runs"] for of in groups["states"])
         assert len(groups["states"]) == 2
         (readings,) = [of for of in groups["states"] if of["state"] == STATE]
@@ -202,13 +202,13 @@ async def test_what_there_is_is_shown_and_what_is_wrong_with_it(two: list[FakeSe
         await eventually(lambda: any(event.kind == "server_lost" for event in console.proxy._directory.events))
         async with asyncio.timeout(LONG_SECONDS):
             while True:  # what was told a moment ago is told again for a second
-                detail = (await console.told(f"{DETAIL}/{APPLICATION}/{STATE}"))[1]
+                detail = (await console.json(f"{DETAIL}/{APPLICATION}/{STATE}"))[1]
                 if "followed" in detail["standing"]["standing"]["groups"]:
                     break
         assert detail["standing"]["standing"]["groups"] == {"followed": half, "nobody": descriptor().key_groups - half}
         assert [trouble["severity"] for trouble in detail["troubles"]] == ["bad", "warning"]
-        _, told = await console.told(OVERVIEW)
-        (away,) = [of for of in told["servers"] if of["unreachable"]]
+        _, body = await console.json(OVERVIEW)
+        (away,) = [of for of in body["servers"] if of["unreachable"]]
         assert away["address"] == first.address
 
 
@@ -217,7 +217,7 @@ async def test_a_states_schema_says_what_is_indexed() -> None:
         server.host(msgspec.structs.replace(descriptor(), index=("celsius",)))
         async with shown(server.address) as console:
             await eventually(lambda: console.proxy._directory.settled.is_set())
-            _, detail = await console.told(f"{DETAIL}/{APPLICATION}/{STATE}")
+            _, detail = await console.json(f"{DETAIL}/{APPLICATION}/{STATE}")
             assert detail["descriptor"]["index"] == ["celsius"]
 
 
@@ -225,17 +225,17 @@ async def test_a_state_that_there_is_not_is_a_problem_as_elsewhere(two: list[Fak
     async with shown(two[0].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
         for path, reason in (("nowhere/x", "UNKNOWN_APPLICATION"), (f"{APPLICATION}/x", "UNKNOWN_STATE")):
-            status, told = await console.told(f"{DETAIL}/{path}")
-            assert (status, told["reason"]) == (404, reason)
+            status, body = await console.json(f"{DETAIL}/{path}")
+            assert (status, body["reason"]) == (404, reason)
 
 
 async def test_without_any_server_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with unused_address() as nowhere:
         async with shown(nowhere) as console:
-            status, told = await console.told(OVERVIEW)
-            assert (status, told["states"]) == (200, [])
-            assert [of["unreachable"] != "" for of in told["servers"]] == [True]
-            assert told["troubles"][0]["about"] == nowhere
+            status, body = await console.json(OVERVIEW)
+            assert (status, body["states"]) == (200, [])
+            assert [of["unreachable"] != "" for of in body["servers"]] == [True]
+            assert body["troubles"][0]["about"] == nowhere
 
 
 async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +266,11 @@ async def test_what_servers_have_counted_is_summed_up(two: list[FakeServer], mon
     monkeypatch.setattr(ServerConnection, "figures", figures)
     async with shown(two[0].address, two[1].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
-        _, told = await console.told(OVERVIEW)
-        found = {of["standing"]["state"]: (of["writes"], of["replayed_epochs"]) for of in told["states"]}
+        _, body = await console.json(OVERVIEW)
+        found = {of["standing"]["state"]: (of["writes"], of["replayed_epochs"]) for of in body["states"]}
         assert found[STATE] == ({"rows": 12, "bytes": 120}, 1)
         assert found[HOSTILE][0] is None
-        latencies = {of["standing"]["state"]: of["latency"] for of in told["states"]}
+        latencies = {of["standing"]["state"]: of["latency"] for of in body["states"]}
         assert latencies == {STATE: {"bounds": [0.002, 0.01], "counts": [12, 2, 4], "seconds": 1.0}, HOSTILE: None}
 
 
@@ -281,16 +281,16 @@ async def test_key_groups_that_a_server_was_given_and_does_not_answer_for_are_be
     first, second = range(half), range(half, descriptor().key_groups)
 
     async def figures(link: ServerConnection, timeout_seconds: float) -> stats_pb2.ReadStatsResponse:
-        told = stats_pb2.ReadStatsResponse(name="server-2" if link.address == two[1].address else "server-1")
+        stats = stats_pb2.ReadStatsResponse(name="server-2" if link.address == two[1].address else "server-1")
         if link.address == two[1].address:
             copy = {"role": state_pb2.ROLE_STANDBY, "key_groups": first, "assigned_key_groups": [*first, *second]}
-            told.copies.add(**name, **copy)
-        return told
+            stats.copies.add(**name, **copy)
+        return stats
 
     monkeypatch.setattr(ServerConnection, "figures", figures)
     async with shown(two[0].address, two[1].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
-        _, groups = await console.told("/console/api/key-groups")
+        _, groups = await console.json("/console/api/key-groups")
         (readings,) = [of for of in groups["states"] if of["state"] == STATE]
         assert [(run["copies"], run["catching_up"], run["lag"]) for run in readings["runs"]] == [
             (["server-2"], [], "current"),
@@ -301,20 +301,20 @@ async def test_key_groups_that_a_server_was_given_and_does_not_answer_for_are_be
 async def test_refused_reads_are_counted_by_state_and_reason(two: list[FakeServer]) -> None:
     async with shown(two[0].address, two[1].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
-        _, told = await console.told(OVERVIEW)
-        assert (told["refusals"], told["turned_away"]) == ([], {})
+        _, body = await console.json(OVERVIEW)
+        assert (body["refusals"], body["turned_away"]) == ([], {})
         for _ in range(2):
-            _, refused = await console.told(f"/v1/{APPLICATION}/{STATE}/sensor-1?min_epoch=999")
+            _, refused = await console.json(f"/v1/{APPLICATION}/{STATE}/sensor-1?min_epoch=999")
             assert refused["reason"] == "EPOCH_NOT_REACHED"
-        _, told = await console.told(OVERVIEW)
-        (of,) = told["refusals"]
+        _, body = await console.json(OVERVIEW)
+        (of,) = body["refusals"]
         assert (of["application"], of["state"], of["reason"], of["count"]) == (
             APPLICATION,
             STATE,
             "EPOCH_NOT_REACHED",
             2,
         )
-        assert 0 < of["last_ms"] <= told["now_ms"]
+        assert 0 < of["last_ms"] <= body["now_ms"]
 
 
 async def test_the_last_epochs_of_a_query_are_put_together_of_what_its_servers_were_told(
@@ -337,24 +337,24 @@ async def test_the_last_epochs_of_a_query_are_put_together_of_what_its_servers_w
     async with shown(two[0].address, two[1].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
         path = f"/console/api/epochs/{APPLICATION}/{query}"
-        (status, told), *others = await asyncio.gather(*(console.told(path) for _ in range(5)))
+        (status, body), *others = await asyncio.gather(*(console.json(path) for _ in range(5)))
         assert sorted(asked) == sorted((of.address, APPLICATION, query) for of in two)
-        assert [of[1]["epochs"] for of in others] == [told["epochs"]] * 4
-        assert (status, told["application"], told["query"], told["answered"]) == (200, APPLICATION, query, True)
-        assert [(of["generation"], of["epoch"], of["batch"], of["replayed"]) for of in told["epochs"]] == [
+        assert [of[1]["epochs"] for of in others] == [body["epochs"]] * 4
+        assert (status, body["application"], body["query"], body["answered"]) == (200, APPLICATION, query, True)
+        assert [(of["generation"], of["epoch"], of["batch"], of["replayed"]) for of in body["epochs"]] == [
             (1, 7, 6, False),
             (1, 8, 7, False),
             (2, 8, 7, True),
         ]
-        assert [of["batch_ms"] for of in told["epochs"]] == [250.0, None, None]
-        assert (told["epochs"][0]["ms"], told["epochs"][2]["rounds"]) == (90.0, 2)
-        status, refused = await console.told(f"/console/api/epochs/{APPLICATION}/nothing")
+        assert [of["batch_ms"] for of in body["epochs"]] == [250.0, None, None]
+        assert (body["epochs"][0]["ms"], body["epochs"][2]["rounds"]) == (90.0, 2)
+        status, refused = await console.json(f"/console/api/epochs/{APPLICATION}/nothing")
         assert (status, refused["reason"]) == (404, "UNKNOWN_STATE")
     known = dict.fromkeys(known)
     async with shown(two[0].address, two[1].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
-        _, told = await console.told(path)
-        assert (told["answered"], told["epochs"]) == (False, [])
+        _, body = await console.json(path)
+        assert (body["answered"], body["epochs"]) == (False, [])
 
 
 async def test_many_open_consoles_ask_the_servers_as_often_as_one(
@@ -372,11 +372,11 @@ async def test_many_open_consoles_ask_the_servers_as_often_as_one(
         await eventually(lambda: console.proxy._directory.settled.is_set())
         assert asked == []
         paths = [OVERVIEW, "/console/api/key-groups", f"{DETAIL}/{APPLICATION}/{STATE}"] * 10
-        answers = await asyncio.gather(*(console.told(path) for path in paths))
+        answers = await asyncio.gather(*(console.json(path) for path in paths))
         assert {status for status, _ in answers} == {200}
         # A second may end while thirty requests are answered on a busy machine.
         assert len(asked) <= 4
-        assert len({told["at_ms"] for _, told in answers}) == len(asked) // 2
+        assert len({body["at_ms"] for _, body in answers}) == len(asked) // 2
 
 
 async def test_who_goes_away_does_not_end_the_round_of_others(
@@ -393,9 +393,9 @@ async def test_who_goes_away_does_not_end_the_round_of_others(
     monkeypatch.setattr(ServerConnection, "describe", held)
     async with shown(two[0].address) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
-        impatient = asyncio.ensure_future(console.told(OVERVIEW))
+        impatient = asyncio.ensure_future(console.json(OVERVIEW))
         await begun.wait()
-        other = asyncio.ensure_future(console.told(OVERVIEW))
+        other = asyncio.ensure_future(console.json(OVERVIEW))
         impatient.cancel()
         with pytest.raises(asyncio.CancelledError):
             await impatient
@@ -411,44 +411,44 @@ async def test_each_caller_is_shown_what_the_policy_lets_it_see(two: list[FakeSe
     async with shown(*(server.address for server in two), **files) as console:
         await eventually(lambda: console.proxy._directory.settled.is_set())
 
-        async def told(who: str, path: str) -> tuple[int, Any]:
-            return await console.told(path, Authorization=f"Bearer {made[who][0]}")
+        async def asked_by(who: str, path: str) -> tuple[int, Any]:
+            return await console.json(path, Authorization=f"Bearer {made[who][0]}")
 
         # The pages hold nothing, and a browser shows no token for them.
         assert (await console.get("/console/"))[0] == 200
         for path in (OVERVIEW, "/console/api/key-groups", f"{DETAIL}/{APPLICATION}/{STATE}"):
             status, _, response = await console.get(path)
             assert (status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
-            assert (await console.told(path, Authorization="Bearer wrong"))[0] == 401
+            assert (await console.json(path, Authorization="Bearer wrong"))[0] == 401
 
-        _, seen = await told("operator", OVERVIEW)
+        _, seen = await asked_by("operator", OVERVIEW)
         assert (seen["administers"], len(seen["states"])) == (True, 2)
-        assert (await told("operator", f"{DETAIL}/{APPLICATION}/{STATE}"))[1]["may_read"] is False
+        assert (await asked_by("operator", f"{DETAIL}/{APPLICATION}/{STATE}"))[1]["may_read"] is False
         assert len(seen["servers"]) == 2
         assert seen["servers"][0]["address"]
 
-        _, seen = await told("reader", OVERVIEW)
+        _, seen = await asked_by("reader", OVERVIEW)
         assert [of["standing"]["state"] for of in seen["states"]] == [STATE]
         assert seen["administers"] is False
         assert all(not of["address"] and not of["copies"] and of["started"] is None for of in seen["servers"])
         assert {event.get("state") for event in seen["events"]} == {STATE}
-        _, groups = await told("reader", "/console/api/key-groups")
+        _, groups = await asked_by("reader", "/console/api/key-groups")
         assert [of["state"] for of in groups["states"]] == [STATE]
-        status, detail = await told("reader", f"{DETAIL}/{APPLICATION}/{STATE}")
+        status, detail = await asked_by("reader", f"{DETAIL}/{APPLICATION}/{STATE}")
         assert (status, detail["may_read"], detail["may_scan"], detail["missing"]) == (200, True, False, "")
         for path in (f"{DETAIL}/{APPLICATION}/other", f"{DETAIL}/nowhere/x"):
-            assert (await told("reader", path))[0] == 403
+            assert (await asked_by("reader", path))[0] == 403
 
-        status, refused = await told("reader", f"{DETAIL}/{APPLICATION}/to-come")
+        status, refused = await asked_by("reader", f"{DETAIL}/{APPLICATION}/to-come")
         assert (status, refused["reason"]) == (404, "UNKNOWN_STATE")
-        _, whole = await told("operator", OVERVIEW)
+        _, whole = await asked_by("operator", OVERVIEW)
         (hidden,) = {of["standing"]["state"] for of in whole["states"]} - {STATE}
         assert hidden not in str(refused)
 
         epochs = f"/console/api/epochs/{APPLICATION}/{descriptor().query}"
-        assert [(await told(who, epochs))[0] for who in ("operator", "reader", "nobody")] == [200, 200, 404]
+        assert [(await asked_by(who, epochs))[0] for who in ("operator", "reader", "nobody")] == [200, 200, 404]
 
-        _, seen = await told("nobody", OVERVIEW)
+        _, seen = await asked_by("nobody", OVERVIEW)
         assert (seen["states"], seen["servers"], seen["events"], seen["troubles"]) == ([], [], [], [])
 
 

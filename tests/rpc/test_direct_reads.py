@@ -102,12 +102,12 @@ async def test_servers_that_it_cant_reach_are_asked_by_the_proxy_and_later_direc
         (port,) = free_ports(1)
         elsewhere = f"127.0.0.1:{port}"
 
-        def told(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
+        def rerouted(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
             of = server_views.routed(view, holdings, name)
             of.address = elsewhere
             return of
 
-        monkeypatch.setattr(route_watches, "routed", told)
+        monkeypatch.setattr(route_watches, "routed", rerouted)
         with closing(Network()) as network:
             network.link("way", port, server.port)
             network.cut("way")  # connected to, and silent: as a firewall that drops
@@ -186,12 +186,12 @@ async def test_what_no_server_that_it_is_told_of_owns_is_asked_of_the_proxy(monk
         owner.host(descriptor(), rows(100), [own])
         other.host(descriptor(), rows(100), set(range(KEY_GROUPS)) - {own})
 
-        def told(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
+        def rerouted(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
             of = server_views.routed(view, holdings, name)
             of.address = other.address
             return of
 
-        monkeypatch.setattr(route_watches, "routed", told)
+        monkeypatch.setattr(route_watches, "routed", rerouted)
         async with AsyncClient(proxy.address, timeout=PATIENCE_SECONDS, routing="direct") as client:
             await client.get(APPLICATION, STATE, name)
             await until_reached(client, other.address)
@@ -210,13 +210,13 @@ async def test_keys_that_are_answered_wait_for_no_slow_copy_of_another(monkeypat
         standby.follow(descriptor(), rows(100))
         owner.host(descriptor(), rows(100), [own])
 
-        def told(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
+        def rerouted(view: ServerView, holdings: list[pb.StateHolding], name: StateName) -> pb.RoutedServer:
             of = server_views.routed(view, [] if view.server == "c" else holdings, name)
             if view.server == "a":
                 of.holdings[0].key_groups.append(own)
             return of
 
-        monkeypatch.setattr(route_watches, "routed", told)
+        monkeypatch.setattr(route_watches, "routed", rerouted)
         async with proxy_of(old.address, standby.address, owner.address) as proxy, direct(proxy) as client:
             await values(client)
             await until_reached(client, old.address, standby.address)

@@ -34,16 +34,16 @@ async def test_the_doctor_says_of_all_that_it_looks_at_how_it_is_and_ends_with_1
         code = await asyncio.to_thread(main, given)
         return code, json.loads(capsys.readouterr().out)
 
-    def of(told: dict[str, Any], about: str) -> dict[str, Any]:
-        (found,) = [one for one in told["findings"] if one["about"] == about]
+    def of(report: dict[str, Any], about: str) -> dict[str, Any]:
+        (found,) = [one for one in report["findings"] if one["about"] == about]
         return found
 
     async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address, timeout_seconds=2) as proxy:
         a.host(descriptor(), key_groups=range(10))
         b.host(descriptor(), key_groups=range(10, 16))
-        code, told = await run(proxy.address)
-        assert (code, told["worst"]) == (0, "skipped"), told
-        assert [one["about"] for one in told["findings"]] == [
+        code, report = await run(proxy.address)
+        assert (code, report["worst"]) == (0, "skipped"), report
+        assert [one["about"] for one in report["findings"]] == [
             f"proxy {proxy.address}",
             *[f"server {server.server}" for server in sorted((a, b), key=lambda of: of.address)],
             "versions",
@@ -52,24 +52,24 @@ async def test_the_doctor_says_of_all_that_it_looks_at_how_it_is_and_ends_with_1
             "Kafka",
             *[f"way to {address}" for address in sorted((a.address, b.address))],
         ]
-        assert of(told, "Kafka")["todo"] == "give --bootstrap-servers, or set KEYHOLE_JOB_BOOTSTRAP_SERVERS"
+        assert of(report, "Kafka")["todo"] == "give --bootstrap-servers, or set KEYHOLE_JOB_BOOTSTRAP_SERVERS"
 
         a.clock_ahead_ms, b.version = 30_000, "0.0.1"
-        code, told = await run(proxy.address)
-        assert (code, told["worst"]) == (0, "warning")
-        assert "0.0.1: server b" in of(told, "versions")["says"]
+        code, report = await run(proxy.address)
+        assert (code, report["worst"]) == (0, "warning")
+        assert "0.0.1: server b" in of(report, "versions")["says"]
         assert (await run(proxy.address, "--strict"))[0] == 1
 
         await b.stop()
         async with asyncio.timeout(LONG_SECONDS):
             while (await run(proxy.address))[1]["worst"] != "fault":
                 pass
-        code, told = await run(proxy.address)
+        code, report = await run(proxy.address)
         assert code == 1
-        lost = next(one for one in told["findings"] if b.address in one["says"])
+        lost = next(one for one in report["findings"] if b.address in one["says"])
         assert lost["level"] == "fault"
         assert any(
-            "have no owner: nothing is written" in one["says"] for one in told["findings"] if one["about"] == ABOUT
+            "have no owner: nothing is written" in one["says"] for one in report["findings"] if one["about"] == ABOUT
         )
 
         code = await asyncio.to_thread(main, ["doctor", "--proxy", proxy.address])
@@ -79,6 +79,6 @@ async def test_the_doctor_says_of_all_that_it_looks_at_how_it_is_and_ends_with_1
         assert [line for line in lines if line.startswith("         -> start the job that writes query main")]
 
     with unused_address() as address:
-        code, told = await run(address, "--timeout", "5")
-        assert (code, told["findings"][0]["level"]) == (1, "fault")
-        assert "`keyhole up` starts one on this machine" in told["findings"][0]["todo"]
+        code, report = await run(address, "--timeout", "5")
+        assert (code, report["findings"][0]["level"]) == (1, "fault")
+        assert "`keyhole up` starts one on this machine" in report["findings"][0]["todo"]

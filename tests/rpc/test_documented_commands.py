@@ -51,9 +51,9 @@ async def test_a_command_that_reads_finds_what_is_there(
         monkeypatch.setenv("KEYHOLE_PROXY", person.proxy.address)
         words = [*shlex.split(command), "--timeout", str(LONG_SECONDS)]
         code = await asyncio.to_thread(main, words)
-        told = capsys.readouterr()
-    assert (code, told.err) == (0, "")
-    assert re.search(r"31\.5|41\.0|2\.5|34\.5|17\.5|sensors|fake-1", told.out), told.out
+        printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    assert re.search(r"31\.5|41\.0|2\.5|34\.5|17\.5|sensors|fake-1", printed.out), printed.out
 
 
 def test_the_commands_have_been_found() -> None:

@@ -62,8 +62,8 @@ async def test_a_request_of_curl_is_answered(page: str, command: str) -> None:
     watch = ":watch" in command
     async with reader() as person:
         await states(person)
-        told = await person.curls(command, until=holding if watch else "")
-    assert holding in re.sub(r'":(?=\S)', '": ', told)
+        printed = await person.curls(command, until=holding if watch else "")
+    assert holding in re.sub(r'":(?=\S)', '": ', printed)
 
 
 async def test_the_answer_that_is_known_is_not_sent_again() -> None:
@@ -72,9 +72,9 @@ async def test_the_answer_that_is_known_is_not_sent_again() -> None:
     )
     async with reader() as person:
         await states(person)
-        told = await person.curls(first)
-        (tag,) = re.findall(r"^ETag: (\S+)", told, re.MULTILINE | re.IGNORECASE)
-        assert told.startswith("HTTP/1.1 200")
+        printed = await person.curls(first)
+        (tag,) = re.findall(r"^ETag: (\S+)", printed, re.MULTILINE | re.IGNORECASE)
+        assert printed.startswith("HTTP/1.1 200")
         answer = await person.curls(re.sub(r'W/"\S+"', lambda _: tag, again))
     assert answer.startswith("HTTP/1.1 304")
 

@@ -76,7 +76,7 @@ async def mirrored(person: Reader, code: str) -> None:
     defined = await person.types(code, "docs/mirror.md")
     async with person.async_client() as client:
         await defined["prices"](client)
-    assert [told[:2] for told in person.printed] == [(2.5, 1)]
+    assert [line[:2] for line in person.printed] == [(2.5, 1)]
 
 
 @SCENES.play("docs/mirror.md", "with keyhole.Client(")

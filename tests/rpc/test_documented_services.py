@@ -62,23 +62,23 @@ async def test_through_a_proxy_each_refusal_has_its_status(monkeypatch: pytest.M
         monkeypatch.setenv("KEYHOLE_PROXY", proxy.address)
         async with asking(service(monkeypatch, PATIENCE_SECONDS).app) as http:
             # The job has not begun.
-            told = await http.get("/customers/c1")
-            assert (told.status_code, told.json()) == (500, {"reason": "UNKNOWN_APPLICATION"})
+            response = await http.get("/customers/c1")
+            assert (response.status_code, response.json()) == (500, {"reason": "UNKNOWN_APPLICATION"})
             state = server.host(TOTALS, {"c1": msgspec.msgpack.encode([1, 2, 34.5])})
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while (told := await http.get("/customers/c1")).status_code != 200:
-                    assert told.json()["reason"] in ("UNKNOWN_APPLICATION", "NO_SERVER", "NOT_READY")
-            assert told.json()["spent"] == 34.5
+                while (response := await http.get("/customers/c1")).status_code != 200:
+                    assert response.json()["reason"] in ("UNKNOWN_APPLICATION", "NO_SERVER", "NOT_READY")
+            assert response.json()["spent"] == 34.5
             assert (await http.get("/customers/c9")).status_code == 404
-            told = await http.get(f"/customers/{'c' * 600}")
-            assert (told.status_code, told.json()) == (422, {"reason": "KEY_TOO_LONG"})
+            response = await http.get(f"/customers/{'c' * 600}")
+            assert (response.status_code, response.json()) == (422, {"reason": "KEY_TOO_LONG"})
             state.as_of_ms = 1_000  # of long ago, and no other copy is there
             assert (await http.get("/customers?ids=c1,c9")).json() == {"c1": 34.5, "c9": 0.0}
         # Which waits for a fresher one to its end.
         async with asking(service(monkeypatch, 0.5).app) as http:
-            told = await http.get("/customers/c1")
-            assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
-            assert told.json()["reason"] in ("TOO_STALE", "DEADLINE_EXCEEDED")
+            response = await http.get("/customers/c1")
+            assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+            assert response.json()["reason"] in ("TOO_STALE", "DEADLINE_EXCEEDED")
 
 
 def test_what_makes_the_states_of_other_systems_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_what_reads_the_states_of_other_systems_reads(
         served.write("shop/daily", [*days, {**days[0], "day": dt.date(2026, 12, 1)}], key="customer", map_key="day")
         names: dict[str, Any] = {"keyhole": keyhole, "date": dt.date}
         exec(compile(READING.replace("proxy:7400", served.address), "docs/coming-from.md", "exec"), names)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("34.5 ")
-    assert told[1:] == ["2026-11-01 1", "2026-11-30 30"]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("34.5 ")
+    assert printed[1:] == ["2026-11-01 1", "2026-11-30 30"]
     assert [answer.found for answer in names["answers"]] == [True, False]

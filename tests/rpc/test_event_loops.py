@@ -18,7 +18,7 @@ from keyhole.client.item_streams import AsyncItemStream, ItemStream
 from keyhole.errors import ClientClosed, Unsupported
 from keyhole.rpc import forked
 from keyhole.testing.fake_server import FakeServer
-from tests.support.forking import told_by
+from tests.support.forking import printed_by
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, until
 
@@ -100,7 +100,7 @@ def test_a_client_that_is_closed_ends_its_stream_and_does_not_cancel_it(server: 
 
 async def test_a_client_that_is_closed_leaves_no_thread_of_grpcs() -> None:
     """Not one that waits to be found by the garbage collector."""
-    assert await told_by("closes") == ["1.0", "polling: True", "polling: False"]
+    assert await printed_by("closes") == ["1.0", "polling: True", "polling: False"]
 
 
 def test_a_client_may_be_made_outside_of_an_event_loop(server: FakeServer) -> None:

@@ -82,9 +82,9 @@ async def test_an_explanation_says_who_was_asked_how_long_each_took_and_why_the_
             assert held == [("owner", "owner", True, None), ("standby", "standby", True, None)]
 
             # Typed as for `get`: several keys, and keys of several columns.
-            code, told = await explained(f"{APPLICATION}/windows", '["sensor-7", "a,b", -1]', "sensor-7,b,2")
-            assert (code, [one["found"] for one in told]) == (0, [True, False])
-            assert told[1]["why"] == ["the key was not written up to epoch 1, or was deleted"]
+            code, explanations = await explained(f"{APPLICATION}/windows", '["sensor-7", "a,b", -1]', "sensor-7,b,2")
+            assert (code, [one["found"] for one in explanations]) == (0, [True, False])
+            assert explanations[1]["why"] == ["the key was not written up to epoch 1, or was deleted"]
             assert (await explained(f"{APPLICATION}/fresh", "sensor-1"))[1][0]["why"] == [
                 "no epoch is complete yet, so that nothing is known of any key"
             ]
@@ -175,8 +175,8 @@ async def test_a_state_server_explains_for_its_own_key_groups() -> None:
             raw = await stub.Explain(pb.ExplainRequest(state=ref, key=key, options=options))
             assert json.loads(raw.answer.value)["celsius"] == 21.5
             assert raw.lookup_micros > 0
-            told = await stub.Status(pb.StatusRequest())
-            assert told.proxy.version == status.version
+            answered = await stub.Status(pb.StatusRequest())
+            assert answered.proxy.version == status.version
 
 
 async def test_a_lookup_that_is_not_explained_asks_for_no_times() -> None:

@@ -49,8 +49,8 @@ async def test_every_way_to_read_a_state_goes_on_and_has_the_last_moment_there_i
                 async with watch:
                     assert (await anext(aiter(watch))).value is not None
         async with http.get(f"http://{proxy.http_address}/v1/{PATH}/sensor-1") as response:
-            told = json.loads(await response.read())
-        assert (response.status, told["source"]["watermark"]) == (200, LAST.isoformat())
+            body = json.loads(await response.read())
+        assert (response.status, body["source"]["watermark"]) == (200, LAST.isoformat())
         assert await asyncio.to_thread(main, ["get", PATH, "sensor-1", "--proxy", proxy.address]) == 0
         assert "sensor-1" in capsys.readouterr().out
 

@@ -212,7 +212,9 @@ def test_a_driver_that_starts_before_any_pod_waits_for_one_and_says_what_it_wait
 
     def says_so() -> bool:
         clock.ahead_seconds += 1.0
-        return bool(waits := [told for told in caplog.records if "waiting for the state servers" in told.message]) and (
+        return bool(
+            waits := [record for record in caplog.records if "waiting for the state servers" in record.message]
+        ) and (
             # Who has set up no logging is shown warnings, and nothing but their text.
             waits[0].levelno == logging.WARNING
             and "no state server was found yet (KEYHOLE_JOB_SERVERS=kubernetes:7410)" in waits[0].message

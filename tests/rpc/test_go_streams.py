@@ -70,17 +70,17 @@ async def serving(of: StateDescriptor, rows: Any) -> AsyncIterator[Program]:
         yield Program(str(built), proxy.address, server)
 
 
-async def told_of(lines: asyncio.StreamReader, count: int) -> tuple[dict[str, Any], str]:
+async def next_of(lines: asyncio.StreamReader, count: int) -> tuple[dict[str, Any], str]:
     """What is told next of so many keys: value, and whether it was there at the beginning; and the token behind it."""
-    told: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     async with asyncio.timeout(LONG_SECONDS):
         while True:
             line = json.loads(await lines.readline())
             if "token" not in line:
                 (key,) = line["key"]
-                told[key] = line["value"] and line["value"]["celsius"], line.get("snapshot", False)
-            elif len(told) >= count:
-                return told, line["token"]
+                changes[key] = line["value"] and line["value"]["celsius"], line.get("snapshot", False)
+            elif len(changes) >= count:
+                return changes, line["token"]
 
 
 async def test_it_scans_all_keys_or_those_of_a_predicate_or_a_prefix() -> None:
@@ -119,12 +119,12 @@ async def test_it_watches_what_is_selected_and_goes_on_behind_its_token() -> Non
     async with serving(hourly(kind=StateKind.VALUE), READINGS) as program:
         asked = ("-where", "celsius>=18")
         async with program.watching(*asked) as lines:
-            told, _ = await told_of(lines, 3)
-            assert told == {"sensor-18": (18.0, True), "sensor-19": (19.0, True), "other": (99.0, True)}
+            by_key, _ = await next_of(lines, 3)
+            assert by_key == {"sensor-18": (18.0, True), "sensor-19": (19.0, True), "other": (99.0, True)}
             changes: Any = {"sensor-18": row(50.0), "sensor-19": row(1.0), "sensor-3": row(20.0), "other": None}
             await program.server.commit(changes | {"sensor-4": row(5.0)})
-            told, token = await told_of(lines, 4)
-            assert told == {
+            by_key, token = await next_of(lines, 4)
+            assert by_key == {
                 "sensor-18": (50.0, False),
                 "sensor-19": (None, False),
                 "sensor-3": (20.0, False),

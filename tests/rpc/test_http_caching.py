@@ -90,8 +90,8 @@ async def test_an_answer_that_is_known_is_not_sent_again_until_it_says_anything_
 
 
 def _source(epoch: int = 7, commit_ms: int = NOW_MS, **more: Any) -> state_pb2.Source:
-    told = {"generation": 1, "role": state_pb2.ROLE_OWNER, "as_of_ms": NOW_MS, **more}
-    return state_pb2.Source(epoch=epoch, commit_time_ms=commit_ms, **told)
+    fields = {"generation": 1, "role": state_pb2.ROLE_OWNER, "as_of_ms": NOW_MS, **more}
+    return state_pb2.Source(epoch=epoch, commit_time_ms=commit_ms, **fields)
 
 
 def _seconds(
@@ -102,8 +102,8 @@ def _seconds(
     source: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    told = _source(**(source or {}))
-    return caching.fresh_seconds(of or descriptor(), pb.ReadOptions(**options), told, pace, now_ms)
+    answered = _source(**(source or {}))
+    return caching.fresh_seconds(of or descriptor(), pb.ReadOptions(**options), answered, pace, now_ms)
 
 
 def test_an_answer_is_kept_until_the_next_epoch_is_due_and_no_longer_than_the_reader_allows() -> None:
@@ -168,9 +168,9 @@ async def test_a_page_that_calls_the_proxy_by_a_name_of_its_own_is_refused() -> 
             "localhost.evil",
             "a b",
         ):
-            status, told = await asked(f"{host}:{port}")
-            assert (status, told["status"], told["reason"]) == (421, 421, "MALFORMED_REQUEST"), host
-            assert "KEYHOLE_CLIENT_PROXY_HTTP_HOSTS" in told["detail"]
+            status, body = await asked(f"{host}:{port}")
+            assert (status, body["status"], body["reason"]) == (421, 421, "MALFORMED_REQUEST"), host
+            assert "KEYHOLE_CLIENT_PROXY_HTTP_HOSTS" in body["detail"]
         for path in ("/console/", "/console/api/overview", "/openapi.json", "/"):
             assert (await asked("evil.example", path))[0] == 421, path
         assert (await asked("evil.example", "/healthz"))[0] == 200

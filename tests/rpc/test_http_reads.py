@@ -37,7 +37,7 @@ from services.client_proxy.http.http_reads import HttpReads
 from tests.support.certificates import Authority
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
 PATH = f"/v1/{APPLICATION}/{STATE}"
@@ -121,12 +121,12 @@ async def test_a_proxy_that_is_a_process_of_its_own_serves_them(tmp_path: Path) 
         )
         try:
 
-            async def told() -> dict[str, Any]:
+            async def answer_now() -> dict[str, Any]:
                 async with http.get(f"http://127.0.0.1:{http_port}{PATH}/sensor-3") as response:
                     said: dict[str, Any] = await response.json(content_type=None)
                     return said
 
-            while not (answer := await told()).get("found"):  # noqa: ASYNC110 - it tells nobody
+            while not (answer := await answer_now()).get("found"):  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.05)
             assert answer["value"] == {"celsius": 3.0, "count": 1}
         finally:
@@ -147,18 +147,18 @@ async def test_whole_numbers_come_as_text_where_that_is_wanted(served: Served) -
 
 
 async def test_several_keys_are_answered_in_their_order(served: Served) -> None:
-    status, told = await served.ask(f"{PATH}:batchGet", "POST", json={"keys": ["sensor-2", ["nobody"], "sensor-1"]})
+    status, body = await served.ask(f"{PATH}:batchGet", "POST", json={"keys": ["sensor-2", ["nobody"], "sensor-1"]})
     assert status == 200
-    assert [answer["value"] and answer["value"]["celsius"] for answer in told["answers"]] == [2.0, None, 1.0]
+    assert [answer["value"] and answer["value"]["celsius"] for answer in body["answers"]] == [2.0, None, 1.0]
 
 
 async def test_the_entries_of_a_key_are_scanned_by_ranges_and_pages(served: Served) -> None:
     path = f"/v1/{APPLICATION}/hours/sensor-1"
 
     async def hours(query: str) -> tuple[list[int], str | None]:
-        status, told = await served.ask(path + query)
-        assert status == 200, told
-        return [entry["map_key"] for entry in told["entries"]], told["next"]
+        status, body = await served.ask(path + query)
+        assert status == 200, body
+        return [entry["map_key"] for entry in body["entries"]], body["next"]
 
     assert await hours("") == ([0, 1, 2, 3, 4], None)
     assert await hours("?from=1&to=4") == ([1, 2, 3], None)
@@ -169,13 +169,13 @@ async def test_the_entries_of_a_key_are_scanned_by_ranges_and_pages(served: Serv
     _, one = await served.ask(f"{path}?map_key=3")
     assert one["value"]["celsius"] == 3.0
     given = {"keys": [{"key": "sensor-1", "map_key": 2}, ["sensor-1", 4]]}
-    _, told = await served.ask(f"/v1/{APPLICATION}/hours:batchGet", "POST", json=given)
-    assert [answer["value"]["celsius"] for answer in told["answers"]] == [2.0, 4.0]
+    _, body = await served.ask(f"/v1/{APPLICATION}/hours:batchGet", "POST", json=given)
+    assert [answer["value"]["celsius"] for answer in body["answers"]] == [2.0, 4.0]
 
 
 async def test_a_broadcast_state_is_scanned_whole_and_looked_up_by_key(served: Served) -> None:
-    status, told = await served.ask(f"/v1/{APPLICATION}/rules:scan?from=b")
-    assert (status, [entry["map_key"] for entry in told["entries"]]) == (200, ["b", "c"])
+    status, body = await served.ask(f"/v1/{APPLICATION}/rules:scan?from=b")
+    assert (status, [entry["map_key"] for entry in body["entries"]]) == (200, ["b", "c"])
     _, answer = await served.ask(f"/v1/{APPLICATION}/rules/b")
     assert answer["value"] == {"n": 98}
 
@@ -184,14 +184,14 @@ async def test_all_keys_of_a_state_come_page_by_page(served: Served) -> None:
     async def pages(state: str, limit: int) -> list[dict[str, Any]]:
         found, query = [], f"?limit={limit}"
         while True:
-            status, told = await served.ask(f"/v1/{APPLICATION}/{state}:scan{query}")
-            assert status == 200, told
-            assert len(told["entries"]) <= limit
-            assert all(told["sources"][entry["source"]]["epoch"] for entry in told["entries"])
-            found += told["entries"]
-            if told["next"] is None:
+            status, body = await served.ask(f"/v1/{APPLICATION}/{state}:scan{query}")
+            assert status == 200, body
+            assert len(body["entries"]) <= limit
+            assert all(body["sources"][entry["source"]]["epoch"] for entry in body["entries"])
+            found += body["entries"]
+            if body["next"] is None:
                 return found
-            query = f"?limit={limit}&after={told['next']}"
+            query = f"?limit={limit}&after={body['next']}"
 
     for limit in (1, 2, 1000):
         hours = await pages("hours", limit)
@@ -204,15 +204,15 @@ async def test_all_keys_of_a_state_come_page_by_page(served: Served) -> None:
     assert all("map_key" not in entry for entry in readings)
     _, one = await served.ask(f"{PATH}/{readings[0]['key']}")
     assert one["value"] == readings[0]["value"]
-    _, told = await served.ask(f"{PATH}:scan?integers=text&limit=1")
-    assert isinstance(told["entries"][0]["value"]["count"], str)
+    _, body = await served.ask(f"{PATH}:scan?integers=text&limit=1")
+    assert isinstance(body["entries"][0]["value"]["count"], str)
 
 
 async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> None:
     async def values(path: str) -> list[Any]:
-        status, told = await served.ask(f"/v1/{APPLICATION}/{path}")
-        assert status == 200, told
-        return [entry["value"] for entry in told["entries"]]
+        status, body = await served.ask(f"/v1/{APPLICATION}/{path}")
+        assert status == 200, body
+        return [entry["value"] for entry in body["entries"]]
 
     warm = "where=celsius%20%3E%201&where=celsius%20%3C%204"
     assert await values(f"hours:scan?{warm}&fields=celsius") == [{"celsius": 2.0}, {"celsius": 3.0}]
@@ -224,11 +224,11 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     names = [f"sensor-{number}" for number in range(10)]
 
     async def keys(query: str) -> list[str]:
-        status, told = await served.ask(f"{PATH}:scan?keys_only=true&{query}")
-        assert status == 200, told
-        found = [entry["key"] for entry in told["entries"]]
-        if "limit" in query and told["next"]:
-            found += await keys(f"{query.partition('&after')[0]}&after={told['next']}")
+        status, body = await served.ask(f"{PATH}:scan?keys_only=true&{query}")
+        assert status == 200, body
+        found = [entry["key"] for entry in body["entries"]]
+        if "limit" in query and body["next"]:
+            found += await keys(f"{query.partition('&after')[0]}&after={body['next']}")
         return found
 
     assert await keys("ordered=true") == await keys("ordered=true&limit=3") == names
@@ -237,13 +237,13 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
     assert sorted(await keys("from=sensor-8&limit=1")) == ["sensor-8", "sensor-9"]
     assert await keys("prefix=sensor-7") == ["sensor-7"]
     for more in ("", "&ordered=true"):
-        status, told = await served.ask(f"/v1/{APPLICATION}/hours:scan?map_from=2&map_to=4{more}")
-        assert status == 200, told
-        assert {entry["map_key"] for entry in told["entries"]} == {2, 3}
-        assert len(told["entries"]) == 2
-    status, told = await served.ask(f"{PATH}:scan?map_from=2")
-    assert (status, told["reason"]) == (501, "UNSUPPORTED")
-    assert "has no map keys under its keys" in told["detail"]
+        status, body = await served.ask(f"/v1/{APPLICATION}/hours:scan?map_from=2&map_to=4{more}")
+        assert status == 200, body
+        assert {entry["map_key"] for entry in body["entries"]} == {2, 3}
+        assert len(body["entries"]) == 2
+    status, body = await served.ask(f"{PATH}:scan?map_from=2")
+    assert (status, body["reason"]) == (501, "UNSUPPORTED")
+    assert "has no map keys under its keys" in body["detail"]
     served.server.selects = False
     for path in (
         f"{PATH}:scan?prefix=sensor-7",
@@ -253,29 +253,29 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
         f"/v1/{APPLICATION}/rules:scan?keys_only=true",
         f"/v1/{APPLICATION}/hours:aggregate?of=count",
     ):
-        status, told = await served.ask(path)
-        assert (status, told["reason"]) == (501, "UNSUPPORTED"), path
-        assert "server server-1 is of an earlier version" in told["detail"]
+        status, body = await served.ask(path)
+        assert (status, body["reason"]) == (501, "UNSUPPORTED"), path
+        assert "server server-1 is of an earlier version" in body["detail"]
     for path in ("readings:scan", "readings:scan?ordered=true", "hours/sensor-1?descending=true", "rules:scan"):
         assert await values(path), path
     served.server.selects = True
-    status, told = await served.ask(
+    status, body = await served.ask(
         f"/v1/{APPLICATION}/hours:aggregate?of=count&of=sum(count)&of=top(2,celsius)&where=hour%20%3C%204"
     )
-    assert status == 200, told
-    top = told["values"].pop("top(2,celsius)")
-    assert told["values"] == {"count": 4, "sum(count)": 4}
+    assert status == 200, body
+    top = body["values"].pop("top(2,celsius)")
+    assert body["values"] == {"count": 4, "sum(count)": 4}
     assert [(entry["map_key"], entry["value"]["celsius"]) for entry in top] == [(3, 3.0), (2, 2.0)]
-    assert all(told["sources"][entry["source"]]["epoch"] == 1 for entry in top)
+    assert all(body["sources"][entry["source"]]["epoch"] == 1 for entry in top)
     for path, count in (
         ("hours:aggregate?of=count&map_from=1&map_to=3&prefix=sensor-1", 2),
         ("hours:aggregate?of=count&from=sensor-2", 0),
         ("hours:aggregate?of=count&to=sensor-2&where=hour%20%3C%203", 3),
         ("rules:aggregate?of=count&from=b", None),
     ):
-        status, told = await served.ask(f"/v1/{APPLICATION}/{path}")
-        assert status == 200, told
-        assert count is None or told["values"] == {"count": count}, path
+        status, body = await served.ask(f"/v1/{APPLICATION}/{path}")
+        assert status == 200, body
+        assert count is None or body["values"] == {"count": count}, path
     for path, said in (
         ("hours:aggregate?of=count&prefix=a&from=b", "leave start and stop out"),
         ("hours:aggregate?of=count&map_from=noon", "hour"),
@@ -295,11 +295,11 @@ async def test_such_entries_and_fields_come_as_are_asked_for(served: Served) -> 
         ("hours/sensor-1?where=celsius", "write FIELD OP VALUE"),
         ("hours/sensor-1?map_key=1&where=celsius%20%3E%201", "map_key names one entry"),
     ):
-        status, told = await served.ask(f"/v1/{APPLICATION}/{path}")
+        status, body = await served.ask(f"/v1/{APPLICATION}/{path}")
         assert status == 400
-        assert said in told["detail"]
-    status, told = await served.ask(f"{PATH}/sensor-3?where=celsius%20%3E%201")
-    assert (status, told["reason"]) == (501, "UNSUPPORTED")
+        assert said in body["detail"]
+    status, body = await served.ask(f"{PATH}/sensor-3?where=celsius%20%3E%201")
+    assert (status, body["reason"]) == (501, "UNSUPPORTED")
 
 
 async def test_aggregates_ask_some_key_groups_at_a_time_and_end_all_of_them_where_one_fails(served: Served) -> None:
@@ -309,16 +309,16 @@ async def test_aggregates_ask_some_key_groups_at_a_time_and_end_all_of_them_wher
     asked = asyncio.ensure_future(served.ask(path))
     await eventually(lambda: served.server.scans == 8)
     served.server.hold.set()
-    status, told = await asked
-    assert (status, told["values"]) == (200, wanted["values"])
-    assert len(told["sources"]) == len(wanted["sources"])
+    status, body = await asked
+    assert (status, body["values"]) == (200, wanted["values"])
+    assert len(body["sources"]) == len(wanted["sources"])
     served.server.hold.clear()
     for seconds in longer_and_longer(0.3):
         asked = asyncio.ensure_future(served.ask(f"{path}&timeout={seconds}"))
         await eventually(lambda asked=asked: served.server.scans == 8 or asked.done())  # type: ignore[misc]
         at_once = served.server.scans
-        status, told = await asked
-        assert (status, told["reason"]) == (504, "DEADLINE_EXCEEDED")
+        status, body = await asked
+        assert (status, body["reason"]) == (504, "DEADLINE_EXCEEDED")
         await eventually(lambda: served.server.scans == 0)
         if at_once == 8:
             break
@@ -362,9 +362,9 @@ async def test_a_percent_sign_that_spells_no_text_is_refused_and_is_no_key_that_
 ) -> None:
     url = URL(f"http://{served.proxy.http_address}{path}", encoded=True)
     async with served.http.get(url) as response:
-        told = json.loads(await response.read())
-    assert (response.status, told["reason"]) == (400, "MALFORMED_REQUEST")
-    assert says in told["detail"]
+        body = json.loads(await response.read())
+    assert (response.status, body["reason"]) == (400, "MALFORMED_REQUEST")
+    assert says in body["detail"]
 
 
 @pytest.mark.parametrize(
@@ -409,11 +409,11 @@ async def test_a_percent_sign_that_spells_no_text_is_refused_and_is_no_key_that_
 async def test_what_is_wrong_with_a_request_is_a_problem_with_its_reason(
     served: Served, path: str, reason: str, says: str
 ) -> None:
-    status, told = await served.ask(path)
+    status, body = await served.ask(path)
     assert 400 <= status <= 501
-    assert (told["status"], told["reason"], told["retryable"]) == (status, reason, False)
-    assert says in told["detail"]
-    assert "secret" not in told["detail"]
+    assert (body["status"], body["reason"], body["retryable"]) == (status, reason, False)
+    assert says in body["detail"]
+    assert "secret" not in body["detail"]
 
 
 @pytest.mark.parametrize(
@@ -431,15 +431,15 @@ async def test_what_is_wrong_with_a_request_is_a_problem_with_its_reason(
     ],
 )
 async def test_a_body_that_is_none_is_refused_and_not_repeated(served: Served, body: bytes) -> None:
-    status, told = await served.ask(f"{PATH}:batchGet", "POST", data=body)
-    assert (status, told["reason"]) == (400, "MALFORMED_REQUEST")
+    status, refusal = await served.ask(f"{PATH}:batchGet", "POST", data=body)
+    assert (status, refusal["reason"]) == (400, "MALFORMED_REQUEST")
 
 
 @pytest.mark.parametrize("key", [None, 1.5, [["a"]], [None], ["a", "b"], []])
 async def test_a_key_that_does_not_fit_the_state_is_refused(served: Served, key: object) -> None:
-    status, told = await served.ask(f"{PATH}:batchGet", "POST", json={"keys": [key]})
-    assert (status, told["retryable"]) == (400, False)
-    assert told["reason"] in ("KEY_MISMATCH", "NULL_KEY")
+    status, body = await served.ask(f"{PATH}:batchGet", "POST", json={"keys": [key]})
+    assert (status, body["retryable"]) == (400, False)
+    assert body["reason"] in ("KEY_MISMATCH", "NULL_KEY")
 
 
 async def test_an_error_over_http_is_that_over_grpc(served: Served) -> None:
@@ -455,25 +455,25 @@ async def test_an_error_over_http_is_that_over_grpc(served: Served) -> None:
             async def read(seconds: float, options: dict[str, Any] = options) -> None:
                 await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds, **options)
 
-            error = await told_at_deadline(read, 1.0, KeyholeError, "at epoch 1")
+            error = await raised_at_deadline(read, 1.0, KeyholeError, "at epoch 1")
             for seconds in longer_and_longer(1.0):
-                status, told = await served.ask(f"{PATH}/sensor-1?timeout={seconds}&{query}")
-                if told["reason"] != "DEADLINE_EXCEEDED":
+                status, body = await served.ask(f"{PATH}/sensor-1?timeout={seconds}&{query}")
+                if body["reason"] != "DEADLINE_EXCEEDED":
                     break
             expected = problem(error)
-            assert (status, told["reason"], told["retryable"]) == (
+            assert (status, body["reason"], body["retryable"]) == (
                 http_status(error),
                 expected["reason"],
                 expected["retryable"],
             )
-            assert told["facts"].keys() == expected["facts"].keys()
+            assert body["facts"].keys() == expected["facts"].keys()
 
 
 async def test_an_answer_in_time_is_asked_of_the_servers_too(served: Served) -> None:
     served.server.hold.clear()
-    status, told = await served.ask(f"{PATH}/sensor-1?timeout=0.2")
+    status, body = await served.ask(f"{PATH}/sensor-1?timeout=0.2")
     served.server.hold.set()
-    assert (status, told["reason"]) == (504, "DEADLINE_EXCEEDED")
+    assert (status, body["reason"]) == (504, "DEADLINE_EXCEEDED")
 
 
 async def test_a_proxy_is_ready_once_it_has_reached_a_server_and_healthy_before() -> None:
@@ -629,9 +629,9 @@ async def test_over_tls_each_caller_reads_what_the_policy_allows_and_is_told_of_
         assert (await ask("scanner", f"{PATH}:scan"))[0] == 200
         assert (await ask("reader", f"{PATH}:scan"))[0] == 403
         assert (await ask("scanner", f"{PATH}:batchGet", "POST", data=b"{"))[0] == 403
-        status, told = await ask("scanner", f"/v1/{APPLICATION}/nothing/k")
-        assert (status, told["reason"]) == (404, "UNKNOWN_STATE")
-        assert STATE not in told["detail"] + json.dumps(told["facts"])
+        status, body = await ask("scanner", f"/v1/{APPLICATION}/nothing/k")
+        assert (status, body["reason"]) == (404, "UNKNOWN_STATE")
+        assert STATE not in body["detail"] + json.dumps(body["facts"])
         async with http.get(f"https://{port.address}/healthz", ssl=trusting) as response:
             assert response.status == 200
         assert b"200" not in await read_to_end(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -670,15 +670,15 @@ async def test_an_unexpected_failure_says_nothing_of_its_cause(served: Served, m
         raise RuntimeError("sensor-1 is secret")
 
     monkeypatch.setattr(served.proxy._servicer, "read_many", fail)
-    status, told = await served.ask(f"{PATH}/sensor-1")
-    assert (status, told["reason"]) == (500, "INTERNAL")
-    assert "secret" not in json.dumps(told)
+    status, body = await served.ask(f"{PATH}/sensor-1")
+    assert (status, body["reason"]) == (500, "INTERNAL")
+    assert "secret" not in json.dumps(body)
 
 
 async def test_a_refusal_of_a_server_comes_through(served: Served) -> None:
     served.server.refuse = Unsupported("not here")
-    status, told = await served.ask(f"{PATH}/sensor-1")
-    assert (status, told["reason"], told["detail"]) == (501, "UNSUPPORTED", "not here")
+    status, body = await served.ask(f"{PATH}/sensor-1")
+    assert (status, body["reason"], body["detail"]) == (501, "UNSUPPORTED", "not here")
 
 
 async def test_a_client_at_this_port_is_told_that_it_speaks_http(served: Served) -> None:

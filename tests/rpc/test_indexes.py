@@ -99,19 +99,19 @@ async def test_the_first_rows_of_a_watch_are_looked_up_by_an_index_and_changes_c
         for within in ({}, {"prefix": "sensor-2"}, {"start": "sensor-2", "stop": "sensor-3"}):
             used = table.reads.indexed["count"]
             async with asyncio.timeout(LONG_SECONDS), client.watch(APPLICATION, STATE, where=rare, **within) as watch:
-                told = aiter(watch)
-                assert {(await anext(told)).map_key for _ in range(2)} == {5, 6}
+                events = aiter(watch)
+                assert {(await anext(events)).map_key for _ in range(2)} == {5, 6}
                 assert table.reads.indexed["count"] > used
                 # Of what comes then no index is asked.
                 await server.commit({("sensor-2", 5): row(5.0, 1), ("sensor-2", 9): row(9.0, 7)})
-                changes = [await anext(told) for _ in range(2)]
+                changes = [await anext(events) for _ in range(2)]
             assert {(change.map_key, change.value is None) for change in changes} == {(5, True), (9, False)}
             await server.commit({("sensor-2", 5): row(5.0, 7), ("sensor-2", 9): None})  # type: ignore[dict-item]
         # Of some keys there are fewer entries than it would find.
         used = table.reads.indexed["count"]
         async with asyncio.timeout(LONG_SECONDS), client.watch(APPLICATION, STATE, "sensor-2", where=rare) as watch:
-            told = aiter(watch)
-            assert {(await anext(told)).map_key for _ in range(2)} == {5, 6}
+            events = aiter(watch)
+            assert {(await anext(events)).map_key for _ in range(2)} == {5, 6}
         assert table.reads.indexed["count"] == used
 
 

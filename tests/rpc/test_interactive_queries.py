@@ -18,7 +18,7 @@ from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.app import ClientProxy
 from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, row, rows
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS, eventually
 
@@ -108,7 +108,7 @@ async def test_while_the_new_owner_restores_a_standby_answers_and_says_how_far_b
             async def read(seconds: float) -> None:
                 await client.get(APPLICATION, STATE, SENSORS[0], stale="never", timeout=seconds)
 
-            await told_at_deadline(read, 2, errors.DeadlineExceeded, "3 of 10 records")
+            await raised_at_deadline(read, 2, errors.DeadlineExceeded, "3 of 10 records")
             owner.ready = True
             a.changed()
             await _until(client, Role.OWNER)
@@ -204,8 +204,8 @@ async def test_each_reason_not_to_answer_is_told_apart_k08() -> None:
             await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
 
         await eventually(lambda: (APPLICATION, STATE) in proxy._directory.tables)
-        told = await told_at_deadline(read, 0.5, errors.DeadlineExceeded, "restoring readings: 3 of 10 records")
-        assert told.facts["cause"] == "NOT_READY"
+        refused = await raised_at_deadline(read, 0.5, errors.DeadlineExceeded, "restoring readings: 3 of 10 records")
+        assert refused.facts["cause"] == "NOT_READY"
         await server.stop()
-        told = await told_at_deadline(read, 0.5, errors.DeadlineExceeded, "failed because")
-        assert told.facts["cause"] in {"SERVER_LOST", "NO_SERVER"}
+        refused = await raised_at_deadline(read, 0.5, errors.DeadlineExceeded, "failed because")
+        assert refused.facts["cause"] in {"SERVER_LOST", "NO_SERVER"}

@@ -297,8 +297,8 @@ async def test_it_says_the_same_to_callers_in_other_languages_and_over_http() ->
         url = f"http://{proxy.http_address}/v1/{APPLICATION}/{BLOBS}"
         async with http.get(f"{url}/blob-7") as alone, http.post(f"{url}:batchGet", data='{"keys": ["blob-7"]}') as one:
             for refused in (alone, one):
-                told = json.loads(await refused.read())
-                assert (refused.status, told["reason"], told["facts"]["index"]) == (400, "TOO_LARGE", "0")
+                body = json.loads(await refused.read())
+                assert (refused.status, body["reason"], body["facts"]["index"]) == (400, "TOO_LARGE", "0")
 
 
 async def test_large_keys_travel_in_frames_of_their_own_size_and_one_that_is_too_long_fails_alone() -> None:
@@ -426,8 +426,10 @@ async def test_json_is_cut_by_its_own_size_and_says_where_it_is_too_large(
                     )
                     (response,) = [response async for response in stub.Lookup(iter([request]))]
                     errors = {at: status.from_proto(of.error) for of in response.failures for at in of.indexes}
-                    told = {at: "again" if "ask_again" in error.facts else error.reason for at, error in errors.items()}
-                    return [bool(value) for value in response.values], told
+                    reasons = {
+                        at: "again" if "ask_again" in error.facts else error.reason for at, error in errors.items()
+                    }
+                    return [bool(value) for value in response.values], reasons
 
                 assert await answered("abx") == ([True, False, False], {1: "again", 2: "again"})
                 assert await answered("xcx") == ([False, False, False], {1: "TOO_LARGE"})

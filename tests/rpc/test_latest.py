@@ -55,13 +55,13 @@ async def test_each_way_to_read_a_key_has_the_latest_and_says_that_it_is_not_com
             await _refused(client)
 
             async with http.get(f"/v1/{PATH}/c1", params={"consistency": "latest"}) as response:
-                told = await response.json()
-                assert (told["value"], told["source"]["staged_epoch"]) == ({"spent": 5.0}, 2)
+                body = await response.json()
+                assert (body["value"], body["source"]["staged_epoch"]) == ({"spent": 5.0}, 2)
                 tag = response.headers["ETag"]
                 assert response.headers["Cache-Control"] == "no-cache"
             async with http.get(f"/v1/{PATH}/c1") as response:
-                told = await response.json()
-                assert (told["value"], told["source"]["staged_epoch"]) == ({"spent": 1.0}, None)
+                body = await response.json()
+                assert (body["value"], body["source"]["staged_epoch"]) == ({"spent": 1.0}, None)
                 assert response.headers["ETag"] != tag
             batch = {"keys": ["c1", "c2"]}
             async with http.post(f"/v1/{PATH}:batchGet", params={"consistency": "latest"}, json=batch) as response:
@@ -141,7 +141,7 @@ async def test_each_way_to_scan_has_the_latest_and_says_that_it_is_not_committed
             assert len(await session.scan("shop", "daily", "c1", consistency="latest")) == 3
             assert session.epochs == {("shop", "daily"): 1}
 
-            for path, told in (
+            for path, expected in (
                 (f"/v1/{PATH}:scan", {"entries": 3}),
                 ("/v1/shop/daily/c1", {"entries": 3}),
                 (f"/v1/{PATH}:aggregate?of=max(spent)", {"values": {"max(spent)": 5.0}}),
@@ -150,7 +150,7 @@ async def test_each_way_to_scan_has_the_latest_and_says_that_it_is_not_committed
                     body = await response.json()
                     sources = body["sources"] if "sources" in body else [body["source"]]
                     assert 2 in [source["staged_epoch"] for source in sources]
-                    assert told == {name: len(body[name]) if name == "entries" else body[name] for name in told}
+                    assert expected == {name: len(body[name]) if name == "entries" else body[name] for name in expected}
 
             def threads() -> None:
                 with Client(proxy.address, timeout=PATIENCE_SECONDS) as blocking:
@@ -161,11 +161,11 @@ async def test_each_way_to_scan_has_the_latest_and_says_that_it_is_not_committed
 
             await asyncio.to_thread(threads)
             scan = ["scan", "--json", "--proxy", proxy.address, "--latest"]
-            told_of = []
+            printed = []
             for words in ([PATH, "--ordered"], ["shop/daily", "c1"], ["shop/daily", "--aggregate", "count"]):
                 assert await asyncio.to_thread(main, [*scan, *words]) == 0
-                told_of.append(json.loads(capsys.readouterr().out))
-            all_keys, of_one, figures = told_of
+                printed.append(json.loads(capsys.readouterr().out))
+            all_keys, of_one, figures = printed
             assert [(entry["key"], entry["staged_epoch"]) for entry in all_keys["entries"]] == [
                 ("c0", None),
                 ("c1", 2),

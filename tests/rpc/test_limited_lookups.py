@@ -142,10 +142,10 @@ async def test_over_http_it_is_a_429_that_says_when_to_try_again() -> None:
             assert len((await answer.json())["answers"]) == 1_500
         asked = server.frames
         async with http.get(f"{path}/sensor-1") as answer:
-            told = await answer.json()
-            assert (answer.status, told["reason"], told["retryable"]) == (429, "OVERLOADED", True)
-            assert told["facts"]["cap"] == "KEYHOLE_CLIENT_PROXY_MAX_CALLER_LOOKUP_KEYS_PER_SECOND"
-            seconds = float(told["facts"]["retry_after_seconds"])
+            body = await answer.json()
+            assert (answer.status, body["reason"], body["retryable"]) == (429, "OVERLOADED", True)
+            assert body["facts"]["cap"] == "KEYHOLE_CLIENT_PROXY_MAX_CALLER_LOOKUP_KEYS_PER_SECOND"
+            seconds = float(body["facts"]["retry_after_seconds"])
             assert seconds <= int(answer.headers["Retry-After"]) < seconds + 1
             assert 1_000 < seconds <= 1_500
         async with aio_channel(proxy.address) as channel:
@@ -170,8 +170,8 @@ async def test_a_request_over_http_counts_while_it_is_under_way() -> None:
 
         async def read() -> tuple[int, str, Any]:
             async with http.get(f"/v1/{APPLICATION}/{STATE}/sensor-1") as answer:
-                told = await answer.json()
-                return answer.status, answer.headers.get("Retry-After", ""), told.get("facts", {}).get("cap")
+                body = await answer.json()
+                return answer.status, answer.headers.get("Retry-After", ""), body.get("facts", {}).get("cap")
 
         waiting = asyncio.ensure_future(read())
         await eventually(lambda: _keys(proxy) == 1)

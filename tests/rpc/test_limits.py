@@ -55,8 +55,8 @@ def _allocated_bytes() -> int:
     """By this process, outside of Python's own allocator; what is free is not counted."""
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = _Allocated
-    told = library.mallinfo2()
-    in_heaps, in_maps = told.field_7, told.field_4
+    usage = library.mallinfo2()
+    in_heaps, in_maps = usage.field_7, usage.field_4
     return int(in_heaps + in_maps)
 
 

@@ -26,7 +26,7 @@ from services.state_server.read.watcher import Watcher
 from tests.support.entries import hourly
 from tests.support.proxies import proxy_of
 from tests.support.readings import descriptor, row, rows, values
-from tests.support.refusals import told_at_deadline
+from tests.support.refusals import raised_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS, eventually
 
@@ -85,7 +85,7 @@ async def test_a_mirror_answers_as_lookups_do_and_asks_a_server_where_that_is_wa
         # By the copy where it is good enough, else by a server.
         assert (await mirror.fetch("sensor-2", max_staleness=LONG_SECONDS, min_epoch=2)).role is Role.MIRROR
         assert (await mirror.fetch("sensor-2", stale="never")).role is Role.OWNER
-        await told_at_deadline(
+        await raised_at_deadline(
             lambda seconds: mirror.fetch("sensor-2", max_staleness=0.001, timeout=seconds),
             0.2,
             errors.TooStale,
@@ -93,7 +93,7 @@ async def test_a_mirror_answers_as_lookups_do_and_asks_a_server_where_that_is_wa
         )
         both = await mirror.fetch_many(["sensor-1", "sensor-2"], as_of=1)
         assert [(of.found, of.role, of.epoch) for of in both] == [(True, Role.OWNER, 1)] * 2
-        await told_at_deadline(
+        await raised_at_deadline(
             lambda seconds: mirror.fetch("sensor-2", min_epoch=3, timeout=seconds), 0.2, errors.EpochNotReached, ""
         )
         with pytest.raises(errors.MalformedRequest, match="epochs are whole numbers"):
@@ -276,8 +276,12 @@ async def test_what_has_expired_by_the_watermark_is_hidden_whichever_server_has_
             answers = await client.get_many(*NAME, list(rows(20)))
             assert [of.value for of in mirror.get_many(list(rows(20)))] == [of.value for of in answers]
             assert sum(of.found for of in answers) == 2
-            told, answered = mirror.get("sensor-9").source, answers[9].source
-            assert (told.epoch, told.commit_time, told.watermark) == (2, answered.commit_time, answered.watermark)
+            mirrored, answered = mirror.get("sensor-9").source, answers[9].source
+            assert (mirrored.epoch, mirrored.commit_time, mirrored.watermark) == (
+                2,
+                answered.commit_time,
+                answered.watermark,
+            )
 
 
 async def test_a_mirror_of_a_map_state_has_all_entries_of_a_key() -> None:

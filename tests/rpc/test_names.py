@@ -183,13 +183,13 @@ async def test_a_state_of_any_names_is_described_read_and_scanned_over_grpc_and_
         async def ask(path: str, **query: object) -> Mapping[str, Any]:
             parameters = "&".join(f"{parameter}={quote(json.dumps(given))}" for parameter, given in query.items())
             async with http.get(URL(f"{path}?{parameters}", encoded=True)) as response:
-                told: Mapping[str, Any] = json.loads(await response.read())
-                assert response.status == told.get("status", 200)
-                return told
+                body: Mapping[str, Any] = json.loads(await response.read())
+                assert response.status == body.get("status", 200)
+                return body
 
-        told = await ask(path)
-        assert [of["name"] for of in told["value"]["fields"]] == case.parts[2]
-        assert [column["name"] for column in told["key"]] == case.parts[0]
+        body = await ask(path)
+        assert [of["name"] for of in body["value"]["fields"]] == case.parts[2]
+        assert [column["name"] for column in body["key"]] == case.parts[0]
         spelled, wrong = (quote(json.dumps(of), safe="") for of in (key, ["x"] * len(key)))
         if kind is StateKind.BROADCAST:
             (one,) = (await ask(f"{path}:scan"))["entries"]

@@ -138,8 +138,8 @@ async def test_every_path_of_the_server_is_in_the_document_and_each_example_is_a
             asked += 1
     assert asked >= 12
     async with shop.http.get(shop.url("/openapi.json")) as response:
-        told = await response.json()
-        assert told | {"info": {}} == DOCUMENT | {"info": {}}
+        said = await response.json()
+        assert said | {"info": {}} == DOCUMENT | {"info": {}}
 
 
 async def test_what_the_document_says_of_parameters_and_refusals_holds(shop: Shop) -> None:
@@ -224,9 +224,9 @@ async def test_pages_of_the_listed_origins_may_read_and_no_others(shop: Shop) ->
     assert await asked("/v1/shop/nothing/c1", PAGE_ORIGIN) == (404, allowed)
     assert await asked("/elsewhere", PAGE_ORIGIN, "OPTIONS", Method="GET") == (404, allowed)
     for path, method in (("/v1/shop/totals/c1", "GET"), (batch, "POST")):
-        status, told = await asked(path, PAGE_ORIGIN, "OPTIONS", Method=method, Headers="authorization,content-type")
+        status, said = await asked(path, PAGE_ORIGIN, "OPTIONS", Method=method, Headers="authorization,content-type")
         methods = "GET, HEAD" if method == "GET" else "POST"
-        assert (status, told) == (
+        assert (status, said) == (
             204,
             {
                 **allowed,

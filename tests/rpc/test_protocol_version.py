@@ -24,9 +24,9 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 NEWER = PROTOCOL_VERSION + 1
 
 
-@pytest.mark.parametrize(("theirs", "told"), [(0, "before 1"), (NEWER, f"version {NEWER} of")])
-def test_both_versions_are_named_and_which_side_to_update(theirs: int, told: str) -> None:
-    with pytest.raises(ProtocolMismatch, match=f"(?s){told}.*this process version {PROTOCOL_VERSION}") as caught:
+@pytest.mark.parametrize(("theirs", "says"), [(0, "before 1"), (NEWER, f"version {NEWER} of")])
+def test_both_versions_are_named_and_which_side_to_update(theirs: int, says: str) -> None:
+    with pytest.raises(ProtocolMismatch, match=f"(?s){says}.*this process version {PROTOCOL_VERSION}") as caught:
         check(theirs, "state server a")
     assert ("update Keyhole there" in caught.value.message) == (theirs == 0)
     assert caught.value.facts == {"theirs": str(theirs), "ours": str(PROTOCOL_VERSION)}

@@ -27,7 +27,7 @@ from keyhole.testing.fake_server import FakeServer
 from services.client_proxy.server_connection import ServerConnection
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, KEY_GROUPS, STATE, descriptor, row, rows
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually, until
 
 LOW, HIGH = frozenset(range(8)), frozenset(range(8, KEY_GROUPS))
@@ -101,17 +101,17 @@ async def test_keys_of_a_lost_server_fail_at_the_deadline_with_the_cause_and_oth
                 # All of them went in one frame, and still those of the other server do not wait for the deadline.
                 answered = await asyncio.gather(*(wanted[name] for name in of_a), return_exceptions=True)
                 waited = not any(wanted[name].done() for name in of_b)
-                told = await asyncio.gather(*(wanted[name] for name in of_b), return_exceptions=True)
+                outcomes = await asyncio.gather(*(wanted[name] for name in of_b), return_exceptions=True)
                 took = time.monotonic() - began
-                assert {type(error) for error in told} == {errors.DeadlineExceeded}
+                assert {type(error) for error in outcomes} == {errors.DeadlineExceeded}
                 # On a slow machine the answers, and the reason, which comes shortly before the deadline, may come
                 # after it.
-                if waited and all("cause" in error.facts for error in told):  # type: ignore[union-attr]
+                if waited and all("cause" in error.facts for error in outcomes):  # type: ignore[union-attr]
                     break
             assert waited
             assert took < 2 * seconds
             assert all(of.found for of in answered)  # type: ignore[union-attr]
-            for error in told:
+            for error in outcomes:
                 assert isinstance(error, errors.DeadlineExceeded)
                 assert b.address in error.message
                 assert "attempts" in error.message
@@ -166,8 +166,8 @@ async def test_a_restoring_server_is_waited_for_and_its_progress_is_the_cause() 
             async def read(seconds: float) -> None:
                 await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
 
-            told = await told_at_deadline(read, 2, errors.DeadlineExceeded, "restoring readings: 3 of 10 records")
-            assert told.facts["cause"] == "NOT_READY"
+            refused = await raised_at_deadline(read, 2, errors.DeadlineExceeded, "restoring readings: 3 of 10 records")
+            assert refused.facts["cause"] == "NOT_READY"
             server.states[APPLICATION, STATE].ready = True
             assert (await client.get(APPLICATION, STATE, SENSORS[0])).found
 
@@ -218,7 +218,7 @@ async def test_an_application_that_is_to_be_there_is_not_unknown_before_its_job_
         with pytest.raises(errors.NoServer, match="has only begun"):
             await client.get(APPLICATION, STATE, SENSORS[0])
         directory._begun[APPLICATION] -= LONG_SECONDS + 60
-        assert isinstance(await told(client), errors.UnknownState)
+        assert isinstance(await raised_by(client), errors.UnknownState)
 
 
 async def test_a_server_that_leaves_the_discovery_while_it_is_asked_of_itself_is_told_of_as_unreachable() -> None:
@@ -236,7 +236,7 @@ async def test_a_server_that_leaves_the_discovery_while_it_is_asked_of_itself_is
                 assert (described.address, figures) == (address, None)
 
 
-async def told(client: AsyncClient) -> errors.KeyholeError | None:
+async def raised_by(client: AsyncClient) -> errors.KeyholeError | None:
     try:
         await client.get(APPLICATION, STATE, SENSORS[0])
     except errors.KeyholeError as error:
@@ -255,7 +255,7 @@ async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> Non
             await client.get(APPLICATION, STATE, SENSORS[0])
         server.host(descriptor("alarms"))
 
-        async def told() -> str:
+        async def message() -> str:
             try:
                 await client.get(APPLICATION, STATE, SENSORS[0])
             except errors.RequestError as error:
@@ -263,10 +263,10 @@ async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> Non
             return "found"
 
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while "it has: alarms" not in await told():  # noqa: ASYNC110 - as a user would
+            while "it has: alarms" not in await message():  # noqa: ASYNC110 - as a user would
                 await asyncio.sleep(0.01)
             _host(server, LOW | HIGH)
-            while await told() != "found":  # noqa: ASYNC110
+            while await message() != "found":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -331,7 +331,7 @@ async def test_a_draining_proxy_answers_what_is_under_way_and_takes_nothing_new(
             async def read(seconds: float) -> None:
                 await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
 
-            await told_at_deadline(read, 0.5, errors.ServerLost, proxy.address)
+            await raised_at_deadline(read, 0.5, errors.ServerLost, proxy.address)
 
 
 async def test_random_bytes_do_not_harm_the_proxy() -> None:
@@ -364,7 +364,7 @@ async def test_a_frozen_server_ends_in_the_callers_deadline_and_names_it() -> No
                 await client.get(APPLICATION, STATE, SENSORS[0], timeout=seconds)
 
             # A tenth of the time is for the reason.
-            await told_at_deadline(read, 2, errors.DeadlineExceeded, server.address)
+            await raised_at_deadline(read, 2, errors.DeadlineExceeded, server.address)
             server.hold.set()
             assert (await client.get(APPLICATION, STATE, SENSORS[0])).found
 
@@ -413,7 +413,7 @@ async def test_what_was_under_way_to_a_killed_proxy_is_answered_by_the_next_at_i
             async def read(seconds: float) -> None:
                 await client.get(APPLICATION, STATE, SENSORS[5], timeout=seconds)
 
-            await told_at_deadline(read, 0.5, errors.ServerLost, f"127.0.0.1:{port}.*; sent [0-9]+ times")
+            await raised_at_deadline(read, 0.5, errors.ServerLost, f"127.0.0.1:{port}.*; sent [0-9]+ times")
             assert not any(read.done() for read in under_way)
             server.hold.set()
 

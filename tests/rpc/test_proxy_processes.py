@@ -171,12 +171,12 @@ async def test_a_watch_goes_on_at_another_process_behind_what_it_has_told(tmp_pa
         proxy, address = await stack.enter_async_context(two_processes(tmp_path, server.address))
         client = await stack.enter_async_context(AsyncClient(address, timeout=LONG_SECONDS))
         changes = await stack.enter_async_context(client.watch(APPLICATION, STATE, "sensor-1"))
-        told: list[float] = []
+        values: list[float] = []
 
         async def next_change() -> None:
             async with asyncio.timeout(LONG_SECONDS):
                 async for change in changes:
-                    told.append(change.value.celsius)
+                    values.append(change.value.celsius)
                     return
 
         await next_change()
@@ -190,7 +190,7 @@ async def test_a_watch_goes_on_at_another_process_behind_what_it_has_told(tmp_pa
             hosted.put("sensor-1", row(100.0 + number))
             server.changed()
             await next_change()
-        assert told == [1.0, 100.0, 101.0]
+        assert values == [1.0, 100.0, 101.0]
 
 
 async def test_sigterm_lets_reads_under_way_end_and_leaves_no_process(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ async def test_sigterm_lets_reads_under_way_end_and_leaves_no_process(tmp_path: 
         os.kill(proxy.pid, signal.SIGTERM)
         await eventually(lambda: proxy.output().count('"message": "draining"') == 2, LONG_SECONDS)
         server.hold.set()
-        told = await asyncio.gather(*reads, return_exceptions=True)
+        outcomes = await asyncio.gather(*reads, return_exceptions=True)
         # Those that were on their way as it began to drain may be refused; what it had taken it answers.
-        answered = [answer for answer in told if not isinstance(answer, BaseException)]
+        answered = [answer for answer in outcomes if not isinstance(answer, BaseException)]
         assert answered
         assert {answer.value.celsius for answer in answered} == {5.0}
         assert await asyncio.to_thread(proxy.wait, LONG_SECONDS) == 0

@@ -130,8 +130,8 @@ async def test_what_waits_in_a_client_to_be_sent_again_does_not_grow(monkeypatch
             await client.get(APPLICATION, STATE, "sensor-11")
         assert not any(read.done() for read in waiting)
         await client.close()
-        told = await asyncio.gather(*waiting, return_exceptions=True)
-        assert {type(of) for of in told} == {ClientClosed}
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(of) for of in outcomes} == {ClientClosed}
 
 
 def _refused_keys(client: AsyncClient) -> int:

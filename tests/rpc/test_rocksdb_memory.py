@@ -49,7 +49,7 @@ def open_engine(directory: Path) -> RocksdbEngine:
 
 
 @dataclass
-class Told:
+class Outcome:
     grew_bytes: int
     right: int
     wrong: int
@@ -78,18 +78,18 @@ def batches() -> Iterator[Batch]:
         position = after
 
 
-def write(directory: Path, told: Connection) -> None:
+def write(directory: Path, outcomes: Connection) -> None:
     engine = open_engine(directory)
     store = engine.open("application", "state", "topic")
     growth = Growth()
     for batch in batches():
         store.apply(batch)
         growth.look()
-    told.send(Told(growth.bytes, ENTRIES, 0))
+    outcomes.send(Outcome(growth.bytes, ENTRIES, 0))
     engine.close()
 
 
-def get(directory: Path, told: Connection) -> None:
+def get(directory: Path, outcomes: Connection) -> None:
     engine = open_engine(directory)
     snapshot = engine.open("application", "state", "topic").snapshot()
     growth = Growth()
@@ -101,11 +101,11 @@ def get(directory: Path, told: Connection) -> None:
         found = snapshot.get_many([key(n) for n in frame])
         right += sum(stored == row(n, version_of(n)) for n, stored in zip(frame, found, strict=True))
         growth.look()
-    told.send(Told(growth.bytes, right, ENTRIES - right))
+    outcomes.send(Outcome(growth.bytes, right, ENTRIES - right))
     engine.close()
 
 
-def scan(directory: Path, told: Connection) -> None:
+def scan(directory: Path, outcomes: Connection) -> None:
     engine = open_engine(directory)
     snapshot = engine.open("application", "state", "topic").snapshot()
     growth = Growth()
@@ -116,7 +116,7 @@ def scan(directory: Path, told: Connection) -> None:
             good = number % KEY_GROUPS == key_group and stored == row(number, version_of(number))
             right, wrong = right + good, wrong + (not good)
         growth.look()
-    told.send(Told(growth.bytes, right, wrong))
+    outcomes.send(Outcome(growth.bytes, right, wrong))
     engine.close()
 
 
@@ -127,9 +127,9 @@ def test_a_state_five_times_its_memory_limit_is_written_and_served_within_it(tmp
         process = spawn.Process(target=work, args=(tmp_path / "stores", tell))
         process.start()
         tell.close()
-        told: Told = hear.recv()
+        outcome: Outcome = hear.recv()
         process.join()
-        assert (told.right, told.wrong) == (ENTRIES, 0), work.__name__
-        assert told.grew_bytes < ALLOWED_BYTES, f"{work.__name__} took {told.grew_bytes / MIB:.0f} MiB"
+        assert (outcome.right, outcome.wrong) == (ENTRIES, 0), work.__name__
+        assert outcome.grew_bytes < ALLOWED_BYTES, f"{work.__name__} took {outcome.grew_bytes / MIB:.0f} MiB"
     files = (tmp_path / "stores" / directory_name("application", "state")).glob("*.sst")
     assert sum(path.stat().st_size for path in files) > 5 * LIMIT_BYTES

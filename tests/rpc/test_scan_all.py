@@ -25,7 +25,7 @@ from keyhole.v1 import query_pb2 as pb
 from keyhole.v1 import query_pb2_grpc
 from tests.support.entries import APPLICATION, KEY_GROUPS, STATE, hourly, hours, key_of, row, scan_request
 from tests.support.proxies import fake_servers, proxy_of
-from tests.support.refusals import refusal_of, told_at_deadline
+from tests.support.refusals import raised_at_deadline, refusal_of
 from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
@@ -323,7 +323,7 @@ async def test_what_is_no_token_limit_or_option_is_refused_by_what_to_do(
         client.scan_all(APPLICATION, STATE, begin=1)  # type: ignore[call-arg]
     with pytest.raises(errors.UnknownState):
         await client.scan_all(APPLICATION, "no-such-state").page()
-    await told_at_deadline(
+    await raised_at_deadline(
         lambda seconds: client.scan_all(APPLICATION, STATE, min_epoch=9, timeout=seconds).page(),
         0.5,
         errors.EpochNotReached,

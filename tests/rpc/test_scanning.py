@@ -41,7 +41,7 @@ from services.state_server.servicers.query import QueryServicer
 from tests.support.counting_engine import CountingEngine
 from tests.support.entries import APPLICATION, STATE, Epochs, hourly, hours, row, scan_request
 from tests.support.proxies import fake_servers, proxy_of, unused_address
-from tests.support.refusals import told_at_deadline
+from tests.support.refusals import raised_at_deadline
 from tests.support.state_servers import RunningServer, state_server
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
@@ -74,7 +74,7 @@ def host(owner: FakeServer, standby: FakeServer | None = None) -> None:
         standby.follow(hourly(), NEWER).epoch = 2
 
 
-async def told(call: Any) -> KeyholeError:
+async def end_of(call: Any) -> KeyholeError:
     """What ends a call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         async for _ in call:
@@ -117,18 +117,18 @@ async def proxied(
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while known < len(names):
                     try:
-                        told = await stub.DescribeState(pb.DescribeStateRequest(state=scan_request().state))
-                        known = len(told.holdings)
+                        described = await stub.DescribeState(pb.DescribeStateRequest(state=scan_request().state))
+                        known = len(described.holdings)
                     except grpc.aio.AioRpcError:
                         await asyncio.sleep(0.005)
             yield Proxied(tuple(servers), proxy, client)
 
 
-async def told_in_vain(
+async def raised_in_vain(
     client: AsyncClient, seconds: float, kind: type[KeyholeError], says: str, **how: Any
 ) -> KeyholeError:
-    """What ends a scan at its deadline: see told_at_deadline."""
-    return await told_at_deadline(lambda deadline: scanned(client, timeout=deadline, **how), seconds, kind, says)
+    """What ends a scan at its deadline: see raised_at_deadline."""
+    return await raised_at_deadline(lambda deadline: scanned(client, timeout=deadline, **how), seconds, kind, says)
 
 
 async def answers(client: AsyncClient, server: str, epoch: int) -> None:
@@ -170,7 +170,7 @@ async def test_a_silent_owner_is_waited_for_where_nobody_else_may_answer_and_nam
     async with proxied("a", "b", hop_seconds=0.1) as ((a, b), _, client):
         await scanned(client)
         a.hold.clear()
-        await told_in_vain(client, 1.0, errors.DeadlineExceeded, a.address, stale="never")
+        await raised_in_vain(client, 1.0, errors.DeadlineExceeded, a.address, stale="never")
         waiting = asyncio.create_task(scanned(client, stale="never"))
         await asyncio.sleep(0.3)
         assert (waiting.done(), b.scans) == (False, 0)
@@ -185,7 +185,7 @@ async def test_a_copy_that_is_restoring_makes_room_for_the_next_and_is_named_whe
         a.states[APPLICATION, STATE].ready = False
         assert await scanned(client) == ("b", 2)
         restoring = "restoring hourly: 3 of 10 records"
-        error = await told_in_vain(client, 1.0, errors.DeadlineExceeded, restoring, stale="never")
+        error = await raised_in_vain(client, 1.0, errors.DeadlineExceeded, restoring, stale="never")
         assert error.facts["cause"] == "NOT_READY"
 
 
@@ -204,7 +204,7 @@ async def test_a_copy_that_refused_and_was_asked_again_just_before_the_deadline_
             await waiting
 
         restoring = "restoring hourly: 3 of 10 records"
-        error = await told_at_deadline(refused_and_asked_again, 2.0, errors.DeadlineExceeded, restoring)
+        error = await raised_at_deadline(refused_and_asked_again, 2.0, errors.DeadlineExceeded, restoring)
         assert error.facts["cause"] == "NOT_READY"
 
 
@@ -220,7 +220,7 @@ async def test_without_any_server_the_deadline_says_which_was_lost() -> None:
     async with proxied("a") as ((a,), _, client):
         await scanned(client)
         await a.stop()
-        error = await told_in_vain(client, 1.5, errors.DeadlineExceeded, f"failed because.*{a.address}")
+        error = await raised_in_vain(client, 1.5, errors.DeadlineExceeded, f"failed because.*{a.address}")
         assert error.facts["cause"] in {"NO_SERVER", "SERVER_LOST"}
 
 
@@ -248,7 +248,7 @@ async def test_a_copy_that_breaks_off_in_the_middle_is_server_lost_to_the_caller
         first = await anext(pages)
         assert (first.source.server, len(first.values)) == ("a", 3)
         await a.stop()
-        error = await told(pages)
+        error = await end_of(pages)
         assert isinstance(error, errors.ServerLost)
         assert error.facts["address"] == a.address
         assert "begin it again" in error.message
@@ -274,7 +274,7 @@ async def test_an_answer_that_does_not_come_to_its_end_in_time_says_how_far_it_c
                 a.hold_after = 6
                 a.hold.clear()
                 says = rf"6 entries were read .*{a.address}"
-                await told_in_vain(client, 1.5, errors.DeadlineExceeded, says)
+                await raised_in_vain(client, 1.5, errors.DeadlineExceeded, says)
                 a.hold.set()
                 await eventually(lambda: a.scans == 0)
 
@@ -283,12 +283,12 @@ class Discovered:
     """Servers that come and go as the test says. See keyhole.discovery.Discovery."""
 
     def __init__(self, *addresses: str) -> None:
-        self.told: asyncio.Queue[frozenset[str]] = asyncio.Queue()
-        self.told.put_nowait(frozenset(addresses))
+        self.looks: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self.looks.put_nowait(frozenset(addresses))
 
     async def addresses(self) -> AsyncIterator[frozenset[str]]:
         while True:
-            yield await self.told.get()
+            yield await self.looks.get()
 
 
 @pytest.mark.parametrize("answered", [0, 3])
@@ -306,7 +306,7 @@ async def test_a_server_that_is_no_longer_discovered_ends_its_scans_and_another_
         waiting = asyncio.create_task(scanned(client))
         await eventually(lambda: a.scans == 1)
         await asyncio.sleep(0.05)
-        discovered[0].told.put_nowait(frozenset([b.address]))
+        discovered[0].looks.put_nowait(frozenset([b.address]))
         assert await waiting == ("b", 2)
 
 
@@ -443,7 +443,7 @@ async def test_a_server_refuses_scans_beyond_its_limit_and_takes_them_again_when
     async with limited(engine, ScanLimits(most=1)) as (epochs, stub):
         unread = stub.Scan(scan_request())
         assert (await unread.read()).values
-        refused = await told(stub.Scan(scan_request()))
+        refused = await end_of(stub.Scan(scan_request()))
         assert isinstance(refused, errors.Overloaded)
         assert refused.facts["cap"] == "KEYHOLE_STATE_SERVER_MAX_SCANS"
         # What the scan keeps is another snapshot than what is read from now on: its end can be seen.
@@ -461,7 +461,7 @@ async def test_a_server_ends_a_scan_that_nobody_reads_and_what_it_kept(engine: C
         epochs.commit(CHANGE)
         await eventually(lambda: engine.snapshots == 1)
         assert len([page async for page in stub.Scan(scan_request(limit=1))]) == 1
-        assert isinstance(await told(unread), errors.DeadlineExceeded)
+        assert isinstance(await end_of(unread), errors.DeadlineExceeded)
 
 
 async def test_a_draining_proxy_ends_the_scans_that_are_under_way_and_takes_no_more() -> None:
@@ -477,7 +477,7 @@ async def test_a_draining_proxy_ends_the_scans_that_are_under_way_and_takes_no_m
         a.hold.set()
         assert await under_way == ("a", 1)
         await stopping
-        await told_in_vain(client, 0.5, errors.ServerLost, proxy.address)
+        await raised_in_vain(client, 0.5, errors.ServerLost, proxy.address)
 
 
 # --- the client -----------------------------------------------------------------------------------------------------

@@ -157,13 +157,13 @@ async def broken_off(of: Pair, epochs: int, **asked: Any) -> KeyholeError:
         scan = client.scan_all(APPLICATION, STATE, **asked)
         found = list(await scan.page())
         await of.lose(epochs)
-        with pytest.raises(KeyholeError) as told:
+        with pytest.raises(KeyholeError) as raised:
             await scan.page()
         if not asked.get("as_of"):
             # Behind the token the rest is as of then.
             found += [entry async for entry in scan]
             assert epochs_of(found) == {(1, 1), (1 + epochs, 1 + epochs)}
-        return told.value
+        return raised.value
 
 
 async def test_where_the_epoch_is_not_kept_any_more_the_scan_ends_and_goes_on_by_its_token() -> None:

@@ -19,7 +19,7 @@ from keyhole.v1 import query_pb2
 from tests.rpc.test_updates_reads import Source
 from tests.support.entries import APPLICATION, STATE
 from tests.support.proxies import proxy_of
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -65,7 +65,7 @@ async def test_a_session_holds_each_key_group_to_its_own_epochs_and_goes_on_from
                 lambda seconds: resumed.scan(APPLICATION, STATE, much, timeout=seconds),
             )
             for read in reads:
-                await told_at_deadline(read, 1.0, EpochNotReached, f"at epoch {epoch} ")
+                await raised_at_deadline(read, 1.0, EpochNotReached, f"at epoch {epoch} ")
             source.send(much, 1, 7.0)
             got = await resumed.get(APPLICATION, STATE, (much, 1), timeout=PATIENCE_SECONDS)
             assert (got.value.celsius, got.epoch) == (7.0, epoch + 1)
@@ -112,7 +112,7 @@ async def test_a_token_is_what_reads_of_any_keys_ask_for_and_a_copy_that_lacks_o
                 assert [value.celsius for _, value in entries] == [turn]
             late = {**token.epochs, other_group: token.epochs[other_group] + 1}
             assert (await client.get(APPLICATION, STATE, (much, 1), min_epoch=late)).value.celsius == turn
-            await told_at_deadline(
+            await raised_at_deadline(
                 lambda seconds: client.get_many(
                     APPLICATION, STATE, [(much, 1), (little, 1)], min_epoch=late, timeout=seconds
                 ),
@@ -146,6 +146,8 @@ async def test_an_older_proxy_that_does_not_know_epochs_by_key_group_makes_no_re
             reached = {NAME: {its_group: epoch, other_group: other}}
             assert len(await client.session(reached).get_many(APPLICATION, STATE, keys)) == 3
             ahead = {NAME: {its_group: epoch + 1, other_group: other}}
-            with pytest.raises(EpochNotReached, match=f"at epoch {epoch}, and min_epoch asks for {epoch + 1}") as told:
+            with pytest.raises(
+                EpochNotReached, match=f"at epoch {epoch}, and min_epoch asks for {epoch + 1}"
+            ) as raised:
                 await client.session(ahead).get_many(APPLICATION, STATE, keys)
-            assert told.value.facts["epoch"] == str(epoch)
+            assert raised.value.facts["epoch"] == str(epoch)

@@ -19,7 +19,7 @@ from keyhole.testing.fake_server import FakeServer
 from tests.support import entries, figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.waiting import LONG_SECONDS, eventually
 
 SENSORS = [f"sensor-{number}" for number in range(100)]
@@ -231,7 +231,7 @@ async def test_at_the_deadline_the_last_cause_is_told_and_how_often_it_was_tried
 
         says = rf"{address} can't be reached.*; sent \d+ times"
         for seconds in longer_and_longer(0.5):
-            error = await told_at_deadline(in_vain, seconds, errors.ServerLost, says)
+            error = await raised_at_deadline(in_vain, seconds, errors.ServerLost, says)
             if int(error.facts["attempts"]) >= 2:  # on a slow machine the first one alone takes so long
                 break
     assert int(error.facts["attempts"]) >= 2
@@ -253,9 +253,9 @@ async def test_a_target_that_keeps_silent_after_another_one_was_lost_is_told_wit
                 ]
                 await eventually(lambda a=a, b=b: (a.held, b.held) == (1, 1))
                 await a.stop()
-                told = await asyncio.gather(*reads, return_exceptions=True)
-                assert {type(error) for error in told} == {errors.DeadlineExceeded}
-                cut = [error for error in told if isinstance(error, KeyholeError) and "attempts" in error.facts]
+                outcomes = await asyncio.gather(*reads, return_exceptions=True)
+                assert {type(error) for error in outcomes} == {errors.DeadlineExceeded}
+                cut = [error for error in outcomes if isinstance(error, KeyholeError) and "attempts" in error.facts]
         if cut:  # else the machine is slow, and the deadline has passed before the target was lost
             break
     (error,) = cut
@@ -283,9 +283,9 @@ async def test_a_session_never_goes_back_where_its_read_is_sent_again_to_one_tha
                 reads.append(asyncio.ensure_future(session.get(APPLICATION, STATE, SENSORS[1])))
                 await asyncio.sleep(0.01)
             await a.stop()
-            told = await asyncio.gather(*reads, return_exceptions=True)
-            assert {type(error) for error in told} == {errors.EpochNotReached}
-            assert all("at epoch 6" in str(error) for error in told)
+            outcomes = await asyncio.gather(*reads, return_exceptions=True)
+            assert {type(error) for error in outcomes} == {errors.EpochNotReached}
+            assert all("at epoch 6" in str(error) for error in outcomes)
 
 
 # The last is asked for by a newer descriptor.
@@ -340,8 +340,8 @@ async def test_closing_the_client_ends_what_waits_for_a_target_at_once() -> None
             assert not _any_failed(waiting)
             async with asyncio.timeout(LONG_SECONDS / 2):
                 await client.close()
-                told = await asyncio.gather(*waiting, return_exceptions=True)
-            assert {type(error) for error in told} == {errors.ClientClosed}
+                outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {type(error) for error in outcomes} == {errors.ClientClosed}
 
 
 async def test_closing_it_ends_lookups_that_wait_to_be_sent_again_too() -> None:
@@ -354,8 +354,8 @@ async def test_closing_it_ends_lookups_that_wait_to_be_sent_again_too() -> None:
         await asyncio.sleep(0.3)
         async with asyncio.timeout(LONG_SECONDS / 2):
             await client.close()
-            told = await asyncio.gather(*waiting, return_exceptions=True)
-        assert {type(error) for error in told} == {errors.ClientClosed}
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in outcomes} == {errors.ClientClosed}
 
 
 async def test_threads_have_several_targets_too_and_what_grpc_resolves_is_one_of_them() -> None:

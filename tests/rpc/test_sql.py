@@ -274,7 +274,7 @@ def test_names_that_are_one_to_duckdb_and_tables_of_the_query_itself_are_told_ap
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "says"),
     [
         ({"id": pa.int64(), "ID": pa.int64()}, "the columns 'id' and 'ID', which are one name to DuckDB"),
         ({"of": pa.struct({"id": pa.int64(), "Id": pa.int64()})}, "in 'of' the fields 'id' and 'Id'"),
@@ -289,13 +289,13 @@ def test_names_that_are_one_to_duckdb_and_tables_of_the_query_itself_are_told_ap
     ],
 )
 def test_columns_that_duckdb_can_not_tell_apart_are_refused_by_both_names(
-    served: ServedStates, client: Client, kind: dict[str, pa.DataType], told: str
+    served: ServedStates, client: Client, kind: dict[str, pa.DataType], says: str
 ) -> None:
     """It gave the values of the first for the second."""
     state = f"shop/alike-{next(iter(kind))}"
     served.write(state, [], key="K", schema=pa.schema({"K": pa.string()} | kind))
     for query in ("select * from '{}'", "select count(*) from '{}'"):
-        with pytest.raises(ValueMismatch, match=told):
+        with pytest.raises(ValueMismatch, match=says):
             client.sql(query.format(state))
     # Of other letters DuckDB knows the case.
     served.write("shop/accents", [{"K": "a", "é": 1, "É": 2, "k2": {"ß": 3, "ẞ": 4}}], key="K")

@@ -15,7 +15,7 @@ from keyhole.testing.changelog import MemoryKafka
 from tests.support import figures
 from tests.support.proxies import proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
-from tests.support.refusals import told_at_deadline
+from tests.support.refusals import raised_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually
 
@@ -121,7 +121,7 @@ async def test_keys_whose_owner_is_gone_are_missed_and_their_key_groups_unrouted
                 asked.append(seconds)
                 await client.get(APPLICATION, STATE, "sensor-1", timeout=seconds)
 
-            await told_at_deadline(read, 0.5, DeadlineExceeded, "failed because")
+            await raised_at_deadline(read, 0.5, DeadlineExceeded, "failed because")
         stats = await figures.read_stats(proxy.address)
     missed = figures.value(stats, "keyhole_client_proxy_route_missed_keys_total")
     # Where the machine is slow, one that was asked for first may not have got as far as the proxy in time.

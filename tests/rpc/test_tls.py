@@ -31,7 +31,7 @@ from keyhole.testing.fake_server import FakeServer
 from keyhole.v1 import query_pb2, query_pb2_grpc
 from services.client_proxy.app import ClientProxy
 from tests.support.certificates import DAY, Authority, tls_environ
-from tests.support.refusals import longer_and_longer, told_at_deadline
+from tests.support.refusals import longer_and_longer, raised_at_deadline
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS, eventually, until
 
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -128,10 +128,10 @@ async def test_with_an_authority_only_clients_with_a_certificate_of_it_are_let_i
         async with AsyncClient(target, timeout=PATIENCE_SECONDS, credentials=late) as client:
             await asyncio.sleep(4)
             says = r"a certificate \(tls_certificate\) of an authority"
-            await told_at_deadline(lambda seconds: client.list_states(timeout=seconds), 2.0, ServerLost, says)
+            await raised_at_deadline(lambda seconds: client.list_states(timeout=seconds), 2.0, ServerLost, says)
         for refused in (brings(authority), brings(authority, other.issue("client2"))):
-            told = await asks(target, refused, _REFUSED_SECONDS)
-            assert "wants a certificate (tls_certificate) of an authority that it trusts" in told
+            message = await asks(target, refused, _REFUSED_SECONDS)
+            assert "wants a certificate (tls_certificate) of an authority that it trusts" in message
 
 
 async def test_client_certificates_can_be_left_to_other_ports(authority: Authority) -> None:
@@ -142,7 +142,7 @@ async def test_client_certificates_can_be_left_to_other_ports(authority: Authori
 
 
 @pytest.mark.parametrize(
-    ("names", "ends", "trusts_another", "told"),
+    ("names", "ends", "trusts_another", "says"),
     [
         (LOOPBACK, True, False, "showed a certificate that has expired; renew it there"),
         (
@@ -155,7 +155,7 @@ async def test_client_certificates_can_be_left_to_other_ports(authority: Authori
     ],
 )
 async def test_what_is_wrong_with_the_servers_certificate_is_told_to_the_client(
-    authority: Authority, tmp_path: Path, names: tuple[str, ...], ends: bool, trusts_another: bool, told: str
+    authority: Authority, tmp_path: Path, names: tuple[str, ...], ends: bool, trusts_another: bool, says: str
 ) -> None:
     trusted = Authority(tmp_path, "other") if trusts_another else authority
     async with AsyncExitStack() as stack:
@@ -166,7 +166,7 @@ async def test_what_is_wrong_with_the_servers_certificate_is_told_to_the_client(
                 break
         await asyncio.sleep(seconds + 0.1 if ends else 0)
         message = await asks(target, brings(trusted))
-        assert told in message
+        assert says in message
         assert target in message
 
 
@@ -201,10 +201,10 @@ async def test_a_server_and_a_client_begin_only_with_files_that_can_be_used(
         "is valid only from .*check this machine's clock": TlsFiles(early.certificate, early.key, good.authority),
         "garbage is not made of certificates in PEM": TlsFiles(good.certificate, good.key, garbage),
     }
-    for told, files in wrong.items():
-        with pytest.raises(InvalidConfiguration, match=told):
+    for says, files in wrong.items():
+        with pytest.raises(InvalidConfiguration, match=says):
             RpcServer("test", "127.0.0.1", 0, settings(files, clients=bool(files.authority)))
-        with pytest.raises(InvalidConfiguration, match=told):
+        with pytest.raises(InvalidConfiguration, match=says):
             AsyncClient(
                 "a:1",
                 credentials=Credentials(tls_ca=files.authority, tls_certificate=files.certificate, tls_key=files.key),
@@ -271,12 +271,12 @@ async def test_files_that_went_wrong_leave_the_last_good_ones_in_place_and_the_l
     files = authority.issue("server", *LOOPBACK)
     async with serving(settings(files)) as target:
         _break(files)
-        told: list[logging.LogRecord] = []
+        logged: list[logging.LogRecord] = []
         async with asyncio.timeout(LONG_SECONDS):
-            while not told:
+            while not logged:
                 assert await asks(target, brings(authority)) == ""
-                told = [record for record in caplog.records if "last good" in record.message]
-        assert "server.key" in told[0].__dict__["reason"]
+                logged = [record for record in caplog.records if "last good" in record.message]
+        assert "server.key" in logged[0].__dict__["reason"]
         authority.issue("server", *LOOPBACK)
         await asyncio.sleep(1.1)
         assert await asks(target, brings(authority)) == ""

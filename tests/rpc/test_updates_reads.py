@@ -12,7 +12,7 @@ from keyhole.testing.changelog import MemoryChangelog, MemoryKafka
 from keyhole.testing.updates import send
 from tests.support.entries import APPLICATION, STATE, hourly
 from tests.support.proxies import proxy_of
-from tests.support.refusals import told_at_deadline
+from tests.support.refusals import raised_at_deadline
 from tests.support.state_servers import state_server
 from tests.support.waiting import LONG_SECONDS, PATIENCE_SECONDS
 
@@ -65,7 +65,7 @@ async def test_a_write_is_read_by_its_epoch_scanned_and_answered_by_a_standby_on
                     APPLICATION, STATE, "sensor-7", min_epoch=epoch, descending=True, timeout=PATIENCE_SECONDS
                 )
                 assert [entry.map_key for entry in entries] == [9, 8, 7, 6, 5, 3, 2, 1, 0]
-                await told_at_deadline(
+                await raised_at_deadline(
                     lambda seconds: client.get(
                         APPLICATION, STATE, ("sensor-7", 9), min_epoch=epoch + 1, timeout=seconds
                     ),

@@ -107,9 +107,9 @@ async def test_keyhole_watch_prints_a_line_for_each_change_and_where_it_goes_on(
         await server.commit({("s2", 2): None, ("s1", 1): row(9.0)})
         assert await run("s2", "--count", "1", "--json", "--before", "--after", token) == 0
         (line,) = capsys.readouterr().out.splitlines()
-        told = json.loads(line)
-        assert told["kind"] == "delete"
-        assert (told["key"], told["map_key"], told["value"], told["epoch"]) == ("s2", 2, None, 2)
+        printed = json.loads(line)
+        assert printed["kind"] == "delete"
+        assert (printed["key"], printed["map_key"], printed["value"], printed["epoch"]) == ("s2", 2, None, 2)
         selected = ["--prefix", "s", "--where", "celsius > 2", "--where", "m0 > 1", "--fields", "celsius"]
         assert await run(*selected, "--count", "1", "--json") == 0
         (line,) = capsys.readouterr().out.splitlines()

@@ -39,16 +39,16 @@ async def test_top_and_watch_show_rates_and_a_server_that_is_lost(capsys: pytest
                 epoch += 1
                 await server.commit({"sensor-1": row(float(epoch))})
                 await client.get(APPLICATION, STATE, "sensor-1")
-            told = await top
-            assert len(told) == 8
-            (state,) = told[-1]["states"]
-            (seen,) = told[-1]["servers"]
+            lines = await top
+            assert len(lines) == 8
+            (state,) = lines[-1]["states"]
+            (seen,) = lines[-1]["servers"]
             assert (state["state"], state["is"], state["key_groups"]) == (PATH, "ok", 16)
             assert (seen["server"], seen["is"], seen["owns"], seen["follows"]) == ("a", "ok", 16, 0)
             assert seen["memory_bytes"] > 0
             for name in ("rows_per_second", "reads_per_second"):
-                assert max(one["states"][0][name] or 0 for one in told) > 0, name
-                assert max(one["servers"][0][name] or 0 for one in told) > 0, name
+                assert max(one["states"][0][name] or 0 for one in lines) > 0, name
+                assert max(one["servers"][0][name] or 0 for one in lines) > 0, name
 
             (watched,) = await rounds("status", "--watch", "--count", "1")
             assert (watched["error"], watched["servers"][0]["unreachable"]) == (None, None)

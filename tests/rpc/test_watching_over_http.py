@@ -267,8 +267,8 @@ async def test_what_a_watcher_may_and_who_it_is_counts_for_open_streams_and_it_i
             await of.server.commit({"sensor-1": row(1.0)})
             await asyncio.wait([ends], timeout=0.05)
         assert [body["reason"] for _, body in await ends] == ["PERMISSION_DENIED", "UNAUTHENTICATED"]
-        told = [record.__dict__ for record in caplog.records if record.name == "keyhole.audit"]
-        (denied,) = [record for record in told if "verb" in record]
+        audited = [record.__dict__ for record in caplog.records if record.name == "keyhole.audit"]
+        (denied,) = [record for record in audited if "verb" in record]
         assert (denied["who"], denied["verb"], denied["state"]) == ("token:denied", "watch", STATE)
         assert denied["method"].startswith("GET /v1/")
         await of.server.retire()
@@ -296,8 +296,8 @@ async def test_a_proxy_that_ends_tells_those_who_watch_to_come_back(watched: Wat
         assert (body["title"], body["retryable"]) == ("Draining", True)
     # Over a connection that was open before, one may still ask.
     async with watched.http.get(watched.url()) as response:
-        told = await response.json(content_type=None)
-        assert (response.status, told["title"], response.headers["Retry-After"]) == (503, "Draining", "1")
+        problem = await response.json(content_type=None)
+        assert (response.status, problem["title"], response.headers["Retry-After"]) == (503, "Draining", "1")
 
 
 async def test_a_proxy_that_is_stopped_ends_its_watches(watched: Watched) -> None:

@@ -156,9 +156,9 @@ async def test_a_bug_in_a_lookup_is_told_at_once_and_not_by_the_deadline(
                 else:
                     patched.setattr(LookupBatch, "encode", broken)
                 asked = [client.get(APPLICATION, STATE, "sensor-1") for _ in range(2)]
-                told = await asyncio.gather(*asked, return_exceptions=True)
-            assert [type(error) for error in told] == [InternalError, InternalError]
-            assert all(isinstance(error, KeyholeError) and "by a bug" in error.message for error in told)
+                outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(error) for error in outcomes] == [InternalError, InternalError]
+            assert all(isinstance(error, KeyholeError) and "by a bug" in error.message for error in outcomes)
             assert any(record.exc_info for record in caplog.records)
             assert (await client.get(APPLICATION, STATE, "sensor-1")).found
     finally:

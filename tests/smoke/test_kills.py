@@ -254,6 +254,6 @@ def test_the_server_that_came_back_and_the_other_one_have_the_changelog_record_b
 ) -> None:
     path, kafka = f"{run.pipeline.application}/{STATE}", run.pipeline.bootstrap_servers
     assert main(["verify", path, "--bootstrap-servers", kafka, "--servers", ",".join(run.addresses), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {copy["server"] for copy in told["copies"]} == {"server-0", "server-1"}
-    assert sum(copy["key_groups"] for copy in told["copies"]) == 2 * KEY_GROUPS
+    verdict = json.loads(capsys.readouterr().out)
+    assert {copy["server"] for copy in verdict["copies"]} == {"server-0", "server-1"}
+    assert sum(copy["key_groups"] for copy in verdict["copies"]) == 2 * KEY_GROUPS

@@ -86,13 +86,13 @@ class Crashing:
 
 @dataclass
 class Fed:
-    """What was fed. `told`: the epochs that `on_commit` was called with, run by run."""
+    """What was fed. `committed`: the epochs that `on_commit` was called with, run by run."""
 
     service: Service
     checkpoint: Path
     expected: Recount
     began: datetime
-    told: list[list[int]] = field(default_factory=list)
+    committed: list[list[int]] = field(default_factory=list)
 
     @property
     def kafka(self) -> list[str]:
@@ -106,8 +106,8 @@ def fed(spark: SparkSession, service: Service, tmp_path_factory: pytest.TempPath
     of = Fed(service, folder / "checkpoint", recount(BATCHES), datetime.now(UTC))
 
     def run(upto: int, **options: Any) -> None:
-        of.told.append([])
-        sink = all_kinds(service.config(APPLICATION), query=QUERY, on_commit=of.told[-1].append, **options)
+        of.committed.append([])
+        sink = all_kinds(service.config(APPLICATION), query=QUERY, on_commit=of.committed[-1].append, **options)
         data = file_stream(spark, folder / "source", SCHEMA, BATCHES[:upto]).withWatermark("at", WATERMARK)
         run_to_end(data, "append", sink, of.checkpoint, QUERY)
 
@@ -130,7 +130,7 @@ def values(client: Client, state: str, of: Callable[[Any], object]) -> dict[str,
 
 
 def test_each_epoch_is_told_once_though_a_batch_was_run_twice(fed: Fed) -> None:
-    assert fed.told == [[1], [2, 3]]
+    assert fed.committed == [[1], [2, 3]]
 
 
 def test_a_value_is_the_last_row_of_its_key(fed: Fed, client: Client) -> None:
@@ -347,9 +347,9 @@ def test_a_job_looks_the_state_up_beside_its_rows(spark: SparkSession, fed: Fed)
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_servers_copy_is_its_changelog_record_by_record(fed: Fed, keyhole: Callable[..., Any], state: str) -> None:
-    told = keyhole("verify", f"{APPLICATION}/{state}", *fed.kafka, "--proxy", fed.service.proxy)
-    assert (told["differences"], told["unreachable"], told["not_compared"]) == ([], {}, [])
-    (copy,) = told["copies"]
+    verdict = keyhole("verify", f"{APPLICATION}/{state}", *fed.kafka, "--proxy", fed.service.proxy)
+    assert (verdict["differences"], verdict["unreachable"], verdict["not_compared"]) == ([], {}, [])
+    (copy,) = verdict["copies"]
     assert copy["key_groups"] == copy["all_key_groups"]
 
 
@@ -372,10 +372,10 @@ async def test_the_metrics_tell_of_the_epochs_and_of_the_reads(fed: Fed) -> None
         async with exporter_of([fed.service.server], [fed.service.proxy]) as exporter:
             while True:
                 await exporter.put_together()
-                told = await scrape(exporter.address)
-                looked_up = told.value("keyhole_client_proxy_lookup_keys_total", application=APPLICATION) or 0
+                scraped = await scrape(exporter.address)
+                looked_up = scraped.value("keyhole_client_proxy_lookup_keys_total", application=APPLICATION) or 0
                 # Whoever has not answered in time is asked again.
-                if looked_up >= len(KEYS) and told.value("keyhole_state_server_committed_epoch", **of) is not None:
+                if looked_up >= len(KEYS) and scraped.value("keyhole_state_server_committed_epoch", **of) is not None:
                     break
                 await asyncio.sleep(0.05)
-    assert told.value("keyhole_state_server_committed_epoch", **of) == EPOCHS
+    assert scraped.value("keyhole_state_server_committed_epoch", **of) == EPOCHS

@@ -91,10 +91,10 @@ def test_what_earlier_versions_wrote_is_read_as_it_is(
     batches: MicroBatches, announce: Callable[[int], None], rules: queryable.BroadcastReader, folder: Path
 ) -> None:
     """They wrote the table with its epoch, in each batch."""
-    told: list[tuple[int, int, int]] = []
+    results: list[tuple[int, int, int]] = []
 
     def process(data: DataFrame, batch_id: int) -> None:
-        told.append((rules.epoch(data), rules.read(data).count(), rules.updates(data).count()))
+        results.append((rules.epoch(data), rules.read(data).count(), rules.updates(data).count()))
 
     def before(data: DataFrame, batch_id: int) -> None:
         process(data, batch_id)
@@ -110,9 +110,9 @@ def test_what_earlier_versions_wrote_is_read_as_it_is(
     batches.run([{"k": "k0", "v": 1}], process)
     announce(1)
     batches.run([{"k": "k0", "v": 2}], process)
-    epochs = [epoch for epoch, _, _ in told]
+    epochs = [epoch for epoch, _, _ in results]
     assert epochs[0] == epochs[1] == epochs[2] < epochs[3]
-    assert [of[1:] for of in told] == [(RULES, RULES), (RULES, RULES), (RULES, 0), (RULES, 1)]
+    assert [of[1:] for of in results] == [(RULES, RULES), (RULES, RULES), (RULES, 0), (RULES, 1)]
 
 
 def test_a_job_from_a_savepoint_knows_what_its_last_batch_had_read(
@@ -130,20 +130,20 @@ def test_a_job_from_a_savepoint_knows_what_its_last_batch_had_read(
         sink = queryable.value("last", key="k", query="payments", key_groups=4, config=service.config(job))
 
         def process(data: DataFrame, batch_id: int) -> tuple[int, int]:
-            told = rules.updates(data).count(), rules.epoch(data)
+            result = rules.updates(data).count(), rules.epoch(data)
             sink(data, batch_id)
-            return told
+            return result
 
-        told = []
+        results = []
         for number, threshold in enumerate(announced):
             if number == 0 or threshold != announced[number - 1]:
                 announce(threshold)
-            told.append(batches.run([{"k": "k0", "v": number}], process))
-        return told
+            results.append(batches.run([{"k": "k0", "v": number}], process))
+        return results
 
     kafka, saved, laid = ("--bootstrap-servers", service.bootstrap_servers), str(tmp_path / "saved"), tmp_path / "laid"
     with MicroBatches(spark, tmp_path, SCHEMA, name="payments") as batches:
-        told = run(old, batches, [0, 0, 0])
+        results = run(old, batches, [0, 0, 0])
         batches.stop()
         checkpoint = "--checkpoint", f"payments={batches.checkpoint}"
         assert main(["savepoint", "create", old, "--to", saved, *kafka, *checkpoint]) == 0
@@ -154,7 +154,7 @@ def test_a_job_from_a_savepoint_knows_what_its_last_batch_had_read(
         # In its place, as Spark's source of files must be where it was.
         shutil.rmtree(batches.checkpoint)
         laid.rename(batches.checkpoint)
-        told += run(new, batches, [0, 1, 1])
-    assert [updates for updates, _ in told] == [RULES, 0, 0, 0, 1, 0]
-    epochs = [epoch for _, epoch in told]
+        results += run(new, batches, [0, 1, 1])
+    assert [updates for updates, _ in results] == [RULES, 0, 0, 0, 1, 0]
+    epochs = [epoch for _, epoch in results]
     assert epochs == sorted(epochs)

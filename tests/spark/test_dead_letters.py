@@ -102,10 +102,10 @@ def ran(spark: SparkSession, kafka: str, tmp_path_factory: pytest.TempPathFactor
     metrics = [f"keyhole_job_{what}_records_total" for what in ("checked", "rejected")]
 
     def count() -> None:
-        told = asyncio.run(stats_of(config).read())
-        assert not figures.beyond_the_catalogue(told)
-        assert set(metrics) <= figures.names(told)
-        counted.append(tuple(figures.value(told, metric, application=topic, topic=topic) for metric in metrics))
+        read = asyncio.run(stats_of(config).read())
+        assert not figures.beyond_the_catalogue(read)
+        assert set(metrics) <= figures.names(read)
+        counted.append(tuple(figures.value(read, metric, application=topic, topic=topic) for metric in metrics))
 
     def take(batch: DataFrame, number: int) -> None:
         taken.extend(sorted(row.number for row in batch.collect()))

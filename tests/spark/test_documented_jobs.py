@@ -223,9 +223,9 @@ def test_a_state_as_a_data_frame(scene: Scene, capsys: pytest.CaptureFixture[str
     assert sink.bootstrap(scene.spark.createDataFrame(orders, "order string, customer string, spent double"))
     customers = scene.spark.createDataFrame([("c1", "Ada"), ("c2", "Alan")], "customer string, name string")
     scene.run(code.replace('"shop/', f'"{scene.application}/'), customers=customers)
-    told = capsys.readouterr().out
-    assert "Ada" in told
-    assert "Alan" not in told
+    printed = capsys.readouterr().out
+    assert "Ada" in printed
+    assert "Alan" not in printed
 
 
 def test_the_state_of_a_window(scene: Scene) -> None:
@@ -253,7 +253,7 @@ def test_the_state_of_two_streams(scene: Scene) -> None:
     scene.run(the("docs/joins.md", "pairs = "), impressions=impressions, clicks=clicks)
     printed: list[Any] = []
     code = the("docs/joins.md", "client.scan(").replace('"shop"', f'"{scene.application}"')
-    scene.run(code, client=scene.client, print=lambda *told: printed.append(told))
+    scene.run(code, client=scene.client, print=lambda *words: printed.append(words))
     assert printed == [(timedelta(minutes=20), "p20"), (timedelta(minutes=30), "p30")]
 
 

@@ -31,19 +31,19 @@ def member(kafka: str) -> Iterator[Callable[[], KafkaDriverGroup]]:
 
 
 def test_one_leads_until_it_leaves_and_the_one_that_waits_leads_then(member: Callable[[], KafkaDriverGroup]) -> None:
-    told: list[str] = []
+    leading: list[str] = []
     first = member()
-    assert first.await_lead(lambda: False, lambda: told.append("first"))
+    assert first.await_lead(lambda: False, lambda: leading.append("first"))
     second, third = member(), member()
-    assert not second.await_lead(lambda: "second" in told, lambda: told.append("second")), "the first one leads"
+    assert not second.await_lead(lambda: "second" in leading, lambda: leading.append("second")), "the first one leads"
     assert first.await_lead(lambda: False, lambda: None), "who comes later doesn't take the lead"
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(of.await_lead, lambda: "over" in told, lambda: None) for of in (second, third)]
+        waiting = [pool.submit(of.await_lead, lambda: "over" in leading, lambda: None) for of in (second, third)]
         first.close()
         first.close()
         # Whichever it is: the other one goes on waiting.
         assert next(as_completed(waiting, LONG_SECONDS)).result()
-        told.append("over")
+        leading.append("over")
         assert sorted(of.result(LONG_SECONDS) for of in waiting) == [False, True]
 
 

@@ -142,9 +142,9 @@ def test_an_aggregation_that_was_broadcast_before_adds_up_cents(
     broadcast(aggregation(by="account"), "of")
     broadcast(aggregation(by=["merchant"], aggregation="b", of="fee"))
     with Client(service.proxy, timeout=LONG_SECONDS) as client:
-        told = [client.get(application, pipeline.AGGREGATIONS, name).value for name in "ab"]
-    assert [(value.by, value.of, value.window_ms) for value in told] == [("account", None, 1), ("merchant", "fee", 1)]
-    to = [(name, value.by, value.window_ms, 0, None, value.of, 0) for name, value in zip("ab", told, strict=True)]
+        values = [client.get(application, pipeline.AGGREGATIONS, name).value for name in "ab"]
+    assert [(value.by, value.of, value.window_ms) for value in values] == [("account", None, 1), ("merchant", "fee", 1)]
+    to = [(name, value.by, value.window_ms, 0, None, value.of, 0) for name, value in zip("ab", values, strict=True)]
     paid = pipeline.payments(records(spark, [record(cents=7, fee=1)]))
     found = pipeline.contributions(paid, spark.createDataFrame(to, pipeline.AGGREGATIONS_SCHEMA)).collect()
     assert {(row["of"], row.spent_cents, row.highest_cents) for row in found} == {("a", 7, 7), ("m", 1, 1)}
@@ -168,14 +168,14 @@ _NO_GROUPING = (
 def test_a_grouping_or_an_amount_that_can_not_be_is_refused_with_those_that_can(
     spark: SparkSession, fields: dict[str, object], reason: str
 ) -> None:
-    told: list[str] = []
+    reasons: list[str] = []
 
     def accept(parsed: DataFrame, problem: Column) -> DataFrame:
-        told.extend(row[0] for row in parsed.select(problem).collect())
+        reasons.extend(row[0] for row in parsed.select(problem).collect())
         return drop(parsed, problem)
 
     assert pipeline.aggregations(records(spark, [aggregation(**fields)]), accept).collect() == []
-    assert told == [reason]
+    assert reasons == [reason]
     assert aggregation_of(aggregation(**fields)) is None
 
 

@@ -158,8 +158,8 @@ def test_a_broadcast_state_is_read_in_a_job(ran: Ran) -> None:
 def test_they_are_read_over_http(ran: Ran) -> None:
     path = f"{ran.scenario.application}/values/{quote(json.dumps(key_of(ONE)), safe='')}"
     with urllib.request.urlopen(f"http://{ran.scenario.service.http}/v1/{path}") as response:
-        told = json.load(response)
-    assert told["value"] == values(["", *TWO, *THREE], 200) | {NESTED: FIELDS}
+        body = json.load(response)
+    assert body["value"] == values(["", *TWO, *THREE], 200) | {NESTED: FIELDS}
 
 
 @pytest.mark.parametrize("into", ["type", "a.b", None])

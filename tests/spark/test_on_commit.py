@@ -24,7 +24,7 @@ class Failed(Exception):
 
 
 @dataclass
-class Told:
+class Known:
     """What became known of the epochs in one run, in order: each as it is complete, and as `on_commit` is told of it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Told:
         if self.fails:
             raise Failed("what on_commit does")
 
-    def run(self, data: DataFrame, checkpoint: str = "checkpoint") -> Told:
+    def run(self, data: DataFrame, checkpoint: str = "checkpoint") -> Known:
         on_new_checkpoint: OnNewCheckpoint = "refuse" if checkpoint == "checkpoint" else "continue"
         sink = queryable.value(
             "last",
@@ -94,24 +94,24 @@ class Runs:
         anew: It had a new checkpoint, and took all batches once more.
     """
 
-    died: Told
-    failed: Told
-    third: Told
-    anew: Told
+    died: Known
+    failed: Known
+    third: Known
+    anew: Known
 
 
 @pytest.fixture(scope="module")
 def runs(scenarios: Scenarios) -> Runs:
     scenario = scenarios()
     data = scenario.stream(SCHEMA, BATCHES)
-    died, failed, third = Told(scenario, dies_at=1), Told(scenario, fails=True), Told(scenario, dies_at=3)
+    died, failed, third = Known(scenario, dies_at=1), Known(scenario, fails=True), Known(scenario, dies_at=3)
     with pytest.raises(StreamingQueryException, match="the driver's end"):
         died.run(data)
     with pytest.raises(StreamingQueryException, match="what on_commit does"):
         failed.run(data)
     with pytest.raises(StreamingQueryException, match="the driver's end"):
         third.run(data)
-    return Runs(died, failed, third, Told(scenario).run(data, "another"))
+    return Runs(died, failed, third, Known(scenario).run(data, "another"))
 
 
 def test_an_epoch_that_a_crash_left_untold_is_told_by_the_next_run(runs: Runs) -> None:

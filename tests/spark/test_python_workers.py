@@ -81,8 +81,8 @@ def test_a_lookup_in_a_batch_asks_workers_before_it_asks_a_proxy(
 
 
 def test_what_is_loaded_has_no_threads_that_a_fork_would_lose() -> None:
-    told = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True).stdout.split()
-    count, *names = told
+    printed = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True).stdout.split()
+    count, *names = printed
     assert count == "1"
     assert set(names) <= {Path(sys.executable).name, "python", "python3", "jemalloc_bg_thd"}
 

@@ -43,7 +43,7 @@ from keyhole.testing.fake_server import FakeServer
 from tests.spark.test_state_kinds import Packed
 from tests.support.client_udf import value_of
 from tests.support.micro_batches import MicroBatches
-from tests.support.refusals import told_in_a_batch
+from tests.support.refusals import raised_in_a_batch
 from tests.support.scenario import Scenario, Scenarios
 from tests.support.streams import Service
 from tests.support.waiting import LONG_SECONDS
@@ -344,9 +344,11 @@ def test_no_batch_reads_less_than_those_before_it_from_servers_that_are_behind_o
 
         def late(data: DataFrame, batch_id: int) -> tuple[int, int]:
             change(lambda: broadcast(1, 10))
-            told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "at epoch 1", EpochNotReached)
+            raised_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "at epoch 1", EpochNotReached)
             change(server.states.clear)
-            told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "rules", UnknownApplication, UnknownState)
+            raised_in_a_batch(
+                lambda seconds: reader(seconds).read(data), 3.0, "rules", UnknownApplication, UnknownState
+            )
             change(lambda: broadcast(3, 30))
             return process(data, batch_id)
 
@@ -377,7 +379,7 @@ def test_a_first_batch_is_not_empty_because_the_servers_have_only_just_started(
 
         def process(data: DataFrame, batch_id: int) -> list[Row]:
             says = "though it has a changelog"
-            told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, says, NotReady)
+            raised_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, says, NotReady)
             restoring = threading.Timer(2.0, lambda: change(restored))
             restoring.start()
             read = reader(LONG_SECONDS).read(data).collect()
@@ -403,7 +405,7 @@ def test_a_batch_waits_for_a_proxy_that_is_not_there_yet(
         )
 
     def process(data: DataFrame, batch_id: int) -> list[Row]:
-        told_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "", ServerLost)
+        raised_in_a_batch(lambda seconds: reader(seconds).read(data), 3.0, "", ServerLost)
         starting = threading.Timer(2.0, start)
         starting.start()
         read = reader(LONG_SECONDS).read(data).collect()

@@ -151,8 +151,8 @@ def test_rows_with_their_records_numbers_are_taken(events: DataFrame, table: Dat
     rows = rows.filter("k <> ''").join(F.broadcast(table).alias("t"), F.expr("col = t.k"), "left")
     assert source_of(rows.select("t.k", "n", "pos", "offset", "partition"), "pos")[:2] == ("events", "localhost:1")
     assert source_of(events.select("offset", "partition", "k"), None).topic == "events"
-    told = loaded(events, startingOffsets=" Earliest", failOnDataLoss="TRUE")
-    assert source_of(told, None).topic == "events"
+    records = loaded(events, startingOffsets=" Earliest", failOnDataLoss="TRUE")
+    assert source_of(records, None).topic == "events"
 
 
 @pytest.mark.parametrize(

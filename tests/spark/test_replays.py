@@ -114,5 +114,5 @@ def test_a_job_that_is_not_strict_goes_on_with_what_was_committed_first(replayed
 def test_an_aggregate_that_depends_on_time_is_found_out_when_its_batch_is_run_again(
     replayed: Replayed, run: int
 ) -> None:
-    (told,) = replayed.said[run]
-    assert (told.__dict__["which"], told.__dict__["epoch"]) == ("stamped key group 0", 1)
+    (record,) = replayed.said[run]
+    assert (record.__dict__["which"], record.__dict__["epoch"]) == ("stamped key group 0", 1)

@@ -208,6 +208,6 @@ def test_a_wave_is_read_in_one_piece_while_its_blobs_close_and_its_gaps_by_one_r
         assert at_the_end.seen[patient] == SENT[patient]
         for begin, end in [(FIRST, END), (-20, 20), (0, 60), (-90, 0), (30, 31), (300, 400)]:
             begin_us, end_us = BEGIN_US + begin * SECOND_US, BEGIN_US + end * SECOND_US
-            told = client.scan(application, "segments", (patient, PULSE), start=first_key(begin_us), stop=end_us)
-            stored = [Segment(entry.map_key, entry.value.end_us) for entry in told]
+            entries = client.scan(application, "segments", (patient, PULSE), start=first_key(begin_us), stop=end_us)
+            stored = [Segment(entry.map_key, entry.value.end_us) for entry in entries]
             assert silent(stored, begin, end) == {*range(begin, end)} - SENT[patient]

@@ -90,8 +90,8 @@ def test_a_start_with_another_checkpoint_is_refused_and_whoever_writes_goes_on_u
         assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} == {"complete/things"}
         with Writer(config, "things", key="k") as third:
             third.write([{"k": "a", "v": 3}])
-            told = rf"taken over from its run 1, which must stop: by .* \(run id .*, process {os.getpid()} on "
-            with pytest.raises(Fenced, match=told):
+            says = rf"taken over from its run 1, which must stop: by .* \(run id .*, process {os.getpid()} on "
+            with pytest.raises(Fenced, match=says):
                 writer.write([{"k": "a", "v": 4}])
 
 

@@ -77,9 +77,9 @@ def found(world: Tasks) -> list[dict[str, tuple[int, int]]]:
     """The results that each server tells, standbys included."""
     codec = StateCodec(world.descriptor)
     keys = [codec.storage_key(name) for name in NAMES]
-    told = []
+    results = []
     for server in world.servers.values():
         rows = server.tables["app", "counts"].lookup(keys).rows
         held = {name: codec.decode_row(row) for name, row in zip(NAMES, rows, strict=True) if row is not None}
-        told.append({name: (row.total, row.rows) for name, row in held.items()})
-    return told
+        results.append({name: (row.total, row.rows) for name, row in held.items()})
+    return results

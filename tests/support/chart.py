@@ -87,11 +87,11 @@ def notes(*values: Object | Path) -> str:
         shutil.copytree(CHART, copy)
         (copy / "templates" / "NOTES.txt").rename(copy / "notes.txt")
         text = '{{ tpl (.Files.Get "notes.txt") . | toJson }}'
-        told = f"{{apiVersion: v1, kind: Told, metadata: {{name: notes}}, text: {text}}}\n"
-        (copy / "templates" / "told.yaml").write_text(told)
+        template = f"{{apiVersion: v1, kind: Notes, metadata: {{name: notes}}, text: {text}}}\n"
+        (copy / "templates" / "as_object.yaml").write_text(template)
         done = _template(values, "keyhole", "data", (), chart=copy)
     assert done.returncode == 0, done.stderr
-    return str(one([of for of in yaml.safe_load_all(done.stdout) if of], "Told", "notes")["text"])
+    return str(one([of for of in yaml.safe_load_all(done.stdout) if of], "Notes", "notes")["text"])
 
 
 def _template(

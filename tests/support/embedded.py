@@ -51,8 +51,8 @@ def processes_of(tmp_path: Path) -> list[str]:
 
 def ports_in(output: str) -> list[int]:
     """Of the state server, of the proxy, its HTTP port and the metrics exporter, as they were printed."""
-    told = r"(?:starting (?:state server on |client proxy on |metrics on http://)|HTTP on http://)127\.0\.0\.1:(\d+)"
-    return [int(port) for port in re.findall(told, output)]
+    started = r"(?:starting (?:state server on |client proxy on |metrics on http://)|HTTP on http://)127\.0\.0\.1:(\d+)"
+    return [int(port) for port in re.findall(started, output)]
 
 
 def still_there(tmp_path: Path, output: str) -> list[str]:

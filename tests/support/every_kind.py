@@ -194,12 +194,12 @@ def content(changelog: Changelog) -> tuple[Content, dict[str, int]]:
             rows[piece.partition.state] |= dict(piece.changes)
             last[piece.partition] = piece.marker
     for part, end in ends.items():
-        told, marker = complete[states[part.state].query], last[part]
-        assert told is not None
+        whole, marker = complete[states[part.state].query], last[part]
+        assert whole is not None
         assert marker is not None
-        assert (marker.stamp.epoch, marker.stamp.generation) == (told.epoch, told.generation)
+        assert (marker.stamp.epoch, marker.stamp.generation) == (whole.epoch, whole.generation)
         # After the marker comes the end of its transaction.
-        assert told.markers[part.state][part.key_group] == end - 2
+        assert whole.markers[part.state][part.key_group] == end - 2
     found = {
         name: (
             msgspec.structs.replace(of, topic_id=""),
@@ -207,4 +207,4 @@ def content(changelog: Changelog) -> tuple[Content, dict[str, int]]:
         )
         for name, of in states.items()
     }
-    return found, {query: told.epoch for query, told in complete.items() if told is not None}
+    return found, {query: whole.epoch for query, whole in complete.items() if whole is not None}

@@ -307,7 +307,7 @@ def direct_used_before(address: str) -> None:
     print("sockets:", [of.raddr for of in psutil.Process().net_connections()], flush=True)
 
 
-async def told_by(scenario: str, *, by_proxy: bool = False) -> list[str]:
+async def printed_by(scenario: str, *, by_proxy: bool = False) -> list[str]:
     """What the processes of the scenario print, within a limit that ends all of them."""
     async with AsyncExitStack() as stack:
         (server,) = await stack.enter_async_context(fake_servers("a"))
@@ -323,12 +323,12 @@ async def told_by(scenario: str, *, by_proxy: bool = False) -> list[str]:
             start_new_session=True,
         )
         try:
-            told, errors = await asyncio.wait_for(process.communicate(), 3 * LIMIT_SECONDS)
+            printed, errors = await asyncio.wait_for(process.communicate(), 3 * LIMIT_SECONDS)
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    assert process.returncode == 0, f"it ended with {process.returncode}, having told {told!r}: {errors.decode()}"
-    return told.decode().splitlines()
+    assert process.returncode == 0, f"it ended with {process.returncode}, having printed {printed!r}: {errors.decode()}"
+    return printed.decode().splitlines()
 
 
 if __name__ == "__main__":

@@ -73,12 +73,12 @@ class FrameServers:
     def route(
         self, owned: Mapping[str, range], standbys: Mapping[str, range] | None = None, max_key_bytes: int = 0
     ) -> None:
-        told = {address: [_holding(groups, Role.OWNER)] for address, groups in owned.items()}
+        held = {address: [_holding(groups, Role.OWNER)] for address, groups in owned.items()}
         for address, groups in (standbys or {}).items():
-            told.setdefault(address, []).append(_holding(groups, Role.STANDBY))
+            held.setdefault(address, []).append(_holding(groups, Role.STANDBY))
         self.tables = build(
             ServerView(address, holdings=tuple(holdings), max_key_bytes=max_key_bytes)
-            for address, holdings in told.items()
+            for address, holdings in held.items()
         )
 
     def suspect(self, address: str) -> None:

@@ -47,8 +47,8 @@ def start(directory: Path, arguments: Sequence[str], at: int | None = None, how:
 
 def steps_in(directory: Path) -> list[str]:
     """Those that the process has taken, and the one at which it ended or stands."""
-    told = directory / "steps"
-    return told.read_text().splitlines() if told.exists() else []
+    file = directory / "steps"
+    return file.read_text().splitlines() if file.exists() else []
 
 
 def worth_a_kill(steps: Sequence[str]) -> list[int]:

@@ -41,7 +41,7 @@ class Progress:
         self._total = 0
         self._counts: Counter[str] = Counter()
         self._running: dict[str, None] = {}
-        self._told = 0.0
+        self._written_at = 0.0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._terminal = bool(reporter.isatty)
@@ -99,9 +99,9 @@ class Progress:
     def _tell(self) -> None:
         now = time.monotonic()
         with self._lock:
-            if now - self._told < (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
+            if now - self._written_at < (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
                 return
-            self._told = now
+            self._written_at = now
         seconds = int(now - self._began)
         done, failed = self._counts["done"], self._counts["failed"]
         part = f"{100 * done // self._total:3} %" if self._total else "    "

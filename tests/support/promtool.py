@@ -24,9 +24,9 @@ def says(*arguments: str | Path) -> str:
 
 def agrees(folder: Path, tests: list[dict[str, Any]], *rules: Path) -> None:
     """That the tests, each with series of its own, come out; with these files of rules."""
-    file = folder / "told.yaml"
-    told = {"rule_files": [str(path) for path in rules], "evaluation_interval": "15s", "tests": tests}
-    file.write_text(yaml.safe_dump(told))
+    file = folder / "cases.yaml"
+    content = {"rule_files": [str(path) for path in rules], "evaluation_interval": "15s", "tests": tests}
+    file.write_text(yaml.safe_dump(content))
     says("test", "rules", file)
 
 
@@ -42,5 +42,5 @@ def selector(labels: Labels) -> str:
 
 def expected(query: str, samples: Mapping[str, float], at: str) -> dict[str, Any]:
     """What a query comes to then. `samples`: by their name and labels, as PromQL writes them."""
-    told = [{"labels": labels, "value": value} for labels, value in samples.items()]
-    return {"expr": query, "eval_time": at, "exp_samples": told}
+    exp_samples = [{"labels": labels, "value": value} for labels, value in samples.items()]
+    return {"expr": query, "eval_time": at, "exp_samples": exp_samples}

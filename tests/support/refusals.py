@@ -39,7 +39,7 @@ async def refusal_of(call: Callable[[float], Awaitable[object]], seconds: float)
     return error
 
 
-async def told_at_deadline(
+async def raised_at_deadline(
     read: Callable[[float], Awaitable[object]], seconds: float, kind: type[KeyholeError], says: str
 ) -> KeyholeError:
     """What ends a client's read, which is given its deadline in seconds: an error of this kind, whose message says so.
@@ -54,7 +54,7 @@ async def told_at_deadline(
     raise AssertionError(f"it ended with {caught.value.reason}: {caught.value.message}")
 
 
-def told_in_a_batch(read: Callable[[float], object], seconds: float, says: str, *kinds: type[KeyholeError]) -> None:
+def raised_in_a_batch(read: Callable[[float], object], seconds: float, says: str, *kinds: type[KeyholeError]) -> None:
     """The same of a read that blocks, as in a batch of a job: an error of one of these kinds."""
     for deadline in longer_and_longer(seconds):
         with pytest.raises(KeyholeError) as caught:

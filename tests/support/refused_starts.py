@@ -51,7 +51,7 @@ class Refusal:
     """A start that is refused.
 
     Attributes:
-        told: What the message has, as a regular expression.
+        says: What the message has, as a regular expression.
         arrange: What is otherwise in the world meanwhile, and is not afterwards.
         describe: What a server answers the second driver with, where it isn't who it is.
         also: States that the job declares beside the one that it feeds.
@@ -59,7 +59,7 @@ class Refusal:
 
     name: str
     error: type[KeyholeError]
-    told: str
+    says: str
     arrange: Arrange = lambda world: contextlib.nullcontext()
     describe: Callable[[], KeyholeError | None] = lambda: None
     may_write: bool = True

@@ -47,7 +47,7 @@ def refused(command: str) -> list[str]:
     """
     inner = [one for found in re.findall(r"\$\(([^()]*)\)", command) for one in refused(found)]
     outer = re.sub(r"\$\([^()]*\)", "MADE", command)
-    return inner + [told for words in _simple(outer) for told in _of_words(words)]
+    return inner + [faults for words in _simple(outer) for faults in _of_words(words)]
 
 
 def _simple(command: str) -> Iterator[list[str]]:
@@ -68,18 +68,18 @@ def _of_words(words: Sequence[str]) -> list[str]:
     words = list(words)
     if words[0] in ("export", "do"):
         words.pop(0)
-    told = []
+    faults = []
     while words and (assigned := re.match(r"([A-Za-z_]+)=", words[0])):
         if assigned[1].startswith("KEYHOLE_") and assigned[1] not in _settings():
-            told.append(f"there is no setting {assigned[1]}")
+            faults.append(f"there is no setting {assigned[1]}")
         words.pop(0)
     if not words:
-        return told
+        return faults
     program = words[0]
     check = _PROGRAMS.get(program)
     if check is None and program not in _TAKEN:
-        return [*told, f"nothing is known of {program}"]
-    return told if check is None else told + check(words[1:])
+        return [*faults, f"nothing is known of {program}"]
+    return faults if check is None else faults + check(words[1:])
 
 
 def _settings() -> set[str]:
@@ -104,18 +104,18 @@ def _keyhole(words: Sequence[str]) -> list[str]:
 
 
 def _uv(words: Sequence[str]) -> list[str]:
-    told, rest = [], list(words[1:])
+    faults, rest = [], list(words[1:])
     while rest and rest[0] in ("--group", "--with"):
         if rest[0] == "--group" and rest[1] not in _GROUPS:
-            told.append(f"there is no group {rest[1]}")
+            faults.append(f"there is no group {rest[1]}")
         rest = rest[2:]
     if words[0] == "add":
-        return told + _pip(["install", *rest])
+        return faults + _pip(["install", *rest])
     if words[0] == "sync":
-        return told
+        return faults
     if words[0] != "run":
         return [f"nothing is known of uv {words[0]}"]
-    return told if rest[0] in ("jupyter", "mkdocs") else told + _of_words(rest)
+    return faults if rest[0] in ("jupyter", "mkdocs") else faults + _of_words(rest)
 
 
 def _pip(words: Sequence[str]) -> list[str]:
@@ -147,9 +147,9 @@ def _docker(words: Sequence[str]) -> list[str]:
 
 
 def _helm(words: Sequence[str]) -> list[str]:
-    told = [] if words[0] in _COMMANDS_OF_HELM else [f"nothing is known of helm {words[0]}"]
+    faults = [] if words[0] in _COMMANDS_OF_HELM else [f"nothing is known of helm {words[0]}"]
     charts = [word for word in words if word.startswith("charts/")]
-    return told + [f"there is no chart {chart}" for chart in charts if not (ROOT / chart / "Chart.yaml").is_file()]
+    return faults + [f"there is no chart {chart}" for chart in charts if not (ROOT / chart / "Chart.yaml").is_file()]
 
 
 def _kubectl(words: Sequence[str]) -> list[str]:

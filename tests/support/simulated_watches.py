@@ -23,7 +23,7 @@ from tests.support.simulation import SimulatedServer, World
 from tests.support.waiting import LONG_SECONDS
 
 
-class Told(NamedTuple):
+class Change(NamedTuple):
     """A row or a change. `row` None: deleted."""
 
     key: bytes
@@ -38,7 +38,7 @@ class WatchedGroup:
     Attributes:
         kept: What the key group holds, by all that was told.
         last: By key, the epoch of what was told last.
-        told: All changes.
+        seen: All changes.
         complete: All until this epoch was told; None: nothing was, so far.
     """
 
@@ -51,22 +51,22 @@ class WatchedGroup:
         self.token = ""
         self.kept: dict[bytes, bytes] = {}
         self.last: dict[bytes, int] = {}
-        self.told = set[tuple[bytes, int]]()
+        self.seen = set[tuple[bytes, int]]()
         self.complete: int | None = None
 
-    def read(self, world: World, server: SimulatedServer, most: int) -> list[Told]:
+    def read(self, world: World, server: SimulatedServer, most: int) -> list[Change]:
         """What the server tells it now, at most so many messages with changes. Nothing where it owns nothing of it."""
         table = server.tables.get((world.descriptor.application, world.descriptor.state))
         if server.servicer is None or table is None or self.key_group not in table.groups:
             return []
         watches = Watches(server._registry, world.clock, partial(MemoryChangelog, world.kafka))
-        told: list[Told] = []
+        changes: list[Change] = []
         # Not this one, or not now: it has another owner by now, of which it does not know.
         with suppress(UnavailableError, UnknownState, UnknownApplication):
-            world.run(asyncio.wait_for(self._read(world, watches, most, told, table), LONG_SECONDS))
-        return told
+            world.run(asyncio.wait_for(self._read(world, watches, most, changes, table), LONG_SECONDS))
+        return changes
 
-    async def _read(self, world: World, watches: Watches, most: int, told: list[Told], table: Table) -> None:
+    async def _read(self, world: World, watches: Watches, most: int, changes: list[Change], table: Table) -> None:
         request = pb.WatchRequest(
             state=pb.StateRef(application=world.descriptor.application, state=world.descriptor.state),
             token=self.token,
@@ -77,7 +77,7 @@ class WatchedGroup:
             async for message in responses:
                 for part in message.changes:
                     for key, row in zip(part.keys, part.values, strict=True):
-                        told.append(Told(prefix_of(part.key_group) + key, row or None, part.epoch, part.snapshot))
+                        changes.append(Change(prefix_of(part.key_group) + key, row or None, part.epoch, part.snapshot))
                 self.token = message.token or self.token
                 self.heard(StoredMessage(table.codec, message, self.token))
                 most -= bool(message.changes)
@@ -91,15 +91,15 @@ class WatchedGroup:
     def heard(self, message: StoredMessage) -> None:
         """Of each message, by the descriptor that its server has."""
 
-    def take(self, told: Told) -> None:
+    def take(self, change: Change) -> None:
         """Takes in what was told."""
-        self.last[told.key] = told.epoch
-        if told.row is None:
-            self.kept.pop(told.key, None)
+        self.last[change.key] = change.epoch
+        if change.row is None:
+            self.kept.pop(change.key, None)
         else:
-            self.kept[told.key] = told.row
-        if not told.snapshot:
-            self.told.add((told.key, told.epoch))
+            self.kept[change.key] = change.row
+        if not change.snapshot:
+            self.seen.add((change.key, change.epoch))
 
     def expected(self, of_epoch: Mapping[bytes, bytes], complete: int) -> bool:
         """Whether it has what the epoch has, but for keys of which it was told more."""

@@ -77,8 +77,8 @@ class Fault(enum.Enum):
     COMMITS_AND_IS_NOT_ANSWERED = enum.auto()
     LOSES_THE_TRANSACTION_AND_IS_NOT_ANSWERED = enum.auto()
     KAFKA_IS_DOWN = enum.auto()
-    SERVER_IS_TOLD_TO_END = enum.auto()
-    SERVER_IS_TOLD_TO_DRAIN = enum.auto()
+    SERVER_IS_ASKED_TO_END = enum.auto()
+    SERVER_IS_ASKED_TO_DRAIN = enum.auto()
     SERVER_FORGETS_THE_QUERY = enum.auto()
     COPIES_CATCH_UP = enum.auto()
     OLD_DRIVERS_WAKE = enum.auto()
@@ -511,9 +511,9 @@ class World:
             self.old_drivers_wake()
         if fault is Fault.COPIES_CATCH_UP:
             self.follow()
-        if fault is Fault.SERVER_IS_TOLD_TO_END:
+        if fault is Fault.SERVER_IS_ASKED_TO_END:
             to.end()
-        if fault is Fault.SERVER_IS_TOLD_TO_DRAIN:
+        if fault is Fault.SERVER_IS_ASKED_TO_DRAIN:
             to.drain()
         if fault is Fault.SERVER_FORGETS_THE_QUERY:
             to.forget()

@@ -262,10 +262,10 @@ class RunningServer:
         """Writes the last epoch to the control topic as complete, now."""
         of, epoch = self._speaker.descriptor, self._speaker.epoch
         markers = [self._kafka.end(of.topic, group) - 2 for group in range(of.key_groups)]
-        told = CompleteRecord(epoch, 1, 1000 * epoch, 0, 0, {of.state: markers}, "", self.clock.now_ms())
+        whole = CompleteRecord(epoch, 1, 1000 * epoch, 0, 0, {of.state: markers}, "", self.clock.now_ms())
         control = self._changelog(of.application).control(of.query)
         control.open(5)
-        control.append(record("complete", of.query, told), 5)
+        control.append(record("complete", of.query, whole), 5)
 
     async def commit(self, rows: Mapping[Any, bytes], watermark_ms: int = 0) -> None:
         """See Speaker.commit."""

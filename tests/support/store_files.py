@@ -89,13 +89,13 @@ def expected_entries(epoch: int, row_bytes: int = 8) -> dict[bytes, bytes]:
     return entries
 
 
-def _apply_until_killed(make_engine: MakeEngine, limits: StoreLimits, row_bytes: int, told: Connection) -> None:
+def _apply_until_killed(make_engine: MakeEngine, limits: StoreLimits, row_bytes: int, applied: Connection) -> None:
     store = make_engine(limits).open("application", "state", "topic")
     epoch = contents(store)[0].epoch
     while True:
         epoch += 1
         store.apply(batch(epoch, row_bytes))
-        told.send(epoch)
+        applied.send(epoch)
 
 
 def kill_while_it_applies(

@@ -160,9 +160,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """All of pytest-xdist's processes leave out the same: any of them tells it."""
-    told = getattr(node, "workeroutput", {}).get("left_out")
-    if told is not None:
-        node.config.stash[_LEFT_OUT] = Counter(told)
+    left_out = getattr(node, "workeroutput", {}).get("left_out")
+    if left_out is not None:
+        node.config.stash[_LEFT_OUT] = Counter(left_out)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

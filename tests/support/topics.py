@@ -55,7 +55,7 @@ def alter_topic(kafka: str, topic: str, settings: Mapping[str, str]) -> None:
 
     def has_them() -> bool:
         asked = ConfigResource(ResourceType.TOPIC, topic)
-        told = admin.describe_configs([asked])[asked].result(LONG_SECONDS)
-        return all(told[name].value == value for name, value in settings.items())
+        described = admin.describe_configs([asked])[asked].result(LONG_SECONDS)
+        return all(described[name].value == value for name, value in settings.items())
 
     until(has_them, LONG_SECONDS)

@@ -78,13 +78,13 @@ class ByClient:
         self._client = client
 
     async def get(self, key: Any, **bounds: Any) -> Found:
-        return _found(await _told(lambda: self._client.get(APPLICATION, STATE, key, **bounds)))
+        return _found(await _read(lambda: self._client.get(APPLICATION, STATE, key, **bounds)))
 
     async def get_many(self, keys: Sequence[Any], **bounds: Any) -> list[Found]:
-        return [_found(of) for of in await _told(lambda: self._client.get_many(APPLICATION, STATE, keys, **bounds))]
+        return [_found(of) for of in await _read(lambda: self._client.get_many(APPLICATION, STATE, keys, **bounds))]
 
     async def entries(self, key: Any, **options: Any) -> list[tuple[Any, float]]:
-        found = await _told(lambda: self._client.scan(APPLICATION, STATE, key, **options))
+        found = await _read(lambda: self._client.scan(APPLICATION, STATE, key, **options))
         return [(entry.map_key, entry.value.celsius) for entry in found]
 
     async def all(self, hotter: float | None = None) -> list[Entry]:
@@ -95,7 +95,7 @@ class ByClient:
             raise Refused(error.reason, error.message) from error
 
     async def count(self, hotter: float | None = None) -> int:
-        found: int = await _told(lambda: self._client.count(APPLICATION, STATE, where=_where(hotter)))
+        found: int = await _read(lambda: self._client.count(APPLICATION, STATE, where=_where(hotter)))
         return found
 
     async def reach(self, epoch: int, key: Any) -> None:
@@ -116,12 +116,12 @@ class ByMirror:
     async def _mirror(self, hotter: float | None = None) -> Any:
         if hotter not in self._mirrors:
             mirror = self._client.mirror(f"{APPLICATION}/{STATE}", where=_where(hotter), timeout=LONG_SECONDS)
-            self._mirrors[hotter] = await _told(lambda: self._open.enter_async_context(mirror))
+            self._mirrors[hotter] = await _read(lambda: self._open.enter_async_context(mirror))
         return self._mirrors[hotter]
 
     async def get(self, key: Any, **bounds: Any) -> Found:
         mirror = await self._mirror()
-        return _found(await _told(lambda: mirror.fetch(key, **bounds)))
+        return _found(await _read(lambda: mirror.fetch(key, **bounds)))
 
     async def get_many(self, keys: Sequence[Any], **bounds: Any) -> list[Found]:
         mirror = await self._mirror()
@@ -165,8 +165,8 @@ class ByHttp:
 
     async def get_many(self, keys: Sequence[Any], **bounds: Any) -> list[Found]:
         spelled = [[typed(part) for part in (key if isinstance(key, tuple) else (key,))] for key in keys]
-        told = await self._ask(f"{PATH}:batchGet", _texts(bounds), {"keys": spelled})
-        return [self._found(answer) for answer in told["answers"]]
+        body = await self._ask(f"{PATH}:batchGet", _texts(bounds), {"keys": spelled})
+        return [self._found(answer) for answer in body["answers"]]
 
     async def entries(self, key: Any, **options: Any) -> list[tuple[Any, float]]:
         limit = options.pop("limit", None)
@@ -201,10 +201,10 @@ class ByHttp:
     async def _ask(self, path: str, query: dict[str, str], body: Any = None) -> Any:
         url = URL(self._base + path).with_query(query)
         async with self._http.request("GET" if body is None else "POST", url, json=body) as response:
-            told = await response.json(content_type=None)
+            content = await response.json(content_type=None)
             if not response.ok:
-                raise Refused(told["reason"], told["detail"])
-            return told
+                raise Refused(content["reason"], content["detail"])
+            return content
 
     def _found(self, answer: Any) -> Found:
         celsius = answer["value"]["celsius"] if answer["found"] else None
@@ -223,7 +223,7 @@ def _found(answer: Any) -> Found:
     return Found(answer.value.celsius if answer.found else None, answer.epoch)
 
 
-async def _told(read: Callable[[], Awaitable[Any]]) -> Any:
+async def _read(read: Callable[[], Awaitable[Any]]) -> Any:
     """What is refused at the call is refused, too."""
     try:
         return await read()

@@ -63,7 +63,7 @@ async def test_a_port_for_http_is_told_of_at_once_where_the_other_address_is_ref
                     await ask
 
 
-async def told(target: str, *, answered: bool = False) -> tuple[KeyholeError | None, KeyholeError | None]:
+async def refusals(target: str, *, answered: bool = False) -> tuple[KeyholeError | None, KeyholeError | None]:
     """What a client of the target makes of a refusal at its last address, and what it tells then."""
     links = Links((target,), (None,))
     link = links.next()
@@ -81,11 +81,11 @@ async def told(target: str, *, answered: bool = False) -> tuple[KeyholeError | N
 async def test_what_is_behind_an_address_is_looked_for_until_a_proxy_has_answered(nobody: str) -> None:
     async with http_port() as http:
         target = f"ipv4:{http},{nobody}"
-        for why in await told(target):
+        for why in await refusals(target):
             assert why is not None
             assert f"server {target} at ipv4:{http} speaks HTTP and not gRPC" in why.message
         # It is away for a moment: it was there.
-        assert await told(target, answered=True) == (REFUSED, None)
+        assert await refusals(target, answered=True) == (REFUSED, None)
 
 
 def call_that_ended(error: KeyholeError) -> grpc.aio.AioRpcError:
@@ -165,7 +165,7 @@ async def test_what_is_behind_its_addresses_is_looked_at_again_as_that_changes(
 async def test_it_is_waited_for_where_all_are_refused_or_one_answers_by_now(nobody: str) -> None:
     async with fake_servers("server-a") as (server,), http_port() as http:
         for target in (f"ipv4:{nobody},127.0.0.1:1", f"ipv4:{http},{server.address}"):
-            assert await told(target) == (REFUSED, None)
+            assert await refusals(target) == (REFUSED, None)
         # Of one alone gRPC says all that there is to say.
         assert await misplaced(http, None) is None
 

@@ -23,10 +23,10 @@ class Server:
 
     def __init__(self, address: str, _: object) -> None:
         self.made[address] = self
-        self.told: list[tuple[int, str]] = []
+        self.announcements: list[tuple[int, str]] = []
 
     def announced(self, lookup_port: int, incarnation: str) -> None:
-        self.told.append((lookup_port, incarnation))
+        self.announcements.append((lookup_port, incarnation))
 
 
 def routes(port: int, incarnation: str, *, lost: bool = False) -> pb.Routes:
@@ -41,7 +41,7 @@ COUNTS, SUMS = ("app", "counts"), ("app", "sums")
 
 
 @pytest.mark.parametrize(
-    ("told", "port"),
+    ("announced", "port"),
     [
         ([(COUNTS, OLD), (SUMS, NEW)], (9000, "two")),
         ([(COUNTS, NEW), (SUMS, OLD), (COUNTS, NEW)], (9000, "two")),
@@ -53,35 +53,35 @@ COUNTS, SUMS = ("app", "counts"), ("app", "sums")
     ],
 )
 async def test_the_port_is_that_of_the_process_that_was_told_last_and_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, told: list[tuple[tuple[str, str], pb.Routes]], port: tuple[int, str]
+    monkeypatch: pytest.MonkeyPatch, announced: list[tuple[tuple[str, str], pb.Routes]], port: tuple[int, str]
 ) -> None:
     monkeypatch.setattr(direct_servers, "DirectServer", Server)
     links: Any = None
     servers = DirectServers(links, PLAIN)
-    for name, of in told:
+    for name, of in announced:
         servers._take(name, of)
-    assert Server.made["a:7400"].told[-1] == port
+    assert Server.made["a:7400"].announcements[-1] == port
 
 
 async def test_the_port_of_a_server_that_is_lost_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_servers, "DirectServer", Server)
     links: Any = None
     DirectServers(links, PLAIN)._take(COUNTS, routes(9000, "two", lost=True))
-    assert Server.made["a:7400"].told == []
+    assert Server.made["a:7400"].announcements == []
 
 
 class Call:
     """In place of gRPC's: the routes of one proxy, until its channel is closed."""
 
-    def __init__(self, told: pb.Routes, *, closed: bool) -> None:
-        self._told = told
+    def __init__(self, given: pb.Routes, *, closed: bool) -> None:
+        self._routes = given
         self._closed = closed
 
     async def __aiter__(self) -> AsyncIterator[pb.Routes]:
         if self._closed:
             # As gRPC does with the calls of a channel that is closed.
             raise asyncio.CancelledError
-        yield self._told
+        yield self._routes
         await asyncio.Event().wait()
 
     def cancel(self) -> None:

@@ -53,7 +53,7 @@ def test_one_whose_text_or_test_is_not_there_is_told_by_its_name(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "outcome", "told"),
+    ("code", "said", "outcome", "expected"),
     [
         (0, "3 passed in 1.0s", "survived", None),
         (
@@ -72,8 +72,8 @@ def test_one_whose_text_or_test_is_not_there_is_told_by_its_name(tmp_path: Path)
     ],
 )
 def test_only_a_test_that_fails_has_noticed_anything(
-    code: int | None, said: str, outcome: str, told: str | None
+    code: int | None, said: str, outcome: str, expected: str | None
 ) -> None:
     judgement, what = judged(code, said)
     assert judgement == outcome
-    assert what == told or told is None
+    assert what == expected or expected is None

@@ -20,9 +20,9 @@ NOTHING = pa.table({"k": pa.array([], pa.string())}, metadata={b"keyhole_key": b
 
 def test_the_first_batch_is_told_everything() -> None:
     rows = [{"k": "a", "v": 1}, {"k": "b", "v": None}]
-    told = [row | {"op": "put"} for row in rows]
-    assert changes(None, table(rows, v=pa.int64())) == told
-    assert changes(NOTHING, table(rows, v=pa.int64())) == told
+    expected = [row | {"op": "put"} for row in rows]
+    assert changes(None, table(rows, v=pa.int64())) == expected
+    assert changes(NOTHING, table(rows, v=pa.int64())) == expected
     assert changes(None, NOTHING) == changes(NOTHING, NOTHING) == []
 
 

@@ -558,9 +558,9 @@ def test_who_waits_for_servers_does_not_say_that_the_query_ends(
         monkeypatch.setattr(SimulatedFleet, "observe", lambda fleet: next(looks, lambda _: {})(fleet))
         assert caretaker.step()
         assert caretaker._taken
-    (told,) = [of.getMessage() for of in caplog.records if of.name == "keyhole.coordinator.waiting"]
-    assert told.startswith("waiting for the state servers: no state server answers")
-    assert told.endswith("; the query has no owners until then, or until its first batch")
+    (message,) = [of.getMessage() for of in caplog.records if of.name == "keyhole.coordinator.waiting"]
+    assert message.startswith("waiting for the state servers: no state server answers")
+    assert message.endswith("; the query has no owners until then, or until its first batch")
 
 
 def test_where_nobody_can_know_what_is_on_record_another_one_is_to_begin(

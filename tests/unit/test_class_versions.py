@@ -105,8 +105,8 @@ ENCODED_STATE = {"value": ValueSchema(1, encoded_fields(versioned=False)), "clas
 def test_a_codec_is_neither_added_to_a_state_nor_taken_away_from_it(kind: StateKind) -> None:
     """The rows of before would be read as null."""
     plain, encoded = descriptor(kind=kind), descriptor(kind=kind, **ENCODED_STATE)
-    for stored, wanted, told in ((plain, encoded, "codec was none, is set"), (encoded, plain, "codec was set, is non")):
-        with pytest.raises(StateChanged, match=told):
+    for stored, wanted, says in ((plain, encoded, "codec was none, is set"), (encoded, plain, "codec was set, is non")):
+        with pytest.raises(StateChanged, match=says):
             settled(stored, wanted)
 
 

@@ -62,11 +62,11 @@ def test_a_folder_that_there_is_not_is_an_error_and_an_empty_one_has_none(
     gone, empty, file = tmp_path / "gone", tmp_path / "empty", tmp_path / "file"
     empty.mkdir()
     file.touch()
-    for path, told in ((gone, gone), (file, f"{file}; it is a file"), ("memory://gone", "memory://gone")):
+    for path, named in ((gone, gone), (file, f"{file}; it is a file"), ("memory://gone", "memory://gone")):
         assert main(["savepoint", "list", str(path)]) == 1
         shown = capsys.readouterr()
         assert not shown.out
-        assert f"there is no folder {told}; name a savepoint, or the folder that has them" in shown.err
+        assert f"there is no folder {named}; name a savepoint, or the folder that has them" in shown.err
     assert main(["savepoint", "list", str(empty)]) == 0
     assert capsys.readouterr().out == f"{empty}: none\n"
     assert run(capsys, "list", str(empty)) == (0, [], "")
@@ -100,5 +100,5 @@ def test_savepoints_and_comparisons_import_neither_spark_nor_a_server() -> None:
         "import sys, keyhole.cli.savepoint, keyhole.cli.verify_state; "
         "print([name for name in ('pyspark', 'py4j', 'grpc_health.v1', 'uvloop', 'services') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert told.strip() == "[]"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == "[]"

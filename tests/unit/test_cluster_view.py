@@ -127,7 +127,7 @@ def test_a_standby_lag_is_that_of_the_worst() -> None:
     assert figures.value(stats, "keyhole_cluster_standby_lag_epochs") == 2
 
 
-def told(server: str, states: int) -> tuple[pb.MetricFamily, ...]:
+def families_of(server: str, states: int) -> tuple[pb.MetricFamily, ...]:
     made = Figures()
     for number in range(states):
         labels = (server, "shop", f"{server}-{number}")
@@ -140,7 +140,7 @@ def told(server: str, states: int) -> tuple[pb.MetricFamily, ...]:
 
 
 def test_figures_go_through_and_a_thousand_states_stay_within_the_bounds() -> None:
-    answers = [answer(f"server-{n}", families=told(f"server-{n}", 100)) for n in range(10)]
+    answers = [answer(f"server-{n}", families=families_of(f"server-{n}", 100)) for n in range(10)]
     copies = [copy(range(16), state=f"state-{n}") for n in range(1_000)]
     stats = cluster(*answers, answer("server-x", *copies))
     for name in ("keyhole_state_server_lookup_keys_total", "keyhole_state_server_index_entries"):
@@ -174,8 +174,8 @@ def test_of_a_job_and_one_that_stands_by_the_start_is_one_of_both() -> None:
 
     stats = [pb.ReadStatsResponse(name=f"job-{at}", families=(started(at),)) for at in (1000, 2000)]
     answers = [ScrapedAnswer(Component.JOB, True, of) for of in stats]
-    told = as_stats(Views().make(answers, Found(), NOW_MS, 0.0))
-    assert figures.value(told, "keyhole_job_start_time_seconds", application="shop") == 2000
+    families = as_stats(Views().make(answers, Found(), NOW_MS, 0.0))
+    assert figures.value(families, "keyhole_job_start_time_seconds", application="shop") == 2000
 
 
 def test_a_thousand_topics_of_a_source_stay_within_the_bounds_and_no_lag_is_lost() -> None:

@@ -65,7 +65,7 @@ def described(*holdings: pb.StateHolding, lost: Iterable[str] = (), awaited: Ite
         servers[name] = pb.ServerStatus(
             server=name, address=name, holdings=() if away else mine, unreachable="gone" if away else ""
         )
-        told = tuple(
+        shown = tuple(
             Holding(
                 STATED,
                 frozenset(of.key_groups),
@@ -76,7 +76,7 @@ def described(*holdings: pb.StateHolding, lost: Iterable[str] = (), awaited: Ite
             )
             for of in mine
         )
-        views.append(ServerView(name, name, holdings=told, lost="gone" if away else ""))
+        views.append(ServerView(name, name, holdings=shown, lost="gone" if away else ""))
     return describe_all(build(views, {NAME: STATED}), servers, {NAME: list(awaited)})[NAME]
 
 

@@ -107,9 +107,9 @@ def test_what_is_no_record_of_ours_is_refused_by_its_name(value: bytes) -> None:
 
 
 def test_a_state_of_a_kind_that_only_a_later_version_knows_is_refused_by_its_name() -> None:
-    told = {**msgspec.to_builtins(descriptor()), "kind": "graph"}
+    record_of_later = {**msgspec.to_builtins(descriptor()), "kind": "graph"}
     with pytest.raises(ProtocolMismatch, match=r"'state/counts' can't be read \(Invalid enum value 'graph'"):
-        read_control({"state/counts": msgspec.json.encode(told)}, "main")
+        read_control({"state/counts": msgspec.json.encode(record_of_later)}, "main")
 
 
 @pytest.mark.parametrize(

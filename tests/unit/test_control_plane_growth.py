@@ -94,24 +94,24 @@ def ownerships() -> list[bytes]:
     """What each server of a small cluster tells its proxies."""
     plane = Plane(PlaneSize(SMALL, 64, 2))
     plane.run_epoch(0, {})
-    told = plane.ownership()
+    said = plane.ownership()
     plane.close()
-    return told
+    return said
 
 
 def test_a_proxy_looks_at_all_routes_once_however_many_servers_speak_at_its_start() -> None:
-    told = ownerships()
+    said = ownerships()
     with mock.patch.object(directory, "build", wraps=routing.build) as built:
-        asyncio.run(routed(told))
+        asyncio.run(routed(said))
     # As the servers are discovered, and once they have spoken.
     assert built.call_count <= 3
 
 
 def test_a_proxy_looks_at_all_routes_once_however_many_calls_of_a_server_are_silent() -> None:
-    told = ownerships()
+    said = ownerships()
 
     async def silent() -> int:
-        async with proxy_of(told) as proxy:
+        async with proxy_of(said) as proxy:
             with mock.patch.object(directory, "build", wraps=routing.build) as built:
                 for _ in range(50):
                     proxy.suspect("server-0:1")

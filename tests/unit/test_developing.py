@@ -174,9 +174,9 @@ def test_servers_and_a_temporary_folder_are_as_of_up_and_told_where_something_el
         assert asked.pop() == UpOptions(
             int(words[1]) if "--servers" in words else None, "--ephemeral" in words, topics={"orders": 4}
         )
-        told = " ".join(capsys.readouterr().out.split())
-        assert ("To have it otherwise, end it first: " in told) is other
-        assert (f"keyhole down --dir {home}" in told) is other
+        printed = " ".join(capsys.readouterr().out.split())
+        assert ("To have it otherwise, end it first: " in printed) is other
+        assert (f"keyhole down --dir {home}" in printed) is other
 
 
 def test_a_run_reads_what_its_job_prints_once(tmp_path: Path) -> None:

@@ -153,17 +153,17 @@ async def test_a_name_is_asked_for_again_and_its_changes_reach_both_worlds() -> 
     names = Names()
     names.answer = ["a"]
     servers = FollowedServers(["fixed:1"], [names.source()], "dns:servers:7410")
-    told: list[frozenset[str]] = []
+    seen: list[frozenset[str]] = []
 
     async def follow() -> None:
         async for addresses in servers.addresses():
-            told.append(addresses)  # noqa: PERF401 - it never ends
+            seen.append(addresses)  # noqa: PERF401 - it never ends
 
     task = asyncio.create_task(follow())
     try:
-        await asyncio.to_thread(until, lambda: bool(told) and told[-1] == {"fixed:1", "a:7410"})
+        await asyncio.to_thread(until, lambda: bool(seen) and seen[-1] == {"fixed:1", "a:7410"})
         names.answer, names.now = ["b"], 100.0
-        await asyncio.to_thread(until, lambda: told[-1] == {"fixed:1", "b:7410"})
+        await asyncio.to_thread(until, lambda: seen[-1] == {"fixed:1", "b:7410"})
         assert servers.known() == {"fixed:1", "b:7410"}
     finally:
         task.cancel()

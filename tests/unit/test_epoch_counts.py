@@ -11,7 +11,7 @@ from keyhole.config import JobConfig
 from keyhole.coordinator.coordinator import Coordinator
 from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Fleet
-from keyhole.coordinator.recent_epochs import TOLD_EPOCHS, RecentEpochs
+from keyhole.coordinator.recent_epochs import RECENT_EPOCHS, RecentEpochs
 from keyhole.errors import EpochFailed, Fenced
 from keyhole.metrics.labels import PHASES
 from keyhole.model.epoch_times import EpochTimes
@@ -79,7 +79,7 @@ def test_a_batch_that_is_run_again_is_a_replay_here_and_on_the_servers(world: Wo
     assert [(one.committed, one.replayed, one.committed_epoch) for one in epochs] == [(2, 1, 1)] * 2
 
 
-def told(world: World) -> list[list[tuple[int, int, int, bool, int]]]:
+def histories_of(world: World) -> list[list[tuple[int, int, int, bool, int]]]:
     """By server: generation, epoch, batch, whether it was a replay, and rounds."""
     histories = [host.history.last for server in world.servers.values() for host in server._registry.hosts.values()]
     return [[(of.generation, of.epoch, of.batch, of.replayed, of.rounds) for of in last] for last in histories]
@@ -92,24 +92,24 @@ def test_each_server_is_told_what_the_last_epochs_took_and_keeps_it_beyond_the_r
     counts(world).recent.note_batch(1, 7.5)
     world.beat()
     first, second = (1, 1, 0, False, 1), (1, 2, 1, True, 2)
-    assert told(world) == [[first, second]] * 2
+    assert histories_of(world) == [[first, second]] * 2
     world.driver_dies()
     world.run_epoch(1, rows(2.0))
     world.beat()
-    assert told(world) == [[first, second, (2, 2, 1, True, 1)]] * 2
+    assert histories_of(world) == [[first, second, (2, 2, 1, True, 1)]] * 2
     history = next(iter(world.servers["a"]._registry.hosts.values())).history
     assert [of.batch_micros for of in history.last] == [0, 7_500_000, 0]
 
 
 def test_of_the_last_epochs_the_newest_batch_of_an_id_is_meant_and_old_ones_are_let_go() -> None:
     recent = RecentEpochs()
-    for number in range(2 * TOLD_EPOCHS):
-        recent.note(EpochTimes(number, 1, number % TOLD_EPOCHS, 0, 1.0, 0.1, 0.2, 0.3, 0.4, 1, number == 20))
+    for number in range(2 * RECENT_EPOCHS):
+        recent.note(EpochTimes(number, 1, number % RECENT_EPOCHS, 0, 1.0, 0.1, 0.2, 0.3, 0.4, 1, number == 20))
     recent.note_batch(3, 2.5)
-    recent.note_batch(TOLD_EPOCHS, 9.0)  # it is not kept
+    recent.note_batch(RECENT_EPOCHS, 9.0)  # it is not kept
     last = recent.last
-    assert [of.epoch for of in last] == list(range(TOLD_EPOCHS, 2 * TOLD_EPOCHS))
-    assert [(of.epoch, of.batch_seconds) for of in last if of.batch_seconds] == [(TOLD_EPOCHS + 3, 2.5)]
+    assert [of.epoch for of in last] == list(range(RECENT_EPOCHS, 2 * RECENT_EPOCHS))
+    assert [(of.epoch, of.batch_seconds) for of in last if of.batch_seconds] == [(RECENT_EPOCHS + 3, 2.5)]
     assert [epoch_times_from_proto(epoch_times_to_proto(of)) for of in last] == list(last)
 
     history = EpochHistory()

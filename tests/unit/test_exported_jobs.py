@@ -126,8 +126,8 @@ def test_where_a_query_is_in_its_sources_is_known_until_a_new_process_has_told_i
     assert made(views, server(), job(1, 1, sources={"orders": 9})).wanted.sources == (at_9,)
     assert made(views, server()).wanted.sources == (), "nobody reads"
     assert made(views, server(), job(2, 1)).wanted.sources == (at_9._replace(told=False),)
-    told = made(views, server(), job(2, 1, sources={"orders": 11}), job(3, 1, sources={"orders": 10})).wanted.sources
-    assert told == (at_9._replace(offset=11),)
+    sources = made(views, server(), job(2, 1, sources={"orders": 11}), job(3, 1, sources={"orders": 10})).wanted.sources
+    assert sources == (at_9._replace(offset=11),)
     made(views)
     made(views, seconds=REMEMBERED_SECONDS + 1)
     assert made(views, server(), job(4, 1), seconds=REMEMBERED_SECONDS + 1).wanted.sources == ()
@@ -137,8 +137,8 @@ def test_a_source_that_a_new_version_does_not_read_is_forgotten_once_its_query_t
     views = Views()
     made(views, server(), job(1, 1, sources={"orders": 9, "rules": 3}))
     assert len(made(views, server(), job(2, 1), seconds=1.0).wanted.sources) == 2
-    told = made(views, server(), job(2, 1, sources={"orders": 10}), seconds=2.0).wanted.sources
-    assert told == (SourceRead("shop", "main", "orders", 0, 10),)
+    sources = made(views, server(), job(2, 1, sources={"orders": 10}), seconds=2.0).wanted.sources
+    assert sources == (SourceRead("shop", "main", "orders", 0, 10),)
 
 
 def test_a_query_that_the_others_go_on_without_is_remembered_for_a_while() -> None:

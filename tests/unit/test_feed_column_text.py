@@ -22,7 +22,7 @@ from tests.support.of_all import of_all
 ODD = ["net:eur", "a=b", ":", "=", '"', 'the "net"', "a:b=c", "max_by(a:b)", "größe:日", "a b", "sum=sum:sum"]
 
 
-def told(*words: str) -> FeedOptions:
+def options_of(*words: str) -> FeedOptions:
     return feed_options(parser_of_all().parse_args(["feed", "shop/odd", "--topic", "orders", *words]))
 
 
@@ -36,17 +36,19 @@ def update(options: FeedOptions, row: dict[str, object]) -> tuple[object, object
 @of_all(dict.fromkeys([*ODD, *OF_KEYS]))
 def test_a_column_of_any_name_can_be_key_map_key_value_order_index_or_reduced(name: str) -> None:
     spelled = quoted(name)
-    of = told("--key", f"{spelled}:bigint", "--value", "n")
+    of = options_of("--key", f"{spelled}:bigint", "--value", "n")
     assert update(of, {name: 7, "n": "x"}) == ([7], None, ["x"])
-    of = told("--key", "id", "--map-key", spelled, "--value", f"{quoted(name + '2')}:double")
+    of = options_of("--key", "id", "--map-key", spelled, "--value", f"{quoted(name + '2')}:double")
     assert update(of, {"id": "c", name: "m", name + "2": 1.5}) == (["c"], ["m"], [1.5])
-    of = told("--key", "id", "--value", f"{spelled}:bigint", "--order-by", spelled, "--index", spelled)
+    of = options_of("--key", "id", "--value", f"{spelled}:bigint", "--order-by", spelled, "--index", spelled)
     assert (describe(of).order_by, describe(of).index) == (name, (name,))
     assert update(of, {"id": "c", name: 5}) == (["c"], None, [5])
-    of = told("--key", "id", "--reduce", f"{spelled}:bigint=sum", "--reduce", f"{quoted(name + '2')}=count")
+    of = options_of("--key", "id", "--reduce", f"{spelled}:bigint=sum", "--reduce", f"{quoted(name + '2')}=count")
     assert describe(of).reducers == ("sum", "count")
     assert update(of, {"id": "c", name: 5, name + "2": "x"}) == (["c"], None, [5, 1])
-    of = told("--key", "id", "--reduce", f"{quoted(name + '2')}=sum:{spelled}:bigint", "--reduce", f"n=last:{spelled}")
+    of = options_of(
+        "--key", "id", "--reduce", f"{quoted(name + '2')}=sum:{spelled}:bigint", "--reduce", f"n=last:{spelled}"
+    )
     assert [field.name for field in describe(of).value.fields] == [name + "2", "n"]
     assert of.columns == (name, name)
 
@@ -92,4 +94,4 @@ def test_a_bare_name_means_what_it_did() -> None:
 )
 def test_a_name_that_could_be_meant_otherwise_is_refused_with_how_to_spell_it(words: list[str], says: str) -> None:
     with pytest.raises((InvalidConfiguration, ValueMismatch), match=says):
-        describe(told(*words))
+        describe(options_of(*words))

@@ -37,7 +37,7 @@ FEED = ["feed", "shop/totals", "--topic", "orders"]
 KEY = ["--key", "customer"]
 
 
-def told(*words: str) -> FeedOptions:
+def options_of(*words: str) -> FeedOptions:
     return feed_options(parser_of_all().parse_args([*FEED, *words]))
 
 
@@ -49,7 +49,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sum_by_customer_is_a_reducing_state() -> None:
     value, reducers = reduced_columns(["amount=sum", "price:decimal(9,2)=max"])
-    assert told(*KEY, "--reduce", "amount=sum", "--reduce", "price:decimal(9,2)=max") == FeedOptions(
+    assert options_of(*KEY, "--reduce", "amount=sum", "--reduce", "price:decimal(9,2)=max") == FeedOptions(
         "shop", "totals", key_columns(["customer"]), value, reducers
     )
 
@@ -65,7 +65,7 @@ def test_a_sum_by_customer_is_a_reducing_state() -> None:
     ids=" ".join,
 )
 def test_rows_are_values_maps_and_lists(words: list[str], kind: StateKind) -> None:
-    options = told(*KEY, "--value", "amount:double", "--value", "note", *words)
+    options = options_of(*KEY, "--value", "amount:double", "--value", "note", *words)
     of = describe(options)
     assert (of.kind, of.query, of.key_groups) == (kind, "totals", 64)
     assert options.value == value_columns(["amount:double", "note"])
@@ -75,7 +75,7 @@ def test_rows_are_values_maps_and_lists(words: list[str], kind: StateKind) -> No
 def test_formats_are_those_that_a_feeder_reads() -> None:
     assert list(RecordFormat) == list(FORMATS)
     assert list(Unordered) == list(UNORDERED)
-    assert told(*KEY, "--reduce", "amount=sum", "--format", "debezium").format is RecordFormat.DEBEZIUM
+    assert options_of(*KEY, "--reduce", "amount=sum", "--format", "debezium").format is RecordFormat.DEBEZIUM
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ ORDER = {"customer": "c1", "amount": 12.5}
 
 
 def checked(*values: object, **changes: object) -> None:
-    options = told(*KEY, "--reduce", "amount=sum")
+    options = options_of(*KEY, "--reduce", "amount=sum")
     records = [
         SourceRecord(0, offset, None, value if isinstance(value, bytes) else json.dumps(value).encode())
         for offset, value in enumerate(values)
@@ -317,7 +317,7 @@ def test_records_of_which_none_fits_are_refused_with_the_reason(values: list[obj
 
 
 def test_the_columns_of_avro_are_looked_for_by_name() -> None:
-    options, source = told(*OF_AVRO, "http://r:1"), StandInSource()
+    options, source = options_of(*OF_AVRO, "http://r:1"), StandInSource()
     schema = record_schema(customer="string", amuont=["null", "double"])
     source.add(7, schema)
     records = [SourceRecord(0, 0, None, framed(7, schema, {"customer": "c1"}))]
@@ -327,7 +327,7 @@ def test_the_columns_of_avro_are_looked_for_by_name() -> None:
 
 def test_the_columns_of_protobuf_are_looked_for_by_name() -> None:
     options, source = (
-        told(*KEY, "--value", "amount", "--format", "protobuf", "--registry", "http://r:1"),
+        options_of(*KEY, "--value", "amount", "--format", "protobuf", "--registry", "http://r:1"),
         StandInSource(),
     )
     text = 'syntax = "proto3"; message Order { string customer = 1; string amuont = 2; }'

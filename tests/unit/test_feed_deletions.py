@@ -26,7 +26,7 @@ ROWS = ["--value", "n:double", "--value", "at:bigint"]
 BY_ORDER = [*ROWS, "--order-by", "at", "--delete-when", "__deleted=true"]
 
 
-def told(*words: str) -> FeedOptions:
+def options_of(*words: str) -> FeedOptions:
     return feed_options(parser_of_all().parse_args([*FEED, *words]))
 
 
@@ -66,7 +66,7 @@ class Feeding:
 
 
 async def begun_with(*words: str) -> tuple[Fed, Feeding]:
-    options = told(*words)
+    options = options_of(*words)
     of = describe(options)
     same = {name: getattr(of, name) for name in ("kind", "reducers", "value", "order_by", "keep_deleted_ms")}
     fed = await begun(**same)
@@ -126,16 +126,16 @@ async def test_a_record_without_a_value_does_beside_orders_what_the_feed_is_told
 
 
 def test_by_default_a_deletion_is_remembered_for_a_day_and_one_without_an_order_is_a_dead_letter() -> None:
-    plain = told(*ROWS)
+    plain = options_of(*ROWS)
     assert (plain.keep_deleted_ms, plain.deletions) == (0, Deletions())
     assert done(plain, None, b"a") == [(1, None)]
-    ordered = told(*ROWS, "--order-by", "at")
+    ordered = options_of(*ROWS, "--order-by", "at")
     assert (ordered.keep_deleted_ms, ordered.deletions) == (DAY_MS, Deletions(unordered=Unordered.REFUSE))
     assert describe(ordered).keep_deleted_ms == DAY_MS
     with pytest.raises(MalformedRequest, match="has no at"):
         done(ordered, None, b"a")
-    assert told(*ROWS, "--order-by", "at", "--keep-deleted", "2.5").keep_deleted_ms == 2500
-    as_before = told(*ROWS, "--order-by", "at", "--keep-deleted", "0")
+    assert options_of(*ROWS, "--order-by", "at", "--keep-deleted", "2.5").keep_deleted_ms == 2500
+    as_before = options_of(*ROWS, "--order-by", "at", "--keep-deleted", "0")
     assert (as_before.keep_deleted_ms, as_before.deletions.unordered) == (0, Unordered.DELETE)
     assert done(as_before, None, b"a") == [(1, None)]
 
@@ -146,29 +146,31 @@ def test_a_row_that_deletes_and_has_no_order_is_never_passed_over() -> None:
     words = [*ROWS, "--order-by", "at", "--delete-when", "gone=true"]
     for unordered in ("ignore", "refuse"):
         with pytest.raises(MalformedRequest, match=r"has no at, by which deletions are ordered"):
-            done(told(*words, "--unordered-deletes", unordered), gone)
-    assert done(told(*words, "--unordered-deletes", "delete"), gone) == [(1, None)]
+            done(options_of(*words, "--unordered-deletes", unordered), gone)
+    assert done(options_of(*words, "--unordered-deletes", "delete"), gone) == [(1, None)]
 
 
 def test_an_order_that_is_not_kept_is_not_looked_at() -> None:
     words = [*ROWS, "--order-by", "at", "--delete-when", "gone=true", "--keep-deleted", "0"]
-    assert done(told(*words), {"k": "a", "gone": True, "at": "seven"}) == [(1, None)]
+    assert done(options_of(*words), {"k": "a", "gone": True, "at": "seven"}) == [(1, None)]
 
 
 def test_a_record_s_key_may_have_the_order_of_a_deletion() -> None:
-    assert done(told(*ROWS, "--order-by", "at"), None, b'{"k": "a", "at": 7}') == [(1, [7])]
+    assert done(options_of(*ROWS, "--order-by", "at"), None, b'{"k": "a", "at": 7}') == [(1, [7])]
 
 
 def test_of_a_tombstone_that_is_passed_over_the_key_may_be_anything() -> None:
     of_a_map = [*ROWS, "--map-key", "number:int", "--order-by", "at"]
     key_of_the_table = b'{"number": 7}'
-    assert done(told(*of_a_map, "--unordered-deletes", "ignore"), None, key_of_the_table) == []
-    assert done(told(*of_a_map, "--unordered-deletes", "ignore"), None) == []
+    assert done(options_of(*of_a_map, "--unordered-deletes", "ignore"), None, key_of_the_table) == []
+    assert done(options_of(*of_a_map, "--unordered-deletes", "ignore"), None) == []
     for words in (of_a_map, [*of_a_map, "--unordered-deletes", "delete"]):
         with pytest.raises(MalformedRequest, match="lacks one of the columns k, number"):
-            done(told(*words), None, key_of_the_table)
+            done(options_of(*words), None, key_of_the_table)
     with pytest.raises(MalformedRequest):
-        mapper(told(*of_a_map, "--unordered-deletes", "ignore")).updates(SourceRecord(0, 1, key_of_the_table, b"{"))
+        mapper(options_of(*of_a_map, "--unordered-deletes", "ignore")).updates(
+            SourceRecord(0, 1, key_of_the_table, b"{")
+        )
 
 
 @pytest.mark.parametrize(
@@ -189,14 +191,14 @@ def test_of_a_tombstone_that_is_passed_over_the_key_may_be_anything() -> None:
     ],
 )
 def test_a_row_deletes_where_the_column_holds_that(said: str, value: object, deletes: bool) -> None:
-    options = told(*ROWS, "--delete-when", said)
+    options = options_of(*ROWS, "--delete-when", said)
     row = {"k": "a", "n": 1, options.deletions.column: value}
     assert done(options, row) == ([(1, None)] if deletes else [(0, [1, None])])
     assert done(options, {"k": "a", "n": 1}) == [(0, [1, None])], "a row without the column puts"
 
 
 def test_of_a_row_that_deletes_the_key_and_the_order_count_and_no_other_column() -> None:
-    options = told(*BY_ORDER)
+    options = options_of(*BY_ORDER)
     assert done(options, {"k": "a", "n": "none", "at": 5, "__deleted": "true"}) == [(1, [5])]
     with pytest.raises(ValueMismatch, match="the order at of a row that deletes is no bigint"):
         done(options, {"k": "a", "at": "s3cret", "__deleted": "true"})
@@ -220,7 +222,7 @@ def test_of_a_row_that_deletes_the_key_and_the_order_count_and_no_other_column()
 )
 def test_what_contradicts_itself_is_refused_by_the_option(words: list[str], says: str) -> None:
     with pytest.raises(InvalidConfiguration, match=says):
-        describe(told(*words))
+        describe(options_of(*words))
 
 
 def test_a_start_on_records_that_only_delete_without_an_order_or_lack_the_column_is_refused() -> None:
@@ -230,12 +232,12 @@ def test_a_start_on_records_that_only_delete_without_an_order_or_lack_the_column
     tombstone = SourceRecord(0, 1, b"a", None)
     row = SourceRecord(0, 2, b"a", msgspec.json.encode(changed("a", 1, 1.0)))
     with pytest.raises(InvalidConfiguration, match=r"none of the last 1 records .* has no at"):
-        check(told(*BY_ORDER), tombstone)
-    check(told(*BY_ORDER), tombstone, row)
-    check(told(*BY_ORDER, "--unordered-deletes", "delete"), tombstone)
+        check(options_of(*BY_ORDER), tombstone)
+    check(options_of(*BY_ORDER), tombstone, row)
+    check(options_of(*BY_ORDER, "--unordered-deletes", "delete"), tombstone)
     # Rows that stay need not have the column that deletes, and rows that delete none of the values.
-    by_column = told(*ROWS, "--order-by", "at", "--delete-when", "gone=true")
+    by_column = options_of(*ROWS, "--order-by", "at", "--delete-when", "gone=true")
     check(by_column, row)
     check(by_column, SourceRecord(0, 3, b"a", b'{"k": "a", "gone": true, "at": 3}'))
     with pytest.raises(InvalidConfiguration, match=r"has a field __delete.*__deleted"):
-        check(told(*ROWS, "--order-by", "at", "--delete-when", "__delete=true"), row)
+        check(options_of(*ROWS, "--order-by", "at", "--delete-when", "__delete=true"), row)

@@ -151,10 +151,10 @@ def test_who_took_over_is_waited_for_until_it_is_on_record(processes: Processes)
             first._run.beat(0.0)
 
     def then_it_is_on_record() -> Fenced | None:
-        told = asked()
+        answer = asked()
         if len(processes.made) == 1:
             processes.start()
-        return told
+        return answer
 
     first._run.fenced_by = then_it_is_on_record  # type: ignore[method-assign]
     with pytest.raises(Fenced, match="by run 2") as caught:

@@ -192,12 +192,12 @@ async def test_all_of_it_is_among_the_servers_figures_and_in_its_status(tmp_path
     server.registry.tables["app", STATE] = fed.table
     stats = await server.stats.read()
     prefix = "keyhole_state_server_"
-    told = {
+    reported = {
         name: figures.value(stats, prefix + name, state=STATE)
         for name in ("updates_lag_seconds", "unapplied_updates", "applied_updates_total", "uncommitted_rows")
     }
     assert sum(fed.table.feed.seconds.counts) == 2  # type: ignore[union-attr]
-    assert told == {
+    assert reported == {
         "updates_lag_seconds": 4.0,
         "unapplied_updates": 1,
         "applied_updates_total": 2,

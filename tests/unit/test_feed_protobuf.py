@@ -102,8 +102,8 @@ def test_fields_have_the_forms_of_json(schema: ProtobufSchema) -> None:
 
 def test_what_is_not_told_is_null_where_it_could_be_told_and_the_default_else(schema: ProtobufSchema) -> None:
     found = schema.whole(written({}), 0, "it")
-    told = {name: value for name, value in found.items() if value is not None}
-    assert told == {
+    set_fields = {name: value for name, value in found.items() if value is not None}
+    assert set_fields == {
         "customer": "",
         "raw": "",
         "price": 0.0,
@@ -134,8 +134,8 @@ extend Old { optional int32 more = 100; }
 
 
 def test_defaults_of_proto2_groups_and_extensions() -> None:
-    untold = {"id": "a", "n": None, "five": 5, "kind": "B", "raw": "YQ==", "part": None}
-    assert read(PROTO2, "Old", {"id": "a"}) == untold
+    defaults = {"id": "a", "n": None, "five": 5, "kind": "B", "raw": "YQ==", "part": None}
+    assert read(PROTO2, "Old", {"id": "a"}) == defaults
     row = {"id": "a", "n": 1, "five": 0, "kind": "A", "raw": "", "part": {"x": 1}, "[more]": 3}
     assert read(PROTO2, "Old", row) == {name: value for name, value in row.items() if name != "[more]"}
     with pytest.raises(MalformedRequest, match="lacks a field that its Protobuf schema requires"):

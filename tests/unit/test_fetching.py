@@ -33,8 +33,8 @@ def test_of_what_is_there_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_terminal_a_line_says_how_much_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing has come for a while.
     steps = [(0, 9_900_000), (0, 9_900_000), (5_000_000, 9_900_000), (9_900_000, 9_900_000)]
-    told = "fetching kafka jars: 9.9 MB\nfetching spark-kafka jars: 9.9 MB\n"
-    assert shown(monkeypatch, steps, terminal=False) == told
+    printed = "fetching kafka jars: 9.9 MB\nfetching spark-kafka jars: 9.9 MB\n"
+    assert shown(monkeypatch, steps, terminal=False) == printed
 
 
 def test_in_a_terminal_a_bar_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_a_worker_without_keyhole_is_named_with_what_to_set() -> None:
     assert "\n" not in caught.value.message
 
 
-class _Told(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
+class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
     def __init__(self, text: str) -> None:
         Exception.__init__(self)
         self._text = text
@@ -144,7 +144,7 @@ class _Told(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
 
 
 def failing(text: str) -> Iterable[tuple[str, str, str]]:
-    raise _Told(text)
+    raise _JavaError(text)
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,8 @@ class _Loop:
 
 
 def test_a_server_whose_answers_come_one_by_one_is_not_silent_until_it_is() -> None:
-    loop, told = _Loop(), []
-    forwarding: Any = SimpleNamespace(answered=lambda *_: None, overdue=lambda asked: told.append(loop.now))
+    loop, overdue = _Loop(), []
+    forwarding: Any = SimpleNamespace(answered=lambda *_: None, overdue=lambda asked: overdue.append(loop.now))
     asked = Asked(forwarding, "a", None, KEYS, 0.0)
     link = SimpleNamespace(stream=SimpleNamespace(submit=lambda *_: None))
     directory: Any = SimpleNamespace(link=lambda address: link, hop_seconds=1.0)
@@ -209,9 +209,9 @@ def test_a_server_whose_answers_come_one_by_one_is_not_silent_until_it_is() -> N
     for now in (100.9, 101.8, 102.7):
         loop.move(now)
         asked.answered(0, Answers([b"v"], []))
-    assert not told
+    assert not overdue
     loop.move(110.0)
-    assert told == [pytest.approx(103.7)]
+    assert overdue == [pytest.approx(103.7)]
 
 
 async def test_before_every_server_was_tried_an_unknown_state_is_waited_for() -> None:

@@ -68,9 +68,9 @@ def test_a_value_that_no_message_carries_says_so_and_takes_no_room() -> None:
 
 def test_keys_that_failed_together_share_one_message() -> None:
     failures = cut_to_frame("app/state", [b"xx", b"xx", b"xx"], 2) | {5: value_too_large("app/state", 7)}
-    told = failures_to_proto(failures)
-    assert [list(failure.indexes) for failure in told] == [[1, 2], [5]]
-    assert [type(status.from_proto(failure.error)) for failure in told] == [NotReady, TooLarge]
+    sent = failures_to_proto(failures)
+    assert [list(failure.indexes) for failure in sent] == [[1, 2], [5]]
+    assert [type(status.from_proto(failure.error)) for failure in sent] == [NotReady, TooLarge]
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_keys_that_failed_together_share_one_message() -> None:
 def test_to_ask_again_is_two_facts_on_the_wire_and_a_type_on_both_sides(
     failure: AskAgain, facts: dict[str, str]
 ) -> None:
-    (told,) = failures_to_proto({3: failure})
-    sent = status.from_proto(told.error)
+    (on_the_wire,) = failures_to_proto({3: failure})
+    sent = status.from_proto(on_the_wire.error)
     assert (type(sent), sent.message, sent.facts) == (NotReady, failure.why, facts)
-    back = failure_from_proto(told.error)
+    back = failure_from_proto(on_the_wire.error)
     assert isinstance(back, AskAgain)
     assert (back.why, back.full) == (failure.why, failure.full)
     assert isinstance(failure_from_proto(status.to_proto(NotReady("restoring"))), NotReady)

@@ -116,26 +116,26 @@ def test_a_key_group_is_on_record_for_and_told_to_its_next_owner_only_after_the_
     world.run_epoch(0, rows(1.0))
     world.settle()
     before = {group: name for name in "ab" for group in owned(world, name)}
-    told: list[tuple[Letter, dict[int, str]]] = []
-    world.after_each = lambda: told.append((world.answered[-1], recorded_owners(world)))
+    seen: list[tuple[Letter, dict[int, str]]] = []
+    world.after_each = lambda: seen.append((world.answered[-1], recorded_owners(world)))
     world.servers["c"].start()
     world.settle()
     assert owned(world, "c")
     for group in owned(world, "c"):
         released = [
             at
-            for at, (letter, _) in enumerate(told)
+            for at, (letter, _) in enumerate(seen)
             if (letter.server, letter.method) == (before[group], "Release") and group in letter.request.key_groups
         ]
         adopted = [
             at
-            for at, (letter, _) in enumerate(told)
+            for at, (letter, _) in enumerate(seen)
             if (letter.server, letter.method) == ("c", "Assign") and group in letter.request.states[0].key_groups
         ]
         assert len(released) == 1
-        assert {owners[group] for _, owners in told[: released[0] + 1]} == {before[group]}
+        assert {owners[group] for _, owners in seen[: released[0] + 1]} == {before[group]}
         assert released[0] < adopted[0]
-        assert told[adopted[0]][1][group] == "c"
+        assert seen[adopted[0]][1][group] == "c"
 
 
 def recorded_owners(world: World) -> dict[int, str]:
@@ -340,14 +340,14 @@ def test_what_was_released_unheard_is_owned_again_before_the_next_epoch(standing
 
 def test_the_records_say_who_follows_and_when_they_were_told(standing_by: World) -> None:
     world = standing_by
-    told = control(world)
-    assert told.assignment is not None
-    assert told.assignment.generation == told.generation == 1
-    assert all(len(of) == 1 for of in told.assignment.standbys["counts"])
-    assert told.complete is not None
-    assert told.complete.told_ms == world.clock.now_ms()
+    recorded = control(world)
+    assert recorded.assignment is not None
+    assert recorded.assignment.generation == recorded.generation == 1
+    assert all(len(of) == 1 for of in recorded.assignment.standbys["counts"])
+    assert recorded.complete is not None
+    assert recorded.complete.told_ms == world.clock.now_ms()
     world.clock.advance(1.0)
     world.beat()
     again = control(world).complete
     assert again is not None
-    assert again == msgspec.structs.replace(told.complete, told_ms=world.clock.now_ms())
+    assert again == msgspec.structs.replace(recorded.complete, told_ms=world.clock.now_ms())

@@ -127,27 +127,27 @@ def _known(servers: FrameServers) -> Hedging:
 def _forward(
     servers: FrameServers, keys: list[bytes] = KEYS, bounds: ReadBounds | None = None
 ) -> tuple[Forwarding, list[Answers]]:
-    told: list[Answers] = []
+    given: list[Answers] = []
     lane = Lane(*NAME, "topic-1", bounds or ReadBounds())
-    forwarding = Forwarding(servers, lane, keys, 160.0, told.append)  # type: ignore[arg-type]
+    forwarding = Forwarding(servers, lane, keys, 160.0, given.append)  # type: ignore[arg-type]
     forwarding.start()
-    return forwarding, told
+    return forwarding, given
 
 
 def test_a_slow_servers_keys_go_to_the_next_copy_too_and_the_first_answer_counts(loop: ManualLoop) -> None:
     servers = three_copies()
     hedging = _known(servers)
-    forwarding, told = _forward(servers)
+    forwarding, given = _forward(servers)
     loop.pass_by(USUAL_SECONDS)
     assert not servers.links["b"].segments
     loop.pass_by(SLOW_SECONDS - USUAL_SECONDS)
     assert servers.links["b"].segments[0].keys == KEYS
     servers.links["b"].answer()
-    assert [answers.values for answers in told] == [values_of("b", KEYS)]
+    assert [answers.values for answers in given] == [values_of("b", KEYS)]
     loop.pass_by(0.05)
     servers.links["a"].answer()  # late: nobody is told twice
     loop.pass_by(10.0)
-    assert len(told) == 1
+    assert len(given) == 1
     assert not servers.suspected
     assert not servers.links["c"].segments
     assert (hedging.keys, hedging.answered_keys) == (4, 4)
@@ -157,11 +157,11 @@ def test_a_slow_servers_keys_go_to_the_next_copy_too_and_the_first_answer_counts
 def test_a_server_that_is_only_slow_may_answer_before_the_hedge(loop: ManualLoop) -> None:
     servers = three_copies()
     hedging = _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     loop.pass_by(SLOW_SECONDS)
     hedge = servers.links["b"].segments[0]
     servers.links["a"].answer()
-    assert [answers.values for answers in told] == [values_of("a", KEYS)]
+    assert [answers.values for answers in given] == [values_of("a", KEYS)]
     assert hedge.dropped
     loop.pass_by(10.0)
     assert not servers.suspected
@@ -171,21 +171,21 @@ def test_a_server_that_is_only_slow_may_answer_before_the_hedge(loop: ManualLoop
 def test_only_keys_without_an_answer_are_hedged(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     segment = servers.links["a"].segments[0]
     servers.links["a"].answer_part(segment, 0, b"1", b"2")
     loop.pass_by(SLOW_SECONDS)
     assert servers.links["b"].segments[0].keys == KEYS[2:]
     servers.links["a"].answer_part(segment, 2, b"3")
     servers.links["b"].answer()
-    assert [answers.values for answers in told] == [[b"1", b"2", b"3", b"b" + KEYS[3]]]
+    assert [answers.values for answers in given] == [[b"1", b"2", b"3", b"b" + KEYS[3]]]
 
 
 def test_a_key_that_the_slow_server_has_refused_is_not_hedged_as_another_copy_has_it(loop: ManualLoop) -> None:
     servers = three_copies()
     hedging = _known(servers)
     hedging.forget("b")  # it may take any time
-    _, told = _forward(servers, KEYS[:2])
+    _, given = _forward(servers, KEYS[:2])
     servers.links["a"].segments[0].sink.answered(0, Answers([b""], [], failures={0: NotReady("restoring")}))
     assert [segment.keys for segment in servers.links["b"].segments] == [KEYS[:1]]
     loop.pass_by(SLOW_SECONDS)
@@ -194,16 +194,16 @@ def test_a_key_that_the_slow_server_has_refused_is_not_hedged_as_another_copy_ha
     assert hedging.keys == 1
     servers.links["b"].answer()
     servers.links["b"].answer()
-    assert [answers.values for answers in told] == [values_of("b", KEYS[:2])]
+    assert [answers.values for answers in given] == [values_of("b", KEYS[:2])]
 
 
 def test_a_silent_server_is_suspected_at_the_hop_deadline_though_the_hedge_has_answered(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     loop.pass_by(SLOW_SECONDS)
     servers.links["b"].answer()
-    assert len(told) == 1
+    assert len(given) == 1
     loop.pass_by(0.08)
     assert not servers.suspected
     loop.pass_by(0.02)
@@ -213,14 +213,14 @@ def test_a_silent_server_is_suspected_at_the_hop_deadline_though_the_hedge_has_a
 def test_where_the_hedge_is_silent_too_both_are_suspected_and_the_copy_after_it_is_asked(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
-    forwarding, told = _forward(servers)
+    forwarding, given = _forward(servers)
     loop.pass_by(0.101)
     assert servers.suspected == ["a"]
     assert not servers.links["c"].segments
     loop.pass_by(SLOW_SECONDS)
     assert servers.suspected == ["a", "b"]
     servers.links["c"].answer()
-    assert [answers.values for answers in told] == [values_of("c", KEYS)]
+    assert [answers.values for answers in given] == [values_of("c", KEYS)]
     assert forwarding.missed == 4
 
 
@@ -230,12 +230,12 @@ def test_where_no_copy_may_answer_in_its_place_a_slow_server_is_waited_for(
 ) -> None:
     servers = FrameServers(a=ALL) if bounds == ReadBounds() else three_copies()
     hedging = _known(servers)
-    forwarding, told = _forward(servers, bounds=bounds)
+    forwarding, given = _forward(servers, bounds=bounds)
     loop.pass_by(0.09)
     assert forwarding._retry is None
     assert not servers.links["b"].segments
     servers.links["a"].answer()
-    assert [answers.values for answers in told] == [values_of("a", KEYS)]
+    assert [answers.values for answers in given] == [values_of("a", KEYS)]
     assert (hedging.keys, forwarding.missed) == (0, 0)
     assert not servers.suspected
 
@@ -256,14 +256,14 @@ def test_where_no_copy_may_answer_in_its_place_a_slow_server_is_waited_for(
 def test_a_hedge_that_fails_does_not_end_the_wait_for_the_slow_server(loop: ManualLoop, error: KeyholeError) -> None:
     servers = three_copies()
     _known(servers)
-    forwarding, told = _forward(servers)
+    forwarding, given = _forward(servers)
     loop.pass_by(SLOW_SECONDS)
     servers.links["b"].fail(error)
     loop.pass_by(0.05)
-    assert not told
+    assert not given
     assert not servers.links["c"].segments
     servers.links["a"].answer()
-    assert [(answers.values, answers.failures) for answers in told] == [(values_of("a", KEYS), {})]
+    assert [(answers.values, answers.failures) for answers in given] == [(values_of("a", KEYS), {})]
     assert forwarding.missed == 0
     assert not servers.suspected
 
@@ -274,33 +274,33 @@ def test_where_the_slow_server_fails_after_the_hedge_the_copies_are_asked_in_the
 ) -> None:
     servers = three_copies()
     _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     loop.pass_by(SLOW_SECONDS)
     servers.links["b"].fail(error)
     servers.links["a"].fail(ServerLost("gone"))
     servers.links["c"].answer()
-    assert [answers.values for answers in told] == [values_of("c", KEYS)]
+    assert [answers.values for answers in given] == [values_of("c", KEYS)]
 
 
 def test_where_the_slow_server_fails_before_the_hedge_answers_that_counts(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     loop.pass_by(SLOW_SECONDS)
     servers.links["a"].fail(NotReady("restoring"))
     assert not servers.links["c"].segments
     servers.links["b"].answer()
-    assert [answers.values for answers in told] == [values_of("b", KEYS)]
+    assert [answers.values for answers in given] == [values_of("b", KEYS)]
 
 
 def test_a_server_that_can_not_be_reached_is_no_hedge(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     servers.links["b"] = None  # type: ignore[assignment]
     loop.pass_by(0.05)
     servers.links["a"].answer()
-    assert [answers.values for answers in told] == [values_of("a", KEYS)]
+    assert [answers.values for answers in given] == [values_of("a", KEYS)]
 
 
 def test_no_more_keys_are_asked_twice_than_the_budget_has(loop: ManualLoop) -> None:
@@ -337,12 +337,12 @@ def test_none_is_hedged_while_a_server_is_overloaded(loop: ManualLoop, by: str) 
 def test_a_process_that_was_late_itself_waits_a_moment_longer(loop: ManualLoop) -> None:
     servers = three_copies()
     _known(servers)
-    _, told = _forward(servers)
+    _, given = _forward(servers)
     loop.skip(0.05)
     loop.pass_by(0.0)
     assert not servers.links["b"].segments
     servers.links["a"].answer()
-    assert len(told) == 1
+    assert len(given) == 1
 
 
 def test_how_long_servers_take_is_learned_from_answers_and_silence(loop: ManualLoop) -> None:

@@ -377,9 +377,9 @@ async def test_a_key_group_that_is_ahead_after_a_crash_says_so_and_the_others_do
     second = Hosted(kafka=first.kafka)
     await second.own(generation=2, complete=1)
     answers = second.table.lookup([A, B])
-    told = {key: answers.sources[i] for key, i in zip((A, B), answers.source_of, strict=True)}
-    assert (told[A].epoch, told[B].epoch) == (2, 1)
-    assert {source.generation for source in told.values()} == {2}
+    sources = {key: answers.sources[i] for key, i in zip((A, B), answers.source_of, strict=True)}
+    assert (sources[A].epoch, sources[B].epoch) == (2, 1)
+    assert {source.generation for source in sources.values()} == {2}
     await second.host.close()
 
 

@@ -83,12 +83,12 @@ def test_what_processes_tell_is_put_together_and_made_readable() -> None:
     def facts(sampled: float, *hottest: HotKey, state: str = STATE) -> ProcessFacts:
         return ProcessFacts(b"", (CountedReads(APPLICATION, state, 0, 0, 0, 0, (), sampled, hottest),), ())
 
-    told = [
+    counts = [
         facts(60.0, HotKey(one, 20.0), HotKey(two, 10.0)),
         facts(40.0, HotKey(two, 30.0), HotKey(b"\xff", 9.0)),
         facts(1_000.0, HotKey(one, 1_000.0), state="another"),
     ]
-    assert hottest_json(codec, told) == {
+    assert hottest_json(codec, counts) == {
         "reads": 100,
         "keys": [{"key": "sensor-2", "share": 0.4}, {"key": "sensor-1", "share": 0.2}],
     }

@@ -101,10 +101,10 @@ def test_a_wrong_argument_of_a_job_is_refused_where_it_is_given(index: Any, mess
 def test_a_state_that_is_fed_has_indexes() -> None:
     words = ["feed", "shop/orders", "--topic", "orders", "--key", "order", "--value", "customer", "--value", "n:int"]
 
-    def told(*more: str) -> StateDescriptor:
+    def declared(*more: str) -> StateDescriptor:
         return fed(feed_options(parser_of_all().parse_args([*words, *more])))
 
-    assert told().index == ()
-    assert told("--index", "customer", "--index", "n").index == ("customer", "n")
+    assert declared().index == ()
+    assert declared("--index", "customer", "--index", "n").index == ("customer", "n")
     with pytest.raises(ValueMismatch, match="index names 'amount', which is no field of it"):
-        told("--index", "amount")
+        declared("--index", "amount")

@@ -178,14 +178,14 @@ def test_a_crash_in_the_middle_begins_anew_and_what_another_release_writes_is_no
 
 
 @pytest.mark.parametrize(
-    ("name", "stored", "told"),
+    ("name", "stored", "says"),
     [
         ("k" * 505, encode_row(1, [1]), "a key is too long"),
         ("k", encode_row(2, [1, 2]), "a row is of no schema that is known here"),
     ],
 )
 def test_a_key_group_that_can_not_keep_it_gives_it_up_until_the_state_is_declared_anew(
-    name: str, stored: bytes, told: str, caplog: pytest.LogCaptureFixture
+    name: str, stored: bytes, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = Writer()
     store = writer.opened(BY_N)
@@ -193,7 +193,7 @@ def test_a_key_group_that_can_not_keep_it_gives_it_up_until_the_state_is_declare
     after = Position(9, 9, 1, 0, 1)
     with caplog.at_level(logging.WARNING):
         store.apply(Batch([(key(name), stored)], [], {GROUP: Advance(writer.position, after)}))
-    assert [record.__dict__["why"] for record in caplog.records] == [told]
+    assert [record.__dict__["why"] for record in caplog.records] == [says]
     writer.position = after
     assert store.snapshot().get(key(name)) == stored
     writer.write({"b": 1})

@@ -43,14 +43,14 @@ def test_what_a_task_of_the_query_has_raised_is_said_in_one_sentence_at_the_end(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As Spark tells it."""
-    told = (
+    text = (
         "[STREAM_FAILED] ... Return Message: Traceback (most recent call last):\n"
         "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:\n"
         '  File "jobs/vital_signs/files.py", line 159, in _told\n'
         "keyhole.errors.InvalidConfiguration: s3://signals can't be written (no): give it a bucket\n"
         " SQLSTATE: 39000 SQLSTATE: XXKST"
     )
-    assert run_job("a job", lambda _: [cast("StreamingQuery", Failed(told))]) == 1
+    assert run_job("a job", lambda _: [cast("StreamingQuery", Failed(text))]) == 1
     assert capfd.readouterr().err.endswith("\na job: s3://signals can't be written (no): give it a bucket\n")
 
 

@@ -84,10 +84,10 @@ async def test_queries_beyond_the_bound_are_told_together() -> None:
     stats = JobStats("shop", "", "", SystemClock())
     for number in range(1_000):
         stats.counts.query(f"query-{number}").epochs += 1
-    told = await stats.read()
-    assert not figures.beyond_the_catalogue(told)
-    assert figures.value(told, "keyhole_job_complete_epochs_total") == 1_000
-    assert figures.value(told, "keyhole_job_complete_epochs_total", query=OTHER) == 1_000 - MOST_QUERIES
+    read = await stats.read()
+    assert not figures.beyond_the_catalogue(read)
+    assert figures.value(read, "keyhole_job_complete_epochs_total") == 1_000
+    assert figures.value(read, "keyhole_job_complete_epochs_total", query=OTHER) == 1_000 - MOST_QUERIES
 
 
 @pytest.mark.parametrize(("what", "of_one", "of_others"), [("checked", 50, 70), ("rejected", 5, 7)])
@@ -100,10 +100,10 @@ async def test_records_are_told_by_topic_from_0_on_and_topics_beyond_the_bound_t
     stats.counts.check("topic-1", 20, 2)
     stats.counts.check("topic-1", 30, 3)
     stats.counts.check("topic-999", 70, 7)
-    told = await stats.read()
-    assert not figures.beyond_the_catalogue(told)
+    read = await stats.read()
+    assert not figures.beyond_the_catalogue(read)
     name = f"keyhole_job_{what}_records_total"
-    assert {tuple(s.labels): s.value for f in told.families if f.name == name for s in f.samples} == {
+    assert {tuple(s.labels): s.value for f in read.families if f.name == name for s in f.samples} == {
         **{("shop", f"topic-{number}"): of_one * (number == 1) for number in range(MOST_TOPICS)},
         (OTHER, OTHER): of_others,
     }
@@ -115,9 +115,9 @@ def test_it_is_told_by_grpc_and_on_its_own_page_while_queries_come_and_go() -> N
     stats.start()
     try:
         note_progress(stats.counts.spark("main"), PROGRESS)
-        told = asyncio.run(figures.read_stats(stats.address))
-        assert (told.name, len(told.sources)) == ("shop", 2)
-        assert figures.value(told, "keyhole_spark_input_rows_total", query="main") == 20
+        read = asyncio.run(figures.read_stats(stats.address))
+        assert (read.name, len(read.sources)) == ("shop", 2)
+        assert figures.value(read, "keyhole_spark_input_rows_total", query="main") == 20
         assert asyncio.run(scrape(page)).value("keyhole_spark_state_rows") == 10
     finally:
         stats.stop()

@@ -30,7 +30,7 @@ A, SAME = map(key, names_in(group("a"), 2))
 OTHER = key(names_in((group("a") + 1) % 4, 1)[0])
 
 
-def told(hosted: Hosted, *keys: bytes) -> list[tuple[bytes | None, int, int]]:
+def answered(hosted: Hosted, *keys: bytes) -> list[tuple[bytes | None, int, int]]:
     """Row, committed epoch and staged epoch of each key."""
     answers = hosted.table.lookup(keys, LATEST)
     sources = [answers.sources[of] for of in answers.source_of or [0] * len(keys)]
@@ -42,29 +42,29 @@ async def test_whole_key_groups_are_shown_once_they_are_staged_and_until_they_ar
     await hosted.own()
     await hosted.apply(1, {A: row(1.0), OTHER: row(2.0)})
     committed = [(row(1.0), 1, 0), (row(2.0), 1, 0), (None, 1, 0)]
-    assert told(hosted, A, OTHER, SAME) == committed
+    assert answered(hosted, A, OTHER, SAME) == committed
     arriving = hosted.begin(2, 7)
     await hosted.host.add_rows(arriving, lambda: ([A], [row(9.0)]))
-    assert told(hosted, A, OTHER, SAME) == committed  # not whole yet
+    assert answered(hosted, A, OTHER, SAME) == committed  # not whole yet
     receipts = await hosted.stage(2, {A: row(5.0)})
-    assert told(hosted, A, OTHER, SAME) == [(row(5.0), 1, 2), (row(2.0), 1, 0), (None, 1, 2)]
+    assert answered(hosted, A, OTHER, SAME) == [(row(5.0), 1, 2), (row(2.0), 1, 0), (None, 1, 2)]
     assert hosted.read(A) == [row(1.0)]
-    assert told(hosted) == []
+    assert answered(hosted) == []
     # Of two attempts of a task the last one is shown, also where it has nothing of a key group.
     name = Attempt("counts", 2, 0, 0, 9)
     attempt = hosted.host.begin_attempt(hosted.run, INCARNATION, hosted.version, name, False)
     await hosted.host.add_rows(attempt, lambda: ([OTHER], [row(4.0)]))
     await hosted.host.stage(name, attempt, hosted.run)
-    assert told(hosted, A, OTHER) == [(row(1.0), 1, 0), (row(4.0), 1, 2)]
+    assert answered(hosted, A, OTHER) == [(row(1.0), 1, 0), (row(4.0), 1, 2)]
     # Another round drops what was staged, and has the rest of it later.
     await hosted.stage(2, {OTHER: None}, round_=1)
-    assert told(hosted, A, OTHER) == [(row(1.0), 1, 0), (None, 1, 2)]
+    assert answered(hosted, A, OTHER) == [(row(1.0), 1, 0), (None, 1, 2)]
     receipts = await hosted.stage(2, {A: row(6.0)}, round_=2)
     await hosted.commit(2, receipts, round_=2)
-    assert told(hosted, A, OTHER) == [(row(6.0), 2, 0), (row(2.0), 2, 0)]
+    assert answered(hosted, A, OTHER) == [(row(6.0), 2, 0), (row(2.0), 2, 0)]
     # The batch is run again, though it was committed.
     await hosted.stage(2, {A: row(7.0)}, round_=3)
-    assert told(hosted, A) == [(row(6.0), 2, 0)]
+    assert answered(hosted, A) == [(row(6.0), 2, 0)]
     for wrong in (LATEST._replace(as_of=1), LATEST._replace(stale=Stale.ALWAYS)):
         with pytest.raises(MalformedRequest, match="leave"):
             wrong.check_latest()
@@ -77,18 +77,18 @@ async def test_sums_are_merged_as_at_the_commit_and_rows_that_replace_everything
     await hosted.apply(1, {A: row(1.0), SAME: row(2.0), OTHER: row(3.0)})
     receipts = await hosted.stage(2, {A: row(5.0)})
     for _ in range(2):  # a read changes nothing
-        assert told(hosted, A, SAME, OTHER) == [(row(6.0), 1, 2), (row(2.0), 1, 2), (row(3.0), 1, 0)]
+        assert answered(hosted, A, SAME, OTHER) == [(row(6.0), 1, 2), (row(2.0), 1, 2), (row(3.0), 1, 0)]
     await hosted.commit(2, receipts)
-    assert told(hosted, A) == [(row(6.0), 2, 0)]
+    assert answered(hosted, A) == [(row(6.0), 2, 0)]
     receipts = await hosted.stage(3, {A: row(5.0)}, replaces=True)
     # What becomes of a key group without rows is known at the commit.
-    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 2, 3), (None, 2, 3), (row(3.0), 2, 0)]
+    assert answered(hosted, A, SAME, OTHER) == [(row(5.0), 2, 3), (None, 2, 3), (row(3.0), 2, 0)]
     await hosted.commit(3, receipts, replace=True)
-    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 3, 0), (None, 3, 0), (None, 3, 0)]
+    assert answered(hosted, A, SAME, OTHER) == [(row(5.0), 3, 0), (None, 3, 0), (None, 3, 0)]
     await hosted.stage(4, {A: b"no row"})
-    assert told(hosted, OTHER) == [(None, 3, 0)]
+    assert answered(hosted, OTHER) == [(None, 3, 0)]
     with pytest.raises(ValueMismatch):  # as its commit will
-        told(hosted, A)
+        answered(hosted, A)
     assert hosted.read(A) == [row(5.0)]
     await hosted.host.close()
 
@@ -100,7 +100,7 @@ async def test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_b
     entries = [prefix + encode_integer(m, 4) for m in range(3)]
     await maps.apply(1, {entries[0]: row(1.0), entries[1]: row(2.0)})
     await maps.stage(2, {prefix: None, entries[1]: row(5.0)})
-    assert told(maps, *entries) == [(None, 1, 2), (row(5.0), 1, 2), (None, 1, 2)]
+    assert answered(maps, *entries) == [(None, 1, 2), (row(5.0), 1, 2), (None, 1, 2)]
     await maps.host.close()
     lists = Hosted(of=descriptor(kind=StateKind.LIST, max_length=2))
     await lists.own()
@@ -108,18 +108,18 @@ async def test_an_entry_depends_on_what_clears_its_key_and_an_element_on_those_b
     await lists.apply(1, {elements[0]: row(1.0), elements[1]: row(2.0)})
     # The task numbers its own alone; the first one is dropped for the third.
     await lists.stage(2, {elements[0]: row(5.0)})
-    assert told(lists, *elements) == [(None, 1, 2), (row(2.0), 1, 2), (row(5.0), 1, 2)]
-    assert told(lists, elements[2]) == [(row(5.0), 1, 2)]
+    assert answered(lists, *elements) == [(None, 1, 2), (row(2.0), 1, 2), (row(5.0), 1, 2)]
+    assert answered(lists, elements[2]) == [(row(5.0), 1, 2)]
     await lists.stage(2, {prefix: None, elements[0]: row(5.0)}, round_=1)
-    assert told(lists, *elements) == [(row(5.0), 1, 2), (None, 1, 2), (None, 1, 2)]
+    assert answered(lists, *elements) == [(row(5.0), 1, 2), (None, 1, 2), (None, 1, 2)]
     # Of more elements than can be placed for one read, none is shown.
     many = {prefix + encode_integer(at, 8): row(float(at)) for at in range(MOST_ELEMENTS + 1)}
     await lists.stage(2, many, round_=2)
-    assert told(lists, *elements) == [(row(1.0), 1, 0), (row(2.0), 1, 0), (None, 1, 0)]
+    assert answered(lists, *elements) == [(row(1.0), 1, 0), (row(2.0), 1, 0), (None, 1, 0)]
     many.pop(elements[0])
     await lists.stage(2, many, round_=3)
     last = prefix + encode_integer(2 + MOST_ELEMENTS - 1, 8)
-    assert told(lists, elements[0], last) == [(None, 1, 2), (row(float(MOST_ELEMENTS)), 1, 2)]
+    assert answered(lists, elements[0], last) == [(None, 1, 2), (row(float(MOST_ELEMENTS)), 1, 2)]
     await lists.host.close()
 
 
@@ -129,7 +129,7 @@ async def test_a_key_that_is_none_or_whose_row_does_not_merge_fails_no_other_key
     await maps.own()
     good, bad = key("a") + encode_integer(1, 4), key("a")[:2] + b"\xff"
     await maps.stage(1, {good: row(5.0)})
-    assert told(maps, bad, good) == [(None, 0, 1), (row(5.0), 0, 1)]
+    assert answered(maps, bad, good) == [(None, 0, 1), (row(5.0), 0, 1)]
     await maps.host.close()
     sums = Hosted(of=descriptor(kind=StateKind.REDUCING, reducers=("sum",)))
     await sums.own()
@@ -176,7 +176,7 @@ async def test_what_is_stored_is_not_walked_through_to_read_the_latest_of_a_few_
     monkeypatch.setattr(MemorySnapshot, "items", items)
     for round_, rows in enumerate(({prefix: None, elements[0]: row(5.0)}, {elements[0]: row(5.0)})):
         await lists.stage(2, rows, round_=round_)
-        assert told(lists, elements[0], elements[7])[0][1:] == (1, 2)
+        assert answered(lists, elements[0], elements[7])[0][1:] == (1, 2)
     assert walked <= 1, "it took more than the last element"
     await lists.host.close()
 
@@ -188,14 +188,14 @@ async def test_what_expires_by_event_time_does_so_by_the_watermark_of_the_epoch_
     rows = {A: row(10.0), SAME: row(7.0), OTHER: row(3.0)}
     await hosted.commit(1, await hosted.stage(1, rows, watermark_ms=1000), watermark_ms=1000)
     await hosted.stage(2, {A: row(5.0)}, watermark_ms=1050)
-    assert told(hosted, A, SAME) == [(row(15.0), 1, 2), (row(7.0), 1, 2)]
+    assert answered(hosted, A, SAME) == [(row(15.0), 1, 2), (row(7.0), 1, 2)]
     # A task of an earlier version does not say by which watermark they are merged.
     await hosted.stage(2, {A: row(5.0)}, round_=1, watermark_ms=None)
-    assert told(hosted, A) == [(row(10.0), 1, 0)]
+    assert answered(hosted, A) == [(row(10.0), 1, 0)]
     receipts = await hosted.stage(2, {A: row(5.0)}, round_=2, watermark_ms=5000)
-    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 1, 2), (None, 1, 2), (row(3.0), 1, 0)]
+    assert answered(hosted, A, SAME, OTHER) == [(row(5.0), 1, 2), (None, 1, 2), (row(3.0), 1, 0)]
     await hosted.commit(2, receipts, round_=2, watermark_ms=5000)
-    assert told(hosted, A, SAME, OTHER) == [(row(5.0), 2, 0), (None, 2, 0), (None, 2, 0)]
+    assert answered(hosted, A, SAME, OTHER) == [(row(5.0), 2, 0), (None, 2, 0), (None, 2, 0)]
     await hosted.host.close()
 
 
@@ -207,14 +207,14 @@ async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at
     committed = [(row(1.0), 1, 0)]
     # A task of an earlier version does not say what its rows do.
     await hosted.stage(2, {A: row(5.0)}, replaces=None)
-    assert told(hosted, A) == committed
+    assert answered(hosted, A) == committed
     # One of a later version does; the watermark matters only to what expires by it.
     await hosted.stage(2, {A: row(5.0)}, round_=1, watermark_ms=None)
-    assert told(hosted, A) == [(row(5.0), 1, 2)]
+    assert answered(hosted, A) == [(row(5.0), 1, 2)]
     hosted.clock.advance(3.5)  # the lease has passed
-    assert told(hosted, A) == committed
+    assert answered(hosted, A) == committed
     hosted.host.confirm(hosted.run, hosted.version)
-    assert told(hosted, A) == [(row(5.0), 1, 2)]
+    assert answered(hosted, A) == [(row(5.0), 1, 2)]
     # On disk, in part or as a whole.
     name = Attempt("counts", 2, 2, 0, 9)
     attempt = hosted.host.begin_attempt(hosted.run, INCARNATION, hosted.version, name, False)
@@ -222,9 +222,9 @@ async def test_nothing_is_laid_over_where_it_may_not_count_any_more_or_is_not_at
     attempt.spill()
     await hosted.host.add_rows(attempt, lambda: ([SAME], [row(7.0)]))
     await hosted.host.stage(name, attempt, hosted.run)
-    assert told(hosted, A, SAME) == [*committed, (None, 1, 0)]
+    assert answered(hosted, A, SAME) == [*committed, (None, 1, 0)]
     await hosted.stage(2, {A: row(5.0)}, round_=3)
     # Another run begins: it stages anew.
     await hosted.own(generation=2, complete=1)
-    assert told(hosted, A) == committed
+    assert answered(hosted, A) == committed
     await hosted.host.close()

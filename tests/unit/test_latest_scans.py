@@ -93,8 +93,8 @@ async def test_others_have_their_turn_while_keys_are_sorted_and_rows_are_merged(
     assert part.rows.keys_between(b"", None) == NAMES
     assert part.rows.keys_between(NAMES[2], NAMES[4]) == NAMES[2:4]
     scanned = begun(hosted)
-    told = list(scanned.entries)
-    assert [name for name, stored in told if stored is not None] == NAMES
-    assert len([name for name, stored in told if stored is None]) >= 8 * len(NAMES)
+    entries = list(scanned.entries)
+    assert [name for name, stored in entries if stored is not None] == NAMES
+    assert len([name for name, stored in entries if stored is None]) >= 8 * len(NAMES)
     scanned.close()
     await hosted.host.close()

@@ -62,7 +62,7 @@ def reading(files: StoreFiles) -> Iterator[tuple[Connection, SpawnProcess]]:
         asks.close()
 
 
-def told(asks: Connection, what: str) -> Any:
+def answer_of(asks: Connection, what: str) -> Any:
     asks.send(what)
     assert asks.poll(LONG_SECONDS)
     return asks.recv()
@@ -73,17 +73,17 @@ def test_another_process_sees_the_commits_by_the_numbers_that_the_writer_gives_t
     with reading(store.files) as (asks, _):
         for epoch in (2, 3, 4):
             snapshot = store.snapshot()
-            assert told(asks, "view") == commit_of(snapshot)
+            assert answer_of(asks, "view") == commit_of(snapshot)
             snapshot.close()
             before = contents(store)
             store.apply(batch(epoch))
             # Its view is as old as it was, whatever is written.
-            positions, entries = told(asks, "entries")
+            positions, entries = answer_of(asks, "entries")
             assert (positions[1], entries) == before
             assert entries == expected_entries(epoch - 1)
         held = store.snapshot()
         store.drop_key_group(1)
-        assert told(asks, "view") == held.commit + 1
+        assert answer_of(asks, "view") == held.commit + 1
         held.close()
 
 
@@ -96,7 +96,7 @@ def test_what_a_killed_reader_held_is_given_up_once_it_is_looked_for(store: Lmdb
 
     grown(range(1, 8))
     with reading(store.files) as (asks, process):
-        told(asks, "view")
+        answer_of(asks, "view")
         assert store.forget_ended_readers() == 0  # it lives
         process.kill()
         process.join(LONG_SECONDS)
@@ -114,19 +114,19 @@ def test_the_writer_opens_its_store_again_beside_a_reader(tmp_path: Path) -> Non
     first = engine.open("application", "state", "topic")
     first.apply(batch(1))
     with reading(first.files) as (asks, _):
-        told(asks, "view")
+        answer_of(asks, "view")
         engine.close()
         again = LmdbEngine(limits)
         store = again.open("application", "state", "topic")
         store.apply(batch(2))
         snapshot = store.snapshot()
-        assert told(asks, "view") == snapshot.commit
+        assert answer_of(asks, "view") == snapshot.commit
         snapshot.close()
         # Made anew, it has other files; the reader keeps those that it has open.
         store.close()
         again.destroy("application", "state")
         again.open("application", "state", "another topic").apply(batch(1))
-        _, entries = told(asks, "entries")
+        _, entries = answer_of(asks, "entries")
         assert entries == expected_entries(2)
         again.close()
 

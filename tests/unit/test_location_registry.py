@@ -45,8 +45,8 @@ def test_key_groups_are_found_once_they_are_told_and_not_any_more_once_they_are_
         held.add(name)
         tables = build(views(held))
         for of in states:
-            told = tables[readings.APPLICATION, of.state].owners.addresses
-            assert told == tuple(owner[of.state, g] if (of.state, g) in held else "" for g in range(of.key_groups))
+            addresses = tables[readings.APPLICATION, of.state].owners.addresses
+            assert addresses == tuple(owner[of.state, g] if (of.state, g) in held else "" for g in range(of.key_groups))
     for name in sorted(owner):
         held.discard(name)
         assert not build(views(held))[readings.APPLICATION, name[0]].owners.addresses[name[1]]

@@ -149,7 +149,7 @@ def test_a_key_group_that_an_epoch_has_not_touched_names_the_one_before_until_al
     assert copy.holds(3)
 
 
-class ToldLock:
+class WatchedLock:
     """A lock that says when a thread waits for it."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class ToldLock:
 def test_what_is_read_at_once_is_of_one_moment_though_another_thread_takes_an_epoch_in_meanwhile(
     read: Callable[[MirrorCopy], list[Answer | KeyedEntry]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy, lock, taken = Clocks().copy(), ToldLock(), list[Future[None]]()
+    copy, lock, taken = Clocks().copy(), WatchedLock(), list[Future[None]]()
     begun(copy)
     before = [of.value.n for of in read(copy)]
     copy.take(message({}, complete=1))  # from here on nobody knows what answers say of an epoch

@@ -95,7 +95,7 @@ def test_an_empty_folder_stays_the_one_that_it_is(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "says"),
     [
         (["taken"], "taken is not empty: it has notes. Name a new folder, or an empty one"),
         (["taken/notes"], "taken/notes is there, and is no folder"),
@@ -110,13 +110,13 @@ def test_an_empty_folder_stays_the_one_that_it_is(
     ],
 )
 def test_what_can_not_be_is_refused_and_nothing_is_made(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes").touch()
     assert main(["new", *words]) == 1
-    assert told in capsys.readouterr().err
+    assert says in capsys.readouterr().err
     assert files_of(tmp_path) == ["taken/notes"]
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 

@@ -20,8 +20,8 @@ NOTES = {
 def notes(*paths: str, operator: int = 0) -> tuple[str, bytes]:
     """The name of such a file, and its bytes."""
     (store,) = NOTES["stateStoreInfo"]
-    told = NOTES | {"stateStoreInfo": [{**store, "stateSchemaFilePaths": paths}]}  # type: ignore[dict-item]  # JSON
-    text = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+    operators = NOTES | {"stateStoreInfo": [{**store, "stateSchemaFilePaths": paths}]}  # type: ignore[dict-item]  # JSON
+    text = json.dumps(operators, separators=(",", ":"), ensure_ascii=False)
     return f"state/{operator}/_metadata/v2/7", f"v2\n{text}".encode()
 
 

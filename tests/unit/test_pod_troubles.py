@@ -141,9 +141,9 @@ def test_the_command_line_lists_what_waits_and_what_has_ended(
     reads.status(cast(Client, Nobody()), reads.OutputFormat(as_json=True), found)
     assert json.loads(capsys.readouterr().out) == {**found, "servers": []}
     reads.status(cast(Client, Nobody()), reads.OutputFormat(as_json=False), {**found, "waiting_pods": []})
-    told = capsys.readouterr().out
-    assert "waiting pods: none\n" in told
-    assert "killed for memory (OOMKilled), its limit is 2Gi" in told
+    printed = capsys.readouterr().out
+    assert "waiting pods: none\n" in printed
+    assert "killed for memory (OOMKilled), its limit is 2Gi" in printed
 
     class Away:
         def status(self) -> list[ServerStatus]:

@@ -52,12 +52,12 @@ def test_a_process_is_told_no_port_twice(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(ports, "_claims", lambda: of_its_own)
     monkeypatch.setattr(ports, "_FIRST", 31_000)
     monkeypatch.setattr(ports, "_ATTEMPTS", 990)
-    told: list[int] = []
+    given: list[int] = []
     with contextlib.suppress(PortTaken):  # all others are somebody's by then
-        while len(told) < 1000:
-            told += free_ports(1)
-    assert len(told) > 1
-    assert len(set(told)) == len(told)
+        while len(given) < 1000:
+            given += free_ports(1)
+    assert len(given) > 1
+    assert len(set(given)) == len(given)
 
 
 def test_what_another_process_has_claimed_is_its_own_until_it_is_killed(tmp_path: Path) -> None:

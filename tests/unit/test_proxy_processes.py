@@ -34,11 +34,11 @@ from services.client_proxy.processes.words import (
     Ask,
     AskAll,
     Begin,
+    FactsOfAll,
+    FactsOfOne,
     Failed,
     Started,
     ToChild,
-    ToldAll,
-    ToldFacts,
     ToParent,
 )
 from services.client_proxy.siblings import Alone, CountedReads, ProcessFacts
@@ -212,13 +212,13 @@ def test_figures_of_processes_stand_beside_each_other_and_add_up() -> None:
 
 async def test_one_process_alone_has_its_own_facts_and_every_turn() -> None:
     alone = Alone()
-    alone.told_by(lambda: told(7))
+    alone.told_by(lambda: counted(7))
     assert [of.reads[0].keys for of in await alone.facts()] == [7]
     with alone.sql_turn() as is_ours:
         assert is_ours
 
 
-async def told(keys: int) -> ProcessFacts:
+async def counted(keys: int) -> ProcessFacts:
     return ProcessFacts(b"", (CountedReads("app", "state", keys, 0, 0, 0),), ())
 
 
@@ -276,7 +276,7 @@ async def test_a_child_that_answers_lives_and_one_that_hangs_is_killed() -> None
         for number in range(10):
             asked = await read_word(there, FROM_PARENT)
             assert isinstance(asked, Ask)
-            back.write(framed(ToldFacts(asked.question, b"%d" % number)))
+            back.write(framed(FactsOfOne(asked.question, b"%d" % number)))
         await eventually(lambda: child.last_facts == b"9", LONG_SECONDS)
         assert process.signals == []
         clock.late.set()  # from here on nothing is waited for
@@ -308,7 +308,7 @@ async def test_of_a_child_that_is_late_the_facts_are_those_that_it_told_before()
         asking = asyncio.create_task(child.facts())
         asked = await read_word(there, FROM_PARENT)
         assert isinstance(asked, Ask)
-        back.write(framed(ToldFacts(asked.question, b"first")))
+        back.write(framed(FactsOfOne(asked.question, b"first")))
         assert await asking == b"first"
         late = asyncio.create_task(child.facts())
         assert isinstance(await read_word(there, FROM_PARENT), Ask)
@@ -329,7 +329,7 @@ async def test_a_child_has_the_facts_of_all_from_its_parent_and_keeps_them_for_w
         there, back = await asyncio.open_unix_connection(sock=theirs)
         clock = Patient(short_seconds=-1.0)
         link, turn = await link_of(streams, clock)
-        link.told_by(lambda: told(1))
+        link.told_by(lambda: counted(1))
         assert (link.number, link.count) == (1, 2)
         asking = asyncio.create_task(link.facts())
         asked = await read_word(there, FROM_CHILD)
@@ -337,9 +337,9 @@ async def test_a_child_has_the_facts_of_all_from_its_parent_and_keeps_them_for_w
         # Meanwhile the parent asks for its own.
         back.write(framed(Ask(9)))
         own = await read_word(there, FROM_CHILD)
-        assert own == ToldFacts(9, msgspec.msgpack.encode(await told(1)))
-        others = msgspec.msgpack.encode(await told(5))
-        back.write(framed(ToldAll(asked.question, (others, own.facts))))
+        assert own == FactsOfOne(9, msgspec.msgpack.encode(await counted(1)))
+        others = msgspec.msgpack.encode(await counted(5))
+        back.write(framed(FactsOfAll(asked.question, (others, own.facts))))
         assert [of.reads[0].keys for of in await asking] == [5, 1]
         clock.late.set()
         assert [of.reads[0].keys for of in await link.facts()] == [5, 1]
@@ -352,7 +352,7 @@ async def test_a_child_whose_parent_has_never_answered_has_its_own_facts_and_say
     async with pair() as (streams, theirs):
         there, back = await asyncio.open_unix_connection(sock=theirs)
         link, turn = await link_of(streams, ManualClock())
-        link.told_by(lambda: told(1))
+        link.told_by(lambda: counted(1))
         assert [of.reads[0].keys for of in await link.facts()] == [1]
         assert isinstance(await read_word(there, FROM_CHILD), AskAll)
         await link.failed(InvalidConfiguration("no such thing"))

@@ -134,14 +134,14 @@ def test_the_output_has_the_processors_columns_and_tells_the_schemas_of_what_it_
     ]
     assert all(field.nullable for field in schema.fields)
     assert schema["sensor"].metadata == {"comment": "own"}
-    told = exposed_in(StructType.fromJson(json.loads(schema.json())))
-    assert told is not None
-    assert {state: changes.simpleString() for state, changes in told.items()} == {
+    exposed = exposed_in(StructType.fromJson(json.loads(schema.json())))
+    assert exposed is not None
+    assert {state: changes.simpleString() for state, changes in exposed.items()} == {
         "last": "struct<_keyhole_op:string,sensor:string,day:date,celsius:double>",
         "hours": "struct<_keyhole_op:string,sensor:string,day:date,hour:timestamp,celsius:double>",
     }
     assert grouping_key(schema) == {0: "_keyhole_key_sensor", 1: "_keyhole_key_day"}
-    assert grouping_key(told["last"]) == {0: "sensor", 1: "day"}
+    assert grouping_key(exposed["last"]) == {0: "sensor", 1: "day"}
     assert grouping_key(own) == {}
 
 

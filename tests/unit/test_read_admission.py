@@ -281,7 +281,7 @@ def test_every_limit_has_its_label_and_one_caller_is_the_same_on_all_ports() -> 
     assert peer_of(None) == ""
 
 
-@pytest.mark.parametrize("told", ["soon", "-1", "nan", "inf", ""])
-def test_a_hint_that_is_no_number_of_seconds_is_none(told: str) -> None:
-    assert retry_after_seconds(Overloaded("no", retry_after_seconds=told)) is None
+@pytest.mark.parametrize("hint", ["soon", "-1", "nan", "inf", ""])
+def test_a_hint_that_is_no_number_of_seconds_is_none(hint: str) -> None:
+    assert retry_after_seconds(Overloaded("no", retry_after_seconds=hint)) is None
     assert retry_after_seconds(Overloaded("no")) is None

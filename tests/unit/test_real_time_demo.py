@@ -133,15 +133,15 @@ RIGHT = (2.0, 1.0, 3.0, 6.0, 3, NOW_MS)
 
 
 def test_a_sensor_is_told_as_it_was_counted_and_its_total_to_nine_digits() -> None:
-    assert verify_realtime.is_told(answer(*RIGHT), SENSOR)
-    assert verify_realtime.is_told(answer(*RIGHT[:3], 6.0 + 1e-10, *RIGHT[4:]), SENSOR)
+    assert verify_realtime.agrees(answer(*RIGHT), SENSOR)
+    assert verify_realtime.agrees(answer(*RIGHT[:3], 6.0 + 1e-10, *RIGHT[4:]), SENSOR)
 
 
 @pytest.mark.parametrize("field", range(len(RIGHT)))
 def test_a_sensor_of_which_any_field_differs_is_not(field: int) -> None:
     wrong = [value + (1 if at == field else 0) for at, value in enumerate(RIGHT)]
-    assert not verify_realtime.is_told(answer(*wrong), SENSOR)
-    assert not verify_realtime.is_told(answer(), SENSOR)
+    assert not verify_realtime.agrees(answer(*wrong), SENSOR)
+    assert not verify_realtime.agrees(answer(), SENSOR)
 
 
 class Record:

@@ -162,8 +162,12 @@ def test_unless_it_is_strict_a_run_goes_on_after_a_replay_that_differs_and_logs_
         world.driver_dies()
     caplog.clear()
     assert world.run_epoch(0, {**rows(1.0), KEYS[2]: row(2.0)}).replayed
-    (told,) = [record for record in caplog.records if record.message == "a replay differs"]
-    assert (told.levelno, told.__dict__["epoch"], told.__dict__["which"]) == (logging.ERROR, 1, "counts key group 2")
+    (logged,) = [record for record in caplog.records if record.message == "a replay differs"]
+    assert (logged.levelno, logged.__dict__["epoch"], logged.__dict__["which"]) == (
+        logging.ERROR,
+        1,
+        "counts key group 2",
+    )
     assert read(world) == [row(1.0)] * KEY_GROUPS, "what was committed stays"
     world.run_epoch(1, rows(3.0))
     assert read(world) == [row(3.0)] * KEY_GROUPS

@@ -56,8 +56,8 @@ def alive() -> Iterator[Alive]:
         world.run_epoch(batch_id, ONE)
     assert world.coordinator is not None
     run = world.coordinator._run.run
-    told = pb.Run(application="app", query="main", generation=run.generation, run_id=run.run_id)
-    made = Alive(world, told, world.coordinator.membership.assignment.version, world.servers["a"].incarnation)
+    named = pb.Run(application="app", query="main", generation=run.generation, run_id=run.run_id)
+    made = Alive(world, named, world.coordinator.membership.assignment.version, world.servers["a"].incarnation)
     made.ask("Stage", (header(made), ipc(dict(list(ONE.items())[:1]))))
     yield made
     world.close()

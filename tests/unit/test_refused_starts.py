@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
 def test_a_start_that_is_refused_changes_nothing_and_the_query_goes_on(world: World, refusal: Refusal) -> None:
     with refusal.arrange(world):
         before, answered = snapshot(world), len(world.answered)
-        with pytest.raises(refusal.error, match=refusal.told):
+        with pytest.raises(refusal.error, match=refusal.says):
             start(world, refusal, batch_id=2)
         assert snapshot(world) == before
     assert {letter.method for letter in world.answered[answered:]} <= {"Describe"}
@@ -247,7 +247,7 @@ def opened(*records: dict[str, bytes | None]) -> Callable[[World], None]:
 
 
 @pytest.mark.parametrize(
-    ("by_somebody", "told"),
+    ("by_somebody", "says"),
     [
         (
             opened(record("opened", "main", OpenedRecord("other", "elsewhere", 7))),
@@ -263,11 +263,11 @@ def opened(*records: dict[str, bytes | None]) -> Callable[[World], None]:
     ],
 )
 def test_a_driver_that_is_fenced_by_who_is_no_run_says_what_is_known(
-    world: World, by_somebody: Callable[[World], None], told: str
+    world: World, by_somebody: Callable[[World], None], says: str
 ) -> None:
     by_somebody(world)
     error = fenced(world)
-    assert re.search(f"query 'main' was taken over from its run 1, which must stop: {told}", error.message)
+    assert re.search(f"query 'main' was taken over from its run 1, which must stop: {says}", error.message)
 
 
 def test_who_has_fenced_a_driver_is_waited_for_until_that_is_on_record(

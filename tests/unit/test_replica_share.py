@@ -45,13 +45,13 @@ async def test_nothing_is_followed_any_more_of_an_application_whose_last_query_w
     control = changelog.control(of.query)
     control.open(5)
     control.append(record("state", of.state, of), 5)
-    told: asyncio.Queue[Share] = asyncio.Queue()
-    member = ReplicaMember(APPLICATION, "group", changelog, SystemClock(), 60, told.put_nowait)
+    shares: asyncio.Queue[Share] = asyncio.Queue()
+    member = ReplicaMember(APPLICATION, "group", changelog, SystemClock(), 60, shares.put_nowait)
     member.start()
     try:
         async with asyncio.timeout(LONG_SECONDS):
-            assert list(await told.get()) == [of]
+            assert list(await shares.get()) == [of]
             control.append(record("state", of.state, None), 5)
-            assert await told.get() == {}
+            assert await shares.get() == {}
     finally:
         await member.close()

@@ -35,7 +35,7 @@ class Followed:
     def __init__(self) -> None:
         self.events = RouteEvents()
         self.views: dict[str, ServerView] = {}
-        self.told = 0
+        self.last = 0
 
     def see(self, *views: ServerView) -> list[tuple[Any, ...]]:
         """What is new then."""
@@ -44,8 +44,8 @@ class Followed:
         self.events.note_servers(1_000, before, self.views)
         names = {of.address: of.server for of in views}
         self.events.note_routes(1_000, diff(old, new), old, new, names)
-        found = [event for event in self.events if event.number > self.told]
-        self.told = max((event.number for event in found), default=self.told)
+        found = [event for event in self.events if event.number > self.last]
+        self.last = max((event.number for event in found), default=self.last)
         return [
             (event.kind, event.server or f"{event.application}/{event.state}", *([event.moves] if event.moves else []))
             for event in found
@@ -94,34 +94,34 @@ def test_restores_are_told_as_they_begin_and_end() -> None:
     events, seen = RouteEvents(), dict[str, ServerView]()
 
     def see(now_ms: int, *views: ServerView) -> list[tuple[Any, ...]]:
-        before, told = dict(seen), max((event.number for event in events), default=0)
+        before, last = dict(seen), max((event.number for event in events), default=0)
         seen.clear()
         seen.update({of.address: of for of in views})
         events.note_restores(now_ms, before, seen)
         return [
             (of.kind, of.server, of.application, of.state, of.role, of.key_groups, of.took_ms)
             for of in events
-            if of.number > told
+            if of.number > last
         ]
 
-    def told(kind: str, role: str, key_groups: int = 0, took_ms: int = 0, server: str = "a") -> tuple[Any, ...]:
+    def event(kind: str, role: str, key_groups: int = 0, took_ms: int = 0, server: str = "a") -> tuple[Any, ...]:
         return (kind, f"server-{server}", APPLICATION, STATE, role, key_groups, took_ms)
 
     begun = held(range(0), ready=False)
     whole = view("a", range(4))
     assert see(1_000, whole) == []  # it has all that it was given
     follows = (held(range(4)), held(range(0), Role.STANDBY, ready=False))
-    assert see(2_000, view("a", holdings=follows)) == [told("restore_began", "standby")]
+    assert see(2_000, view("a", holdings=follows)) == [event("restore_began", "standby")]
     assert see(2_500, view("a", holdings=(follows[0], held(range(4, 6), Role.STANDBY, ready=False)))) == []
     caught_up = view("a", holdings=(follows[0], held(range(4, 8), Role.STANDBY)))
-    assert see(5_000, caught_up) == [told("restore_ended", "standby", 4, 3_000)]
-    assert see(6_000, caught_up, view("b", holdings=(begun,))) == [told("restore_began", "owner", server="b")]
+    assert see(5_000, caught_up) == [event("restore_ended", "standby", 4, 3_000)]
+    assert see(6_000, caught_up, view("b", holdings=(begun,))) == [event("restore_began", "owner", server="b")]
     # Of one that is lost meanwhile, or gives it up, no end is told: it begins again.
     assert see(7_000, caught_up, view("b", holdings=(begun,), lost="gone")) == []
-    assert see(8_000, caught_up, view("b", holdings=(begun,))) == [told("restore_began", "owner", server="b")]
+    assert see(8_000, caught_up, view("b", holdings=(begun,))) == [event("restore_began", "owner", server="b")]
     assert see(9_000, caught_up, view("b")) == []
     assert see(9_500, caught_up, view("b", range(2))) == []
-    assert see(9_600, caught_up, view("b", holdings=(begun,))) == [told("restore_began", "owner", server="b")]
+    assert see(9_600, caught_up, view("b", holdings=(begun,))) == [event("restore_began", "owner", server="b")]
     assert see(9_700, caught_up) == []
     assert see(9_900, caught_up, view("b", range(2))) == []
 
@@ -239,6 +239,6 @@ def test_key_groups_of_a_server_that_is_gone_went_from_its_name() -> None:
     see(view("a"), view("b", range(8)))
     directory.settled.set()
     see(view("a"))
-    told = {event.kind: event for event in directory.events}
-    assert told["server_gone"].server == "server-b"
-    assert told["key_groups_moved"].moves == (Move(8, "server-b", ""),)
+    by_kind = {event.kind: event for event in directory.events}
+    assert by_kind["server_gone"].server == "server-b"
+    assert by_kind["key_groups_moved"].moves == (Move(8, "server-b", ""),)

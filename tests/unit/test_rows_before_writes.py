@@ -58,7 +58,7 @@ class Written:
         self.state.table.changes.active, self.state.table.changes.wants_befores = True, befores
 
     @property
-    def told(self) -> list[list[bytes | None] | None]:
+    def befores(self) -> list[list[bytes | None] | None]:
         return [None if epoch.befores is None else list(epoch.befores) for epoch in self.state.changed]
 
 
@@ -68,13 +68,13 @@ def test_each_row_is_read_once_whoever_wants_it(monkeypatch: pytest.MonkeyPatch)
     for of in (indexed, plain):
         of.watch(befores=False)
     assert (indexed.write(3.0), plain.write(3.0)) == (8, 0)
-    assert indexed.told == plain.told == [None, None]
+    assert indexed.befores == plain.befores == [None, None]
     for of in (indexed, plain):
         of.watch(befores=True)
     assert (indexed.write(4.0), plain.write(4.0)) == (8, 8)
-    assert indexed.told == plain.told == [[row(3.0)] * 2, [row(3.0)] * 6]
+    assert indexed.befores == plain.befores == [[row(3.0)] * 2, [row(3.0)] * 6]
     # What is too much to be kept for those who watch is read by the index alone.
     of_few = size_of([(key(name), row(5.0)) for name in FEW]) + len(FEW) * len(row(4.0))
     monkeypatch.setattr(watched_write, "MOST_BYTES", of_few)
     assert (indexed.write(5.0), plain.write(5.0)) == (8, 2)
-    assert indexed.told == [[row(4.0)] * 2, None]
+    assert indexed.befores == [[row(4.0)] * 2, None]

@@ -104,8 +104,8 @@ def test_who_waits_for_servers_is_told_every_five_seconds_which_addresses_nobody
     run = QueryRun(config, "main", changelog, control, SimulatedFleet(world), world.clock)
     with pytest.raises(EpochFailed):
         run.converge(world.clock.monotonic() + 21.0)
-    told = [record for record in caplog.records if record.name == "keyhole.coordinator.waiting"]
-    assert [record.levelno for record in told] == [logging.WARNING] * 4
-    assert [record.getMessage() for record in told] == [
+    logged = [record for record in caplog.records if record.name == "keyhole.coordinator.waiting"]
+    assert [record.levelno for record in logged] == [logging.WARNING] * 4
+    assert [record.getMessage() for record in logged] == [
         f"waiting for the state servers: {said}; the query ends in {left} s if that stays so" for left in (16, 11, 6, 1)
     ]

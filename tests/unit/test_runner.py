@@ -73,11 +73,11 @@ class FakeStack:
 
 
 def made(stack: FakeStack, job: JobDescription = JOB) -> tuple[runner._DemoRun, io.StringIO]:
-    told = io.StringIO()
-    console = Console(file=told, width=200)
+    screen = io.StringIO()
+    console = Console(file=screen, width=200)
     return runner._DemoRun(
         job, LiveAnswers(), RunOptions(), cast("Stack", stack), console, cast("StopSignals", Quiet()), 0.0
-    ), told
+    ), screen
 
 
 class Quiet(StopSignals):
@@ -94,7 +94,7 @@ def test_until_the_first_answer_the_steps_of_the_job_are_told_and_all_is_looked_
     stack = FakeStack(
         tmp_path, "Picked up\n", "Using Spark's default log4j profile\n", 'Setting default log level to "WARN".\n'
     )
-    run, told = made(stack)
+    run, screen = made(stack)
     client = FakeClient(
         UnknownApplication("no application"),
         UnknownState("application 'temperature-monitor' has no state 'sensors'"),
@@ -104,13 +104,13 @@ def test_until_the_first_answer_the_steps_of_the_job_are_told_and_all_is_looked_
     )
     run._await_first_answer(cast("Client", client))
     assert stack.supervised == 4, "a driver that has died is started again, before the first answer as after it"
-    assert [line.partition(" (")[2].rpartition(")")[0] for line in told.getvalue().splitlines()] == [
+    assert [line.partition(" (")[2].rpartition(")")[0] for line in screen.getvalue().splitlines()] == [
         "its process starts",
         "Spark's JVM starts",
         "Spark's JVM is up, its session starts; no server has it",
         "Spark's JVM is up, its session starts",
     ]
-    assert "has no state" not in told.getvalue()
+    assert "has no state" not in screen.getvalue()
 
 
 def test_who_has_waited_long_enough_is_told_by_the_jobs_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +142,9 @@ def test_another_spark_is_refused_before_anything_is_fetched(tmp_path: Path, mon
 
 @pytest.mark.parametrize("why", ["job again: it said [a[/b]", "[red]it[/red]"])
 def test_what_a_process_has_said_is_shown_as_it_is(why: str) -> None:
-    told = io.StringIO()
-    say_starting(Console(file=told, width=20), why)
-    assert told.getvalue() == f"starting {why}\n"
+    screen = io.StringIO()
+    say_starting(Console(file=screen, width=20), why)
+    assert screen.getvalue() == f"starting {why}\n"
 
 
 def verdict_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, output: str) -> RecountVerdict:

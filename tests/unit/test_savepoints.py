@@ -399,8 +399,8 @@ def test_the_remains_of_one_that_had_hardly_begun_are_told_and_may_be_taken_anew
     for name in (part_of(INCOMPLETE), *remains):
         with saved.writing(name) as file:
             file.write(b"{")
-    (told,) = listing(saved, checksums=False)
-    assert "incomplete" in told.problem
+    (listed,) = listing(saved, checksums=False)
+    assert "incomplete" in listed.problem
     take(application, saved)
     assert saved.files().keys() == {MANIFEST, "states/counts/00000.arrow"}
 
@@ -420,8 +420,8 @@ def test_what_one_that_was_broken_off_has_left_is_told_as_long_as_there_is_any(
         patched.setattr(LocalFileSystem, "rm", first)
         with pytest.raises(InvalidConfiguration, match="power cut"):
             take(application, saved)
-    (told,) = listing(saved, checksums=False)
-    assert "incomplete" in told.problem
+    (listed,) = listing(saved, checksums=False)
+    assert "incomplete" in listed.problem
     take(application, saved)
     assert saved.files().keys() == {MANIFEST, "states/counts/00000.arrow"}
 
@@ -432,8 +432,8 @@ def test_a_savepoint_is_whole_from_its_manifest_on(application: Application, sav
     saved.write_whole(INCOMPLETE, b"{}")
     with pytest.raises(SavepointMismatch, match="a savepoint already"):
         take(application, saved)
-    (told,) = listing(saved, checksums=True)
-    assert told.problem == ""
+    (listed,) = listing(saved, checksums=True)
+    assert listed.problem == ""
 
 
 def test_a_folder_that_is_in_use_is_left_alone(application: Application, saved: Folder, tmp_path: Path) -> None:

@@ -79,21 +79,21 @@ async def test_one_number_does_not_stand_for_any_number_of_calls(clock: ManualCl
 
 
 @pytest.mark.parametrize(
-    ("caps", "page", "told"),
+    ("caps", "page", "says"),
     [
         ({"rows": 10}, _page(4), "give 10 rows at most"),
         ({"bytes": 1000}, _page(1, 400), "give 1,000 bytes at most"),
     ],
 )
 async def test_what_a_scan_has_given_is_counted_over_its_calls(
-    clock: ManualClock, caps: dict[str, int], page: pb.ScanResponse, told: str
+    clock: ManualClock, caps: dict[str, int], page: pb.ScanResponse, says: str
 ) -> None:
     scans = scans_of(clock, **caps)
     for request in (_OWN, _OWN, _OWN, _FIRST, _SECOND, _FIRST):
         async with scans.open(request) as scan:
             scan.took(page)
     async with scans.open(_FIRST) as scan:
-        with pytest.raises(TooLarge, match=told) as no:
+        with pytest.raises(TooLarge, match=says) as no:
             scan.took(page)
     name = f"KEYHOLE_X_MAX_SCAN_{next(iter(caps)).upper()}"
     assert no.value.facts == {"cap": name, "limit": str(next(iter(caps.values())))}

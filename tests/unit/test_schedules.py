@@ -413,8 +413,8 @@ def test_a_commit_that_arrives_after_a_planned_handover_changes_nothing(warm: Wo
     assert sums(world) == [2.0] * KEY_GROUPS
 
 
-@pytest.mark.parametrize("next_told", ["a", "b"], ids=["before its heir is told", "before it is told itself"])
-def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(warm: World, next_told: str) -> None:
+@pytest.mark.parametrize("then_asked", ["a", "b"], ids=["before its heir is told", "before it is told itself"])
+def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(warm: World, then_asked: str) -> None:
     """Its server is at the Commit's version, and nobody was fenced: what it was released from is all that counts."""
     world = warm
     commit = an_epoch_that_a_refuses_while_its_commit_to_b_is_under_way(world)
@@ -427,7 +427,7 @@ def test_a_commit_that_arrives_between_release_and_adoption_changes_nothing(warm
         refused.append(error)
 
     world.servers["b"].end()
-    world.meanwhile[next_told, "Assign"] = it_arrives
+    world.meanwhile[then_asked, "Assign"] = it_arrives
     world.beat()
     assert refused
     assert ends(world) == after

@@ -103,14 +103,14 @@ def test_the_new_schema_is_on_record_after_the_old_one(world: World) -> None:
 def test_servers_tell_the_new_schema_before_the_first_row_of_it_is_committed(world: World) -> None:
     """Proxies and clients hear of it in time."""
     restart(world, NEW)
-    told: dict[str, int] = {}
+    fields: dict[str, int] = {}
 
     def look() -> None:
-        told.update({name: table.descriptor.value.version for name, table in tables(world).items()})
+        fields.update({name: table.descriptor.value.version for name, table in tables(world).items()})
 
     world.meanwhile["a", "Stage"] = look
     world.run_epoch(1, rows(2, "F", 2.5))
-    assert told == {"a": 2, "b": 2}
+    assert fields == {"a": 2, "b": 2}
 
 
 def test_the_same_job_started_again_changes_nothing(world: World) -> None:
@@ -305,10 +305,10 @@ def test_an_epoch_that_the_old_job_has_committed_in_part_is_ended_by_the_new_one
     assert begun.run_epoch(1, rows(2, "F", 2.5), strict=True).replayed
     begun.settle()
     of_old, of_new = {"unit": "C", "n": 2.5}, {"unit": "F", "n": 2.5}
-    told = read(begun)["a"]
-    assert told == read(begun)["b"]
-    assert {of_old["unit"], of_new["unit"]} == {row["unit"] for row in told}
-    assert [row["n"] for row in told] == [2.5] * KEY_GROUPS
+    ended = read(begun)["a"]
+    assert ended == read(begun)["b"]
+    assert {of_old["unit"], of_new["unit"]} == {row["unit"] for row in ended}
+    assert [row["n"] for row in ended] == [2.5] * KEY_GROUPS
 
 
 def test_the_same_holds_for_the_run_after_one_that_died_there_too(begun: World) -> None:

@@ -57,7 +57,7 @@ def test_a_token_is_found_by_its_hash_and_the_file_never_holds_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "says"),
     [
         ("[[tokens]]\nname='a'\nsha256='x'", r"entry 1 \(a\): sha256 is not 64"),
         ("[[tokens]]\nname='a b'\nsha256='" + "0" * 64 + "'", "its name can't be one"),
@@ -67,10 +67,10 @@ def test_a_token_is_found_by_its_hash_and_the_file_never_holds_it(tmp_path: Path
         ("token = 'secret-in-the-wrong-place'", "is not one"),
     ],
 )
-def test_a_wrong_file_of_tokens_is_refused_without_showing_what_it_holds(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_of_tokens_is_refused_without_showing_what_it_holds(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(text)
-    with pytest.raises(InvalidConfiguration, match=told) as caught:
+    with pytest.raises(InvalidConfiguration, match=says) as caught:
         tokens.load(str(path))
     assert "secret-in" not in str(caught.value)
 
@@ -93,11 +93,11 @@ def test_the_command_writes_a_token_for_its_owner_only_and_prints_only_its_entry
 
 
 def test_refusals_are_all_counted_and_written_down_up_to_a_rate(caplog: pytest.LogCaptureFixture) -> None:
-    now, told = 0.0, []
-    audit = Audit(told.append, lambda: now)
+    now, written = 0.0, []
+    audit = Audit(written.append, lambda: now)
     for _ in range(10_000):
         audit.refusal("UNAUTHENTICATED", peer="x" * 1000)
-    assert audit.refused["UNAUTHENTICATED"] == len(told) == 10_000
+    assert audit.refused["UNAUTHENTICATED"] == len(written) == 10_000
     assert len(caplog.records) == 50
     now = 1.0
     audit.refusal("PERMISSION_DENIED", peer="a")

@@ -269,8 +269,8 @@ def test_whatever_keeps_a_reader_from_a_store_is_told_once_with_its_cause_and_th
     for _ in range(5):
         tables.take(Shown(-1, 1, (shown_of(1),), ()))
     assert fails == []
-    told = [(of.levelname, of.__dict__["why"], of.exc_info is not None) for of in caplog.records]
-    assert told == [("ERROR", "RuntimeError: a bug", True), ("ERROR", "no room", True), ("INFO", "gone", False)]
+    logged = [(of.levelname, of.__dict__["why"], of.exc_info is not None) for of in caplog.records]
+    assert logged == [("ERROR", "RuntimeError: a bug", True), ("ERROR", "no room", True), ("INFO", "gone", False)]
     assert caplog.records[0].__dict__["state"] == "counts"
     assert "a bug" in caplog.text
     assert tables.behind == ()

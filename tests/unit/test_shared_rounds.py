@@ -58,8 +58,8 @@ async def test_a_round_that_fails_says_so_to_all_who_wait_and_the_next_is_a_new_
     servers = Servers()
     rounds = SharedRounds(ManualClock(), servers.ask)
     servers.fail = True
-    told = await asyncio.gather(rounds.of("a"), rounds.of("a"), return_exceptions=True)
-    assert [type(of) for of in told] == [ServerLost, ServerLost]
+    outcomes = await asyncio.gather(rounds.of("a"), rounds.of("a"), return_exceptions=True)
+    assert [type(of) for of in outcomes] == [ServerLost, ServerLost]
     servers.fail = False
     assert await rounds.of("a") == "a 2"
 

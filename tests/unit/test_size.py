@@ -191,11 +191,11 @@ def test_the_command_prints_json_and_takes_constants_of_ones_own(
     mine = tmp_path / "mine.json"
     mine.write_text('{"redis_bytes_per_key": 1000, "redis_bytes_per_byte": 0}')
     assert main([*LOAD, "--json", "--constants", str(mine), "--price-memory", "2"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["redis"]["memory_bytes"] == 2 * 1e6 * 1000
-    assert told["redis"]["price_per_month"] == pytest.approx(2 * told["redis"]["memory_bytes"] / 2**30)
-    assert told["workload"]["updates"] == 10_000
-    assert told["constants"]["owner_us_per_row"] == Constants().owner_us_per_row
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["redis"]["memory_bytes"] == 2 * 1e6 * 1000
+    assert printed["redis"]["price_per_month"] == pytest.approx(2 * printed["redis"]["memory_bytes"] / 2**30)
+    assert printed["workload"]["updates"] == 10_000
+    assert printed["constants"]["owner_us_per_row"] == Constants().owner_us_per_row
     for content, says in (
         ('{"nope": 1}', "has 'nope', which is no constant; there are writer_us_per_row"),
         ('{"redis_us_per_row": -1}', "says -1.0 of redis_us_per_row; it must be 0 or more"),
@@ -220,5 +220,5 @@ def test_the_page_quotes_what_the_command_prints(block: str, capsys: pytest.Capt
 
 
 def test_the_page_lists_every_constant_with_its_value() -> None:
-    told = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", PAGE.read_text(), re.M))
-    assert told == {name: f"{value:,g}" for name, value in dataclasses.asdict(Constants()).items()}
+    listed = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", PAGE.read_text(), re.M))
+    assert listed == {name: f"{value:,g}" for name, value in dataclasses.asdict(Constants()).items()}

@@ -48,8 +48,8 @@ def test_a_disk_is_gone_after_its_context_and_after_what_failed_in_it(path: Path
 def test_a_killed_process_leaves_no_disk_behind(path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
-    with holder.stdout as told:
-        assert told.readline() == "mounted\n"
+    with holder.stdout as output:
+        assert output.readline() == "mounted\n"
         assert is_mounted(path)
         holder.kill()
         holder.wait()

@@ -62,8 +62,8 @@ def test_rows_that_a_job_makes_are_not_planned_again_once_they_must_be_shuffled_
 
     monkeypatch.setattr(layouts, "layout_of", layout_of)
     of_run: Any = RunLayouts()
-    told = [of_run.of_rows(state, state, None) for state in ("alerts", "last", "alerts", "last")]
-    assert told == [None, found["last"]] * 2
+    taken = [of_run.of_rows(state, state, None) for state in ("alerts", "last", "alerts", "last")]
+    assert taken == [None, found["last"]] * 2
     assert asked == ["alerts", "last", "last"]
     # Where the plan of what the job makes has changed, so may the answer.
     found["last"] = None

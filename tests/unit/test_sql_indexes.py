@@ -48,8 +48,8 @@ def test_the_indexes_that_servers_could_use_are_named(
     LiveDataset(nobody, msgspec.structs.replace(ORDERS, index=()), 7, reading).scanner(["order"], filter_)
     result = SqlResult(pa.table({}), reading.scans, "plan")
     _explained(result, as_json=True, saved=False)
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert [of["indexes"] for of in told["scans"]] == [indexes, []]
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [of["indexes"] for of in printed["scans"]] == [indexes, []]
     _explained(result, as_json=False, saved=False)
     line = f"  by an index   of {' or '.join(indexes)}, where that pays"
     assert capsys.readouterr().out.count(line) == bool(indexes)

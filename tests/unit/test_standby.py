@@ -173,7 +173,7 @@ async def test_a_new_run_of_the_standby_itself_is_no_reason_to_lose_what_it_foll
 EVOLVED = evolved(descriptor(), descriptor(value=ValueSchema(1, (ValueField("m", "int"), ValueField("n", "double")))))
 
 
-def told(generation: int, of: StateDescriptor) -> dict[str, bytes | None]:
+def appended(generation: int, of: StateDescriptor) -> dict[str, bytes | None]:
     """What a run of that generation appends."""
     return record("generation", "main", GenerationRecord(generation, "run")) | record("state", "counts", of)
 
@@ -185,7 +185,7 @@ async def test_a_standby_learns_of_a_newer_schema_from_the_control_topic_and_goe
     await pair.follow()
     await eventually(lambda: pair.shows(A, row(1.0), 1))
     before = pair.standby.table
-    pair.tell(told(2, EVOLVED))
+    pair.tell(appended(2, EVOLVED))
     await eventually(lambda: pair.standby.table.descriptor == EVOLVED)
     assert pair.standby.table is before
     assert pair.shown(A) == (row(1.0), 1)
@@ -197,7 +197,7 @@ async def test_a_schema_never_goes_back(pair: Pair) -> None:
     await pair.follow()
     pair.standby.of = EVOLVED
     await pair.follow()
-    pair.tell(told(2, descriptor()))
+    pair.tell(appended(2, descriptor()))
     pair.complete(1)
     await eventually(lambda: pair.standby.table.standby.standing.stamp.epoch == 1)
     pair.standby.of = descriptor()
@@ -209,12 +209,12 @@ async def test_what_its_own_run_has_assigned_counts_more_than_an_older_word_of_t
     """How long entries live may change without another version."""
     pair.owner.of = descriptor(max_length=5)
     await pair.owner.own(generation=2)
-    pair.tell(told(2, descriptor()))
+    pair.tell(appended(2, descriptor()))
     newer = AssignmentRecord(1, ("server-b",), {"counts": (0,) * KEY_GROUPS}, generation=3)
     pair.tell(record("assignment", "main", newer))
     await eventually(lambda: not pair.owner.table.groups)
     assert pair.owner.table.descriptor.max_length == 5
-    pair.tell(told(3, descriptor(max_length=6)))
+    pair.tell(appended(3, descriptor(max_length=6)))
     await eventually(lambda: pair.owner.table.descriptor.max_length == 6)
 
 

@@ -10,8 +10,8 @@ from services.state_server.read.standing import Standing
 HEARD = 12.5
 
 
-def complete(epoch: int, markers: list[int], told_ms: int = 99_000) -> CompleteRecord:
-    return CompleteRecord(epoch, 3, 1000 * epoch, 500 * epoch, 7, {"counts": markers}, told_ms=told_ms)
+def complete(epoch: int, markers: list[int], at_ms: int = 99_000) -> CompleteRecord:
+    return CompleteRecord(epoch, 3, 1000 * epoch, 500 * epoch, 7, {"counts": markers}, told_ms=at_ms)
 
 
 def position(offset: int, epoch: int) -> Position:
@@ -30,7 +30,7 @@ def test_a_copy_one_record_before_its_marker_stands_for_its_own_epoch_and_knows_
 
 def test_a_copy_that_falls_behind_never_claims_less_than_before() -> None:
     before = standings("counts", {0: position(11, 4)}, complete(9, [10]), {}, HEARD)
-    (found,) = standings("counts", {0: position(11, 4)}, complete(12, [20], told_ms=200_000), before, 20.0).values()
+    (found,) = standings("counts", {0: position(11, 4)}, complete(12, [20], at_ms=200_000), before, 20.0).values()
     assert (found.stamp.epoch, found.lag_epochs) == (9, 3)
     assert (found.as_of_ms, found.heard_monotonic) == (99_000, HEARD)
 

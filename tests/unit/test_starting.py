@@ -29,7 +29,7 @@ def test_each_step_is_told_once_it_is_reached(tmp_path: Path, lines: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("batch", "offsets", "told"),
+    ("batch", "offsets", "shown"),
     [
         (0, {"readings": {"0": 100, "1": 2_000}}, "its first batch runs: 2,100 records"),
         (0, None, "its first batch runs"),
@@ -37,10 +37,10 @@ def test_each_step_is_told_once_it_is_reached(tmp_path: Path, lines: int) -> Non
     ],
 )
 def test_of_a_batch_it_is_told_how_many_records_it_has(
-    tmp_path: Path, batch: int, offsets: dict[str, dict[str, int]] | None, told: str
+    tmp_path: Path, batch: int, offsets: dict[str, dict[str, int]] | None, shown: str
 ) -> None:
     (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
     (tmp_path / "checkpoint" / "offsets" / str(batch)).write_text(
         "v1\n" if offsets is None else f"v1\n{{}}\n{json.dumps(offsets)}"
     )
-    assert step("anything\n", BatchLogs(tmp_path / "checkpoint", tmp_path / "logs")) == told
+    assert step("anything\n", BatchLogs(tmp_path / "checkpoint", tmp_path / "logs")) == shown

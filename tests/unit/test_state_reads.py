@@ -45,13 +45,13 @@ class OneLink:
 class Describer:
     """Tells one descriptor after the other, the last one again and again."""
 
-    def __init__(self, *told: StateDescriptor) -> None:
-        self.told = list(told)
+    def __init__(self, *descriptors: StateDescriptor) -> None:
+        self.descriptors = list(descriptors)
         self.asked = 0
 
     async def __call__(self, application: str, state: str, seconds: float) -> StateDescriptor:
         self.asked += 1
-        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+        return self.descriptors.pop(0) if len(self.descriptors) > 1 else self.descriptors[0]
 
 
 OLDER = descriptor()

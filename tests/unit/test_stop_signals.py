@@ -160,8 +160,8 @@ def test_a_signal_that_comes_while_a_jvm_of_kafka_is_started_leaves_none(
 
 
 def test_what_else_is_lost_is_told_as_ever() -> None:
-    told: list[object] = []
-    before, sys.unraisablehook = sys.unraisablehook, lambda lost: told.append(lost.exc_value)
+    raised: list[object] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda lost: raised.append(lost.exc_value)
     try:
         with StopSignals():
 
@@ -172,4 +172,4 @@ def test_what_else_is_lost_is_told_as_ever() -> None:
             Failing()
     finally:
         sys.unraisablehook = before
-    assert [str(error) for error in told] == ["mine"]
+    assert [str(error) for error in raised] == ["mine"]

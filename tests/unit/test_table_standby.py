@@ -34,8 +34,8 @@ def both(clock: ManualClock | None = None, standby: Standing | None = None) -> T
 
 def test_each_key_is_answered_by_the_copy_that_has_it() -> None:
     answers = both().lookup([FOLLOWED, OWNED, FOLLOWED])
-    told = [(answers.sources[i].role, answers.sources[i].epoch) for i in answers.source_of]
-    assert told == [(ROLE_STANDBY, 3), (ROLE_OWNER, 5), (ROLE_STANDBY, 3)]
+    copies = [(answers.sources[i].role, answers.sources[i].epoch) for i in answers.source_of]
+    assert copies == [(ROLE_STANDBY, 3), (ROLE_OWNER, 5), (ROLE_STANDBY, 3)]
 
 
 def test_of_both_copies_the_first_keys_are_read_that_fit_and_no_others() -> None:
@@ -111,9 +111,9 @@ def test_min_epoch_counts_for_each_copy() -> None:
 
 
 def test_it_tells_one_holding_per_role() -> None:
-    told_of = holdings(both(), descriptor_to_proto(descriptor()), sizes=False)
-    told = [(holding.source.role, list(holding.key_groups)) for holding in told_of]
-    assert told == [(ROLE_OWNER, [0]), (ROLE_STANDBY, [1])]
+    shown = holdings(both(), descriptor_to_proto(descriptor()), sizes=False)
+    roles = [(holding.source.role, list(holding.key_groups)) for holding in shown]
+    assert roles == [(ROLE_OWNER, [0]), (ROLE_STANDBY, [1])]
 
 
 def test_what_is_being_taken_over_is_told_as_followed_for_as_long_as_it_is_answered_so() -> None:
@@ -121,9 +121,9 @@ def test_what_is_being_taken_over_is_told_as_followed_for_as_long_as_it_is_answe
     of.given.assign(frozenset({0, 1}))
     of.given.follow(frozenset(), shown=frozenset({1}))
     of.given.begin_take_over()
-    told_of = holdings(of, descriptor_to_proto(descriptor()), sizes=False)
-    told = [(holding.source.role, list(holding.key_groups), holding.ready) for holding in told_of]
-    assert told == [(ROLE_OWNER, [0], False), (ROLE_STANDBY, [1], True)]
+    shown = holdings(of, descriptor_to_proto(descriptor()), sizes=False)
+    roles = [(holding.source.role, list(holding.key_groups), holding.ready) for holding in shown]
+    assert roles == [(ROLE_OWNER, [0], False), (ROLE_STANDBY, [1], True)]
 
 
 def test_a_view_that_comes_late_changes_nothing() -> None:

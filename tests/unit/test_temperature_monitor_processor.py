@@ -167,11 +167,11 @@ def test_processor_and_recount_agree_on_any_stream(seed: int) -> None:
             bench.advance(watermark_ms)
             recount.take([], watermark_ms, {})
         for sensor in seen:
-            assert verify.is_told(told(bench.kept(sensor)), recount.sensors.get(sensor))
+            assert verify.agrees(answer_of(bench.kept(sensor)), recount.sensors.get(sensor))
     assert {sensor: alerts[-100:] for sensor, alerts in logged.items()} == recount.alerts()
 
 
-def told(kept: Statistics | None) -> Answer:
+def answer_of(kept: Statistics | None) -> Answer:
     """As a reader gets it."""
     fields = [("last", float), ("min", float), ("max", float), ("mean", float), ("readings", int), ("time_ms", int)]
     source = Source("server-0", Role.OWNER, 1, None, None, 1, 1, False)
@@ -183,11 +183,11 @@ def test_an_answer_that_differs_in_anything_is_none_that_was_counted() -> None:
     recount.take([reading(0, 10.0), reading(1, 10.3)], 0, {})
     of = recount.sensors["a"]
     right = Statistics(10.3, 10.0, 10.3, of.mean, 2, BEGIN_MS + SECOND_MS)
-    assert verify.is_told(told(right), of)
+    assert verify.agrees(answer_of(right), of)
     for name, value in right._asdict().items():
-        assert not verify.is_told(told(right._replace(**{name: value + 1})), of)
-    assert not verify.is_told(told(None), of)
-    assert not verify.is_told(told(right), None)
+        assert not verify.agrees(answer_of(right._replace(**{name: value + 1})), of)
+    assert not verify.agrees(answer_of(None), of)
+    assert not verify.agrees(answer_of(right), None)
 
 
 def test_a_fall_to_zero_is_an_alert_of_the_recount_and_a_rise_from_it_or_a_fall_below_it_is_none() -> None:

@@ -65,8 +65,8 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_is_told_all_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
-    told = capsys.readouterr().out
-    assert not [command for command in commands() if command not in told]
+    printed = capsys.readouterr().out
+    assert not [command for command in commands() if command not in printed]
 
 
 def test_what_takes_long_says_what_it_waits_for_and_what_is_quick_says_nothing(

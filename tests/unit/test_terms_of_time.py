@@ -22,9 +22,9 @@ def test_a_time_is_called_alike_in_every_table(name: str, said: str) -> None:
 
 
 def test_a_metric_of_a_commit_says_when_it_was_and_not_the_age_of_what_readers_get() -> None:
-    told = {metric.name: metric.help for metric in CATALOGUE if "commit_age" in metric.name}
-    assert len(told) >= 3
-    assert {name: text for name, text in told.items() if "committed" not in text or "Age" in text} == {}
+    helps = {metric.name: metric.help for metric in CATALOGUE if "commit_age" in metric.name}
+    assert len(helps) >= 3
+    assert {name: text for name, text in helps.items() if "committed" not in text or "Age" in text} == {}
 
 
 @pytest.mark.parametrize("aggregate", [(), ("count",)])

@@ -28,8 +28,8 @@ NOW_MS = 1_000_000
 def server(name: str, *groups: int, **fields: Any) -> pb.ServerStatus:
     source = state_pb2.Source(role="ROLE_OWNER", commit_time_ms=NOW_MS - 5_000, as_of_ms=NOW_MS - 1_000)
     held = pb.StateHolding(descriptor=STATE, key_groups=groups, source=source, ready=True, entries=10, bytes=2048)
-    told = {"server": name, "address": f"{name}:1", "started_ms": NOW_MS - 60_000, **fields}
-    return pb.ServerStatus(holdings=[held], **told)
+    status = {"server": name, "address": f"{name}:1", "started_ms": NOW_MS - 60_000, **fields}
+    return pb.ServerStatus(holdings=[held], **status)
 
 
 def figures(rows: float, reads: float) -> stats_pb2.ReadStatsResponse:
@@ -42,8 +42,8 @@ def figures(rows: float, reads: float) -> stats_pb2.ReadStatsResponse:
     return stats_pb2.ReadStatsResponse(component="COMPONENT_STATE_SERVER", families=families)
 
 
-def look(at: float, *servers: pb.ServerStatus, **told: stats_pb2.ReadStatsResponse) -> ClusterLook:
-    return ClusterLook(at, NOW_MS, servers, [STATE], {f"{name}:1": of for name, of in told.items()})
+def look(at: float, *servers: pb.ServerStatus, **stats: stats_pb2.ReadStatsResponse) -> ClusterLook:
+    return ClusterLook(at, NOW_MS, servers, [STATE], {f"{name}:1": of for name, of in stats.items()})
 
 
 def test_rates_are_of_the_time_between_two_looks_and_begin_anew_with_a_server() -> None:
@@ -62,7 +62,7 @@ def test_rates_are_of_the_time_between_two_looks_and_begin_anew_with_a_server() 
 
 
 def test_one_of_a_proxys_processes_that_has_started_again_does_not_make_the_others_seem_new() -> None:
-    def told(*keys: float) -> stats_pb2.ReadStatsResponse:
+    def looked_up(*keys: float) -> stats_pb2.ReadStatsResponse:
         family = stats_pb2.MetricFamily(
             name="keyhole_client_proxy_lookup_keys_total", labels=["proxy", "application", "state"]
         )
@@ -71,7 +71,11 @@ def test_one_of_a_proxys_processes_that_has_started_again_does_not_make_the_othe
         return stats_pb2.ReadStatsResponse(component="COMPONENT_CLIENT_PROXY", families=[family])
 
     overview = Overview()
-    for at, figures_of_proxy in ((1.0, told(5_000, 7_000)), (2.0, told(3, 7_010)), (3.0, told(4, 7_020, 6))):
+    for at, figures_of_proxy in (
+        (1.0, looked_up(5_000, 7_000)),
+        (2.0, looked_up(3, 7_010)),
+        (3.0, looked_up(4, 7_020, 6)),
+    ):
         overview.take(look(at, server("a", 0, 1), proxy=figures_of_proxy))
         ([row],) = [overview.states()]
         assert row["reads_per_second"] == {1.0: None, 2.0: 13, 3.0: 17}[at]

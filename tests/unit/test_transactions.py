@@ -45,15 +45,15 @@ class Losing:
     def begin_transaction(self) -> None:
         self._sent = 0
 
-    def produce(self, topic: str, value: bytes, key: bytes, partition: int, told: Delivered | None = None) -> None:
-        if told is not None:
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, delivered: Delivered | None = None) -> None:
+        if delivered is not None:
             # As librdkafka says of a record that it only believes to be there.
-            self._callbacks.append((told, self._sent - self._lost if self._sent >= self._lost else -1001))
+            self._callbacks.append((delivered, self._sent - self._lost if self._sent >= self._lost else -1001))
         self._sent += 1
 
     def flush(self, timeout: float) -> int:
-        for told, offset in self._callbacks:
-            told(None, cast(Message, Taken(offset)))
+        for delivered, offset in self._callbacks:
+            delivered(None, cast(Message, Taken(offset)))
         return 0
 
     def commit_transaction(self, timeout: float) -> None:

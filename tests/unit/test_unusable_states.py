@@ -168,8 +168,8 @@ async def test_a_replica_follows_the_query_s_other_states_and_tells_of_the_one_t
             await replica.host.follow([StateShare(state, frozenset(), ALL) for state in (BROKEN, owner.of)])
     await eventually(lambda: replica.table.standby.groups == ALL)
     assert replica.read(A) == [row(1.0)]
-    (told,) = caplog.records
-    assert "state app/broken can't be used: field 's'" in told.why  # type: ignore[attr-defined]  # as it is logged
+    (logged,) = caplog.records
+    assert "state app/broken can't be used: field 's'" in logged.why  # type: ignore[attr-defined]  # as it is logged
     await replica.host.close()
 
 
@@ -186,7 +186,7 @@ async def test_a_standby_goes_on_with_the_schema_before_one_that_can_not_be_used
     unusable = evolved(standby.of, of(NUMBER, NAMELESS))
     control.append(record("generation", "main", GenerationRecord(2, "run")) | record("state", "counts", unusable), 1)
     await eventually(
-        lambda: "state app/counts can't be used" in str([vars(told).get("why") for told in caplog.records])
+        lambda: "state app/counts can't be used" in str([vars(logged).get("why") for logged in caplog.records])
     )
     await owner.apply(2, {A: row(2.0)})
     await eventually(lambda: standby.table.standby.groups == ALL and standby.read(A) == [row(2.0)])
@@ -276,7 +276,7 @@ def test_a_savepoint_leaves_out_what_can_not_be_used(tmp_path: Path, caplog: pyt
     folder = Folder(str(tmp_path / "savepoint"))
     saved = create("app", application.changelog, folder, {}, ManualClock())
     assert [state.descriptor.state for state in saved.states] == ["counts"]
-    assert [told.state for told in caplog.records if "left out" in told.message] == ["broken"]  # type: ignore[attr-defined]  # as it is logged
+    assert [logged.state for logged in caplog.records if "left out" in logged.message] == ["broken"]  # type: ignore[attr-defined]  # as it is logged
     # Earlier versions have saved them, without rows.
     older = msgspec.structs.replace(saved, states=(*saved.states, SavedState(BROKEN, 0, ())))
     plan = plan_restore(older, RestoreOptions(checkpoints={"main": str(tmp_path / "checkpoint")}))

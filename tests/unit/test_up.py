@@ -25,7 +25,7 @@ from keyhole.up.bringing_up import UpOptions, follow, moved, ports_wanted, up
 from keyhole.up.exports import exports, hint, proxy_here, running, variables
 from keyhole.up.home import Home, Recorded
 from keyhole.up.known_process import KnownProcess, process_of
-from keyhole.up.supervisor import Told, end_leftovers
+from keyhole.up.supervisor import UpReport, end_leftovers
 from keyhole.up.taking_down import down
 from tests.support.waiting import LONG_SECONDS, until
 
@@ -68,8 +68,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def console() -> tuple[Console, io.StringIO]:
-    told = io.StringIO()
-    return Console(file=told, width=40, highlight=False), told
+    screen = io.StringIO()
+    return Console(file=screen, width=40, highlight=False), screen
 
 
 def recorded(home: Home, supervisor: KnownProcess | None = None, **more: object) -> Recorded:
@@ -156,16 +156,16 @@ def test_the_holder_notices_that_folder_or_file_is_gone(home: Home) -> None:
 
 def test_a_second_up_says_what_runs(home: Home, supervisor: subprocess.Popen[bytes]) -> None:
     recorded(home, process_of(supervisor.pid))
-    to, told = console()
+    to, screen = console()
     assert up(home, UpOptions(), {}, to) == 0
-    said = told.getvalue()
+    said = screen.getvalue()
     assert f"Keyhole runs here already, as process {supervisor.pid}." in said
     for address in ("127.0.0.1:9092", "127.0.0.1:7410", "127.0.0.1:7411", "127.0.0.1:7400", "http://127.0.0.1:7402"):
         assert address in said
     assert f'  eval "$(keyhole env --dir {home.path})"' in said.replace("uv run ", "")
     assert "end it first" not in said
     assert up(home, UpOptions(servers=3), {}, to) == 0
-    assert "To start it otherwise, end it first." in told.getvalue()
+    assert "To start it otherwise, end it first." in screen.getvalue()
 
 
 def test_what_only_starts_is_not_told_as_running(home: Home, supervisor: subprocess.Popen[bytes]) -> None:
@@ -182,10 +182,10 @@ def test_why_the_last_one_has_ended_is_told(home: Home, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(bringing_up, "find_java", find_java)
     recorded(home, failure="Kafka has ended\nmore")
-    to, told = console()
+    to, screen = console()
     with pytest.raises(JavaMissing):
         up(home, UpOptions(), {}, to)
-    assert told.getvalue() == "what ran here has ended by itself: Kafka has ended\n"
+    assert screen.getvalue() == "what ran here has ended by itself: Kafka has ended\n"
 
 
 def test_ports_stay_and_more_servers_get_the_next_ones(home: Home) -> None:
@@ -206,23 +206,23 @@ def test_a_port_that_is_anothers_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome"),
+    ("words", "outcome"),
     [
-        ([Told(starting="Kafka"), Told(starting="proxy"), Told(serves=True)], None),
-        ([Told(starting="Kafka"), Told(failure="no room")], "no room"),
-        ([Told(starting="Kafka")], ""),
-        ([Told(starting="proxy again: [a[/b] [red]")], ""),
+        ([UpReport(starting="Kafka"), UpReport(starting="proxy"), UpReport(serves=True)], None),
+        ([UpReport(starting="Kafka"), UpReport(failure="no room")], "no room"),
+        ([UpReport(starting="Kafka")], ""),
+        ([UpReport(starting="proxy again: [a[/b] [red]")], ""),
         ([], ""),
     ],
 )
-def test_what_is_started_is_shown_until_all_serves(told: list[Told], outcome: str | None) -> None:
+def test_what_is_started_is_shown_until_all_serves(words: list[UpReport], outcome: str | None) -> None:
     read, write = os.pipe()
-    os.write(write, b"".join(msgspec.json.encode(one) + b"\n" for one in told))
+    os.write(write, b"".join(msgspec.json.encode(one) + b"\n" for one in words))
     os.close(write)
     to, shown = console()
     assert follow(read, to, 0.0) == outcome
     os.close(read)
-    steps = [one.starting for one in told if one.starting]
+    steps = [one.starting for one in words if one.starting]
     assert [line for line in shown.getvalue().splitlines() if not line.endswith(" s")] == [
         f"starting {step}" for step in steps
     ]
@@ -234,30 +234,32 @@ def test_down_ends_what_holds_the_folder_and_says_so_again(
     """A child that outlives its supervisor is ended, too."""
     home.data.mkdir()
     recorded(home, process_of(supervisor.pid), children={"proxy": process_of(sleeper.pid)})
-    to, told = console()
+    to, screen = console()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("keyhole.up.supervisor.LEFTOVER_SECONDS", 0.1)
         assert down(home, to, delete=False) == 0
     assert supervisor.wait(LONG_SECONDS) == -signal.SIGTERM
     assert sleeper.wait(LONG_SECONDS) == -signal.SIGKILL
-    assert told.getvalue().startswith("ended; the data stay in ")
+    assert screen.getvalue().startswith("ended; the data stay in ")
     left = home.read()
     assert left is not None
     assert (left.supervisor, left.children, left.ports) == (None, {}, PORTS)
     assert down(home, to, delete=False) == 0
-    assert "nothing runs here; the data stay in " in told.getvalue()
+    assert "nothing runs here; the data stay in " in screen.getvalue()
 
 
 def test_down_deletes_the_folder_if_it_is_told_to_and_says_what_goes(home: Home) -> None:
     home.data.mkdir()
     (home.data / "much").write_bytes(bytes(2_000_000))
     recorded(home)
-    to, told = console()
+    to, screen = console()
     assert down(home, to, delete=True) == 0
-    assert f"deleting {home.path}: Kafka's data, the stores and the logs, " in told.getvalue()
+    assert f"deleting {home.path}: Kafka's data, the stores and the logs, " in screen.getvalue()
     assert not home.path.exists()
     assert down(home, to, delete=True) == 0
-    assert f"nothing of `keyhole up` is in {home.path}: change to the folder in which it was started" in told.getvalue()
+    assert (
+        f"nothing of `keyhole up` is in {home.path}: change to the folder in which it was started" in screen.getvalue()
+    )
 
 
 def test_of_one_without_data_nothing_is_left(home: Home) -> None:
@@ -271,15 +273,15 @@ def test_checkpoints_of_jobs_that_ran_elsewhere_stay_unless_all_is_to_go(home: H
     offsets = home.path / "checkpoints" / "totals" / "offsets"
     offsets.mkdir(parents=True)
     recorded(home, ephemeral=True, data="")
-    to, told = console()
+    to, screen = console()
     assert down(home, to, delete=False) == 0
-    assert "the checkpoints of jobs stay in" in told.getvalue()
+    assert "the checkpoints of jobs stay in" in screen.getvalue()
     assert [path.name for path in home.path.iterdir()] == ["checkpoints"]
     assert offsets.is_dir()
     home.make()  # and another one begins there
     recorded(home)
     assert down(home, to, delete=True) == 0
-    assert "the checkpoints and the logs" in told.getvalue()
+    assert "the checkpoints and the logs" in screen.getvalue()
     assert not home.path.exists()
 
 

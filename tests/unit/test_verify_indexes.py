@@ -85,8 +85,8 @@ def copy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copy]:
 def test_an_entry_without_its_row_and_a_row_without_its_entry_are_found_and_told(copy: Copy) -> None:
     verdict = copy.verified()
     assert not verdict.findings
-    (told,) = copy_rows(verdict)
-    assert (told["indexes"], told["all_indexes"], told["differing"]) == (2, KEY_GROUPS, 0)
+    (compared,) = copy_rows(verdict)
+    assert (compared["indexes"], compared["all_indexes"], compared["differing"]) == (2, KEY_GROUPS, 0)
     assert {copied.key_group for copied, of in verdict.indexes.items() if of.compared} == {0, 1}
 
     lost, of_before, of_nobody = copy.entry(NAMES[0], 1.0), copy.entry(NAMES[1], -5.0), copy.entry(NAMES[4], 9.0)

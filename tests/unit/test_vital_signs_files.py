@@ -171,9 +171,9 @@ def test_a_file_that_is_damaged_is_told_by_its_name_and_not_its_patients(place: 
             lambda: list(stored_chunks(files, *KEY, BEGIN_US, BEGIN_US + 1)),
             lambda: write_blob(files, blob(0)),
         ):
-            with pytest.raises(InvalidConfiguration, match=f"60s/{BEGIN_US}.parquet of a signal is damaged") as told:
+            with pytest.raises(InvalidConfiguration, match=f"60s/{BEGIN_US}.parquet of a signal is damaged") as raised:
                 use()
-            assert "patient" not in told.value.message
+            assert "patient" not in raised.value.message
         assert files.read(name) == damaged
 
 

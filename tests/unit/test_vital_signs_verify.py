@@ -19,7 +19,7 @@ from jobs.vital_signs.config import VitalSignsConfig
 from jobs.vital_signs.description import JOB
 from jobs.vital_signs.files import Folder
 from jobs.vital_signs.source import Sent
-from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_are_told, saturation_agrees, vitals_agree
+from jobs.vital_signs.verify import Kept, chunks_agree, of_kind, rates_agree, saturation_agrees, vitals_agree
 from jobs.vital_signs.vitals import vitals as job_vitals
 from keyhole.demo.recount import VerifiedJob
 from tests.support.vital_signs import BEGIN_US, KEY, ProcessorBench, chunk
@@ -160,7 +160,7 @@ def test_blobs_are_of_a_minute_unless_the_job_was_told_otherwise_and_before_one_
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds", "agrees"),
+    ("answer", "seconds", "agrees"),
     [
         (vitals(75.0, 12.0, 75), 60, [True, True]),
         (vitals(75.0, None, 75), 60, [True, True]),
@@ -177,8 +177,8 @@ def test_blobs_are_of_a_minute_unless_the_job_was_told_otherwise_and_before_one_
         (SimpleNamespace(found=False, value=None), 60, [False, False]),
     ],
 )
-def test_rates_are_of_the_last_piece_and_such_as_a_body_has(told: Any, seconds: int, agrees: list[bool]) -> None:
-    assert [*vitals_agree(told, piece(seconds))] == agrees
+def test_rates_are_of_the_last_piece_and_such_as_a_body_has(answer: Any, seconds: int, agrees: list[bool]) -> None:
+    assert [*vitals_agree(answer, piece(seconds))] == agrees
 
 
 @pytest.mark.parametrize("recording", source.recordings(), ids=lambda recording: recording.name)
@@ -187,12 +187,12 @@ def test_what_the_job_tells_of_the_recordings_is_taken_for_right(recording: sour
     wave = source.resampled(recording, 50)
     for seconds, first in itertools.product((5, 12, 30, 46, 60), range(0, len(wave), 7)):
         of = job_vitals(np.take(wave, range(first, first + seconds), axis=0, mode="wrap").ravel() * (5 / 1024), 50)
-        told = vitals(of.heart_rate, of.breathing_rate, of.beats, seconds)
-        assert [*vitals_agree(told, piece(seconds))] == [True, True]
+        answer = vitals(of.heart_rate, of.breathing_rate, of.beats, seconds)
+        assert [*vitals_agree(answer, piece(seconds))] == [True, True]
 
 
 @pytest.mark.parametrize(
-    ("signals", "seconds", "told", "agrees"),
+    ("signals", "seconds", "answer", "agrees"),
     [
         (4, 30, vitals(75.0, 12.0, 75), [True, True]),
         (4, 30, vitals(75.0, None, 75), [True, False]),
@@ -203,11 +203,11 @@ def test_what_the_job_tells_of_the_recordings_is_taken_for_right(recording: sour
     ],
 )
 def test_rates_are_demanded_of_a_run_that_sent_enough_to_have_them(
-    signals: int, seconds: int, told: Any, agrees: list[bool]
+    signals: int, seconds: int, answer: Any, agrees: list[bool]
 ) -> None:
     names = [(f"patient-{number}", "pleth") for number in range(signals)]
-    answers = {names[0]: told} | {name: vitals(None, None, 0) for name in names[1:]}
-    assert [*rates_are_told(answers, dict.fromkeys(names, recorded(range(seconds))))] == agrees
+    answers = {names[0]: answer} | {name: vitals(None, None, 0) for name in names[1:]}
+    assert [*rates_agree(answers, dict.fromkeys(names, recorded(range(seconds))))] == agrees
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -227,14 +227,14 @@ def test_the_recount_s_saturation_is_that_of_the_job_and_any_other_is_wrong(seed
     names = ("mean", "lowest", "samples", "begin_us", "end_us")
     kept: dict[str, Any] = dict(zip(names, bench.saturation() or (), strict=True))
 
-    def told(**other: Any) -> Any:
+    def answer_of(**other: Any) -> Any:
         return SimpleNamespace(found=True, value=SimpleNamespace(**kept | other))
 
-    assert saturation_agrees(told(), of)
+    assert saturation_agrees(answer_of(), of)
     for name, value in kept.items():
         wrong = 1 if value is None else value + (0.1 if isinstance(value, float) else 1)
-        assert not saturation_agrees(told(**{name: wrong}), of)
-        assert value is None or not saturation_agrees(told(**{name: None}), of)
+        assert not saturation_agrees(answer_of(**{name: wrong}), of)
+        assert value is None or not saturation_agrees(answer_of(**{name: None}), of)
     nothing: Any = SimpleNamespace(found=False, value=None)
     assert not saturation_agrees(nothing, of)
 

@@ -149,13 +149,13 @@ async def test_what_is_kept_of_one_epoch_is_bounded_over_all_its_portions(monkey
     monkeypatch.setattr(store_write, "portions", one_by_one)
     monkeypatch.setattr("services.state_server.write.watched_write.MOST_BYTES", 500)
     hosted = await owning()
-    changes, told = hosted.table.changes, list[GroupEpoch]()
+    changes, published = hosted.table.changes, list[GroupEpoch]()
     changes.expect(Watcher(None, GROUPS), hosted.table.committed.positions)
-    monkeypatch.setattr(changes, "published", lambda epochs, _: told.extend(epochs))
+    monkeypatch.setattr(changes, "published", lambda epochs, _: published.extend(epochs))
     await hosted.apply(1, {key(name): row(1.0) for group in GROUPS for name in names_in(group, 1)})
-    assert len(told) == KEY_GROUPS
-    assert 0 < sum(epoch.size for epoch in told) <= 500
-    assert any(epoch.changes is None for epoch in told)
+    assert len(published) == KEY_GROUPS
+    assert 0 < sum(epoch.size for epoch in published) <= 500
+    assert any(epoch.changes is None for epoch in published)
     await hosted.host.close()
 
 

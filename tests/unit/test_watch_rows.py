@@ -259,7 +259,7 @@ class Between:
         self.loop = asyncio.get_running_loop()
         self.hosted: Hosted | None = None
         self.messages: AsyncGenerator[Message] | None = None
-        self.told: list[tuple[int, int]] = []
+        self.seen: list[tuple[int, int]] = []
 
     def reached(self, step: Step, epoch: int) -> None:
         if step is Step.SERVER_TRANSACTION_COMMITTED and self.messages is not None:
@@ -270,7 +270,7 @@ class Between:
         assert self.messages is not None
         self.hosted.clock.advance(10.0)
         self.hosted.host.lease.confirm()
-        self.told.append(((await anext(self.messages)).as_of_ms, self.hosted.table.confirmed_ms))
+        self.seen.append(((await anext(self.messages)).as_of_ms, self.hosted.table.confirmed_ms))
 
 
 async def test_a_watch_does_not_say_that_it_has_a_commit_which_is_under_way() -> None:
@@ -283,7 +283,7 @@ async def test_a_watch_does_not_say_that_it_has_a_commit_which_is_under_way() ->
         before_ms = (await anext(messages)).as_of_ms
         between.messages = messages
         await hosted.apply(2, rows(2.0))
-        assert between.told == [(before_ms, before_ms + 10_000)]
+        assert between.seen == [(before_ms, before_ms + 10_000)]
         while (message := await anext(messages)).as_of_ms == before_ms:
             assert message.sent
         assert message.as_of_ms == before_ms + 10_000

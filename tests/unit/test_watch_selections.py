@@ -46,8 +46,8 @@ def test_what_is_known_of_before_decides_on_deletions_and_a_key_that_is_not_sele
     ]
     assert select.given(changes, known=True) == known
     unknown = [change._replace(before=None) for change in changes]
-    told = select.given(unknown, known=False)
-    assert [(change.number, change.row is None) for change in told] == [
+    given = select.given(unknown, known=False)
+    assert [(change.number, change.row is None) for change in given] == [
         *((0, False), (1, True), (2, True), (3, True), (4, True)),
         (6, False),
     ]
@@ -63,7 +63,7 @@ def selecting(hosted: Hosted, selections: Selections, turn: int = 3, **select: A
     return WatchSelection(hosted.table, watch_asked(hosted.table.codec, request), selections, turn)
 
 
-def told(select: WatchSelection, pending: Pending) -> list[tuple[int, bool]]:
+def given_by(select: WatchSelection, pending: Pending) -> list[tuple[int, bool]]:
     return [(change.number, change.row is not None) for batch in select.given(pending) for change in batch]
 
 
@@ -89,17 +89,17 @@ async def test_an_epoch_is_tested_once_for_all_who_have_the_same_predicate(teste
     first, second = (selecting(hosted, selections) for _ in range(2))
     assert first._select is second._select
     expected = [(0, False), *((number, True) for number in range(4, 8))]
-    assert told(first, Pending.of(epoch, None)) == expected
+    assert given_by(first, Pending.of(epoch, None)) == expected
     assert tested == [3, 3, 2]
-    assert told(second, Pending.of(epoch, None)) == expected
+    assert given_by(second, Pending.of(epoch, None)) == expected
     # And who goes on within it.
     for skip in range(9):
-        assert told(second, Pending.of(epoch, None, skip)) == [one for one in expected if one[0] >= skip]
+        assert given_by(second, Pending.of(epoch, None, skip)) == [one for one in expected if one[0] >= skip]
     assert tested == [3, 3, 2]
     # What is given of rows is each watch's own.
     fields = selecting(hosted, selections, fields=("n",))
     assert fields._select is not first._select
-    assert told(fields, Pending.of(epoch, None)) == expected
+    assert given_by(fields, Pending.of(epoch, None)) == expected
     assert tested == [3, 3, 2]
     await hosted.host.close()
 

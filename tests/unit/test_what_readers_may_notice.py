@@ -23,9 +23,9 @@ def seen(errors: dict[str, int], longest_seconds: float = 0.3, epoch_seconds: fl
 @given(reason=REASONS, count=st.integers(1, 200))
 def test_where_another_one_holds_the_same_no_read_may_fail_whatever_with(step: str, reason: str, count: int) -> None:
     assert surplus(step, seen({})) == ()
-    (told,) = surplus(step, seen({reason: count}, longest_seconds=4.0))
-    assert told.startswith(f"{step}: {count} reads failed with {reason}, and none may")
-    assert f"why it was {reason}" in told
+    (problem,) = surplus(step, seen({reason: count}, longest_seconds=4.0))
+    assert problem.startswith(f"{step}: {count} reads failed with {reason}, and none may")
+    assert f"why it was {reason}" in problem
 
 
 @pytest.mark.parametrize(("failed", "gap_seconds"), [(21, 37.434), (25, 45.518), (1, 0.0), (0, 400.0)])
@@ -36,20 +36,20 @@ def test_while_nobody_holds_the_state_a_read_may_fail_for_each_timeout_of_the_ga
 
 
 def test_reads_that_fail_at_once_in_place_of_waiting_are_too_many() -> None:
-    (told,) = surplus(AWAY, seen({"DEADLINE_EXCEEDED": 101}, 37.4))
-    assert "101 reads failed (DEADLINE_EXCEEDED) in a gap of 37.4 s, and at most 25 may, each after 1.5 s" in told
+    (problem,) = surplus(AWAY, seen({"DEADLINE_EXCEEDED": 101}, 37.4))
+    assert "101 reads failed (DEADLINE_EXCEEDED) in a gap of 37.4 s, and at most 25 may, each after 1.5 s" in problem
 
 
 def test_nothing_else_may_come_of_a_state_that_nobody_holds() -> None:
-    (told,) = surplus(AWAY, seen({"DEADLINE_EXCEEDED": 3, "SERVER_LOST": 1}, 37.4))
-    assert told.startswith(f"{AWAY}: 1 reads failed with SERVER_LOST, and none may")
+    (problem,) = surplus(AWAY, seen({"DEADLINE_EXCEEDED": 3, "SERVER_LOST": 1}, 37.4))
+    assert problem.startswith(f"{AWAY}: 1 reads failed with SERVER_LOST, and none may")
 
 
 def test_before_the_first_answer_any_number_may_find_nobody_and_none_may_fail_otherwise() -> None:
     early = {"SERVER_LOST": 101, "UNKNOWN_APPLICATION": 694, "UNKNOWN_STATE": 133}
     assert surplus(STARTING, seen(early)) == ()
-    (told,) = surplus(STARTING, seen(early | {"UNAUTHENTICATED": 1}))
-    assert "1 reads failed with UNAUTHENTICATED" in told
+    (problem,) = surplus(STARTING, seen(early | {"UNAUTHENTICATED": 1}))
+    assert "1 reads failed with UNAUTHENTICATED" in problem
 
 
 def test_each_bound_names_reasons_that_there_are_and_says_why() -> None:
@@ -67,13 +67,13 @@ def test_what_a_reader_has_printed_is_counted_by_the_step_that_it_was_in() -> No
         {"at": 6.5, "seconds": 0.1, "found": True, "epoch": 2, "role": "owner"},
     ]
     assert surplus(STARTING, gaps(lines, 0, 3.0)) == ()
-    (told,) = surplus(SINCE, gaps(lines, 3.0, 7.0))
-    assert told.endswith("late")
+    (problem,) = surplus(SINCE, gaps(lines, 3.0, 7.0))
+    assert problem.endswith("late")
 
 
 def test_a_longer_gap_than_a_step_may_have_is_too_long() -> None:
-    (told,) = surplus(EXECUTOR, seen({}, longest_seconds=5.1))
-    assert told == f"{EXECUTOR}: 5.1 s without an answer, and at most 5 s may pass"
+    (problem,) = surplus(EXECUTOR, seen({}, longest_seconds=5.1))
+    assert problem == f"{EXECUTOR}: 5.1 s without an answer, and at most 5 s may pass"
     assert surplus(EXECUTOR, seen({}, longest_seconds=5.0)) == ()
     assert surplus(SINCE, seen({}, longest_seconds=600.0, epoch_seconds=600.0)) == ()
 
@@ -81,8 +81,8 @@ def test_a_longer_gap_than_a_step_may_have_is_too_long() -> None:
 @pytest.mark.parametrize(("step", "most"), [(API_SERVER, 60), ("proxy deleted", 120), (EXECUTOR, 240), (DRIVER, 420)])
 def test_each_step_says_how_long_there_may_be_no_new_epoch(step: str, most: int) -> None:
     assert surplus(step, seen({}, epoch_seconds=float(most))) == ()
-    (told,) = surplus(step, seen({}, epoch_seconds=most + 0.5))
-    assert told == f"{step}: {most + 0.5} s without a new epoch, and at most {most} s may pass"
+    (problem,) = surplus(step, seen({}, epoch_seconds=most + 0.5))
+    assert problem == f"{step}: {most + 0.5} s without a new epoch, and at most {most} s may pass"
 
 
 def test_the_time_without_a_new_epoch_is_between_the_first_sights_of_newer_ones() -> None:

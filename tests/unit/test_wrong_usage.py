@@ -87,11 +87,11 @@ def test_what_can_not_be_is_refused_in_one_line_before_anything_is_asked(
         code: object = main(words)
     except SystemExit as ended:
         code = ended.code
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, "")
-    assert says in told.err
-    assert told.err.startswith("keyhole")
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (2, "")
+    assert says in printed.err
+    assert printed.err.startswith("keyhole")
+    assert printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

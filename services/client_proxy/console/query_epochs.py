@@ -21,7 +21,7 @@ _SERVER_SECONDS = 2.0
 _MOST_SERVERS = 3
 
 
-class ToldEpochs(NamedTuple):
+class EpochsInOneRound(NamedTuple):
     """The answers of one round.
 
     Attributes:
@@ -44,7 +44,7 @@ class QueryEpochs:
         self._directory = directory
         self._rounds = SharedRounds(directory.clock, self._ask)
 
-    async def of(self, name: QueryName) -> ToldEpochs:
+    async def of(self, name: QueryName) -> EpochsInOneRound:
         """The epochs, as of FRESH_SECONDS ago at most."""
         return await self._rounds.of(name)
 
@@ -52,7 +52,7 @@ class QueryEpochs:
         """Ends what is under way."""
         await self._rounds.close()
 
-    async def _ask(self, name: QueryName) -> ToldEpochs:
+    async def _ask(self, name: QueryName) -> EpochsInOneRound:
         answers = await asyncio.gather(
             *(link.epochs(*name, _SERVER_SECONDS) for link in _owners(self._directory.links, name))
         )
@@ -60,7 +60,7 @@ class QueryEpochs:
         # What a batch took comes later than the rest: some may not have heard of it.
         found |= {(of.generation, of.epoch): of for answer in answers for of in answer or () if of.batch_micros}
         epochs = tuple(epoch_times_from_proto(of) for _, of in sorted(found.items()))
-        return ToldEpochs(self._directory.clock.now_ms(), epochs, any(answer is not None for answer in answers))
+        return EpochsInOneRound(self._directory.clock.now_ms(), epochs, any(answer is not None for answer in answers))
 
 
 def epoch_json(times: EpochTimes) -> dict[str, Any]:

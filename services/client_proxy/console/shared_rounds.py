@@ -13,10 +13,10 @@ FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 0.5
 
 Name = TypeVar("Name", bound=Hashable)
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
-class SharedRounds(Generic[Name, Told]):
+class SharedRounds(Generic[Name, Result]):
     """Asks once however many consoles are open, and not at all while nobody asks here. Event loop's thread only.
 
     Args:
@@ -25,14 +25,14 @@ class SharedRounds(Generic[Name, Told]):
             older than this. 0: who asks waits for the round.
     """
 
-    def __init__(self, clock: Clock, ask: Callable[[Name], Awaitable[Told]], old_seconds: float = 0.0) -> None:
+    def __init__(self, clock: Clock, ask: Callable[[Name], Awaitable[Result]], old_seconds: float = 0.0) -> None:
         self._clock = clock
         self._ask = ask
         self._old_seconds = old_seconds
-        self._last: dict[Name, tuple[float, Told]] = {}
-        self._rounds: dict[Name, asyncio.Task[Told]] = {}
+        self._last: dict[Name, tuple[float, Result]] = {}
+        self._rounds: dict[Name, asyncio.Task[Result]] = {}
 
-    async def of(self, name: Name) -> Told:
+    async def of(self, name: Name) -> Result:
         """The newest answers: as of FRESH_SECONDS ago at most, where the round ends in time. Raises as `ask`."""
         now = self._clock.monotonic()
         kept_seconds = max(FRESH_SECONDS, self._old_seconds)
@@ -57,7 +57,7 @@ class SharedRounds(Generic[Name, Told]):
         if rounds:
             await asyncio.wait(rounds)
 
-    async def _round(self, name: Name) -> Told:
+    async def _round(self, name: Name) -> Result:
         try:
             answer = await self._ask(name)
             self._last[name] = self._clock.monotonic(), answer

@@ -20,10 +20,10 @@ from services.client_proxy.processes.words import (
     Ask,
     AskAll,
     Begin,
+    FactsOfOne,
     Failed,
     Started,
     ToChild,
-    ToldFacts,
     ToParent,
 )
 
@@ -138,7 +138,7 @@ class ChildProcess:
                 self.started.set()
             elif isinstance(word, Failed):
                 self.failed = word
-            elif isinstance(word, ToldFacts):
+            elif isinstance(word, FactsOfOne):
                 self.last_facts = word.facts or self.last_facts
                 waiting = self._asked.get(word.question)
                 if waiting is not None and not waiting.done():

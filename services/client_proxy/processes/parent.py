@@ -17,7 +17,7 @@ from keyhole.rpc.processes.children import how_ended
 from keyhole.rpc.processes.coming import comes_within
 from services.client_proxy.processes.child_process import ChildProcess
 from services.client_proxy.processes.held_ports import held_address, held_port
-from services.client_proxy.processes.words import Begin, Failed, ToldAll
+from services.client_proxy.processes.words import Begin, FactsOfAll, Failed
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class ProxyProcesses:
 
     async def _tell_all(self, child: ChildProcess, question: int) -> None:
         facts = await asyncio.gather(*(of.facts() for of in self._children))
-        child.say(ToldAll(question, tuple(of for of in facts if of)))
+        child.say(FactsOfAll(question, tuple(of for of in facts if of)))
 
 
 def ended_for(number: int, failed: Failed | None, code: int, *, served: bool) -> KeyholeError:

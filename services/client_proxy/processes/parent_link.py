@@ -22,11 +22,11 @@ from services.client_proxy.processes.words import (
     Ask,
     AskAll,
     Begin,
+    FactsOfAll,
+    FactsOfOne,
     Failed,
     Started,
     ToChild,
-    ToldAll,
-    ToldFacts,
     ToParent,
 )
 from services.client_proxy.siblings import ProcessFacts, TellFacts
@@ -135,7 +135,7 @@ class ParentLink:
                 telling = asyncio.get_running_loop().create_task(self._answer(word.question))
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)
-            elif isinstance(word, ToldAll):
+            elif isinstance(word, FactsOfAll):
                 waiting = self._asked.get(word.question)
                 if waiting is not None and not waiting.done():
                     waiting.set_result([_FACTS.decode(of) for of in word.facts])
@@ -147,7 +147,7 @@ class ParentLink:
         except Exception:  # noqa: BLE001 - the top of a task; a process that answers nothing would be ended
             _log.exception("a process's facts could not be made")
             facts = b""
-        self._say(ToldFacts(question, facts))
+        self._say(FactsOfOne(question, facts))
 
     async def _own(self) -> ProcessFacts:
         return await self._tell() if self._tell is not None else ProcessFacts(b"", (), ())

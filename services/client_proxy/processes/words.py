@@ -4,9 +4,9 @@
       Begin        ─────────►            once, first
                    ◄─────────  Started   its ports answer; or Failed, and it ends
       Ask          ─────────►
-                   ◄─────────  ToldFacts its facts
+                   ◄─────────  FactsOfOne its facts
                    ◄─────────  AskAll
-      ToldAll      ─────────►            the facts of all
+      FactsOfAll   ─────────►            the facts of all
 
 Facts are bytes here: children alone know what is in them.
 """
@@ -32,7 +32,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     question: int
 
 
-class ToldAll(msgspec.Struct, frozen=True, tag=True):
+class FactsOfAll(msgspec.Struct, frozen=True, tag=True):
     """The facts of all children, of the one that has begun first at first."""
 
     question: int
@@ -50,7 +50,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-class ToldFacts(msgspec.Struct, frozen=True, tag=True):
+class FactsOfOne(msgspec.Struct, frozen=True, tag=True):
     """The answer to an Ask with the same number."""
 
     question: int
@@ -63,5 +63,5 @@ class AskAll(msgspec.Struct, frozen=True, tag=True):
     question: int
 
 
-ToChild = Begin | Ask | ToldAll
-ToParent = Started | Failed | ToldFacts | AskAll
+ToChild = Begin | Ask | FactsOfAll
+ToParent = Started | Failed | FactsOfOne | AskAll

@@ -9,7 +9,7 @@ import msgspec
 
 from keyhole.model.epoch_times import EpochTimes
 
-TOLD_EPOCHS = 16
+RECENT_EPOCHS = 16
 """How many are kept, and sent to the servers with each heartbeat: more than are complete within one."""
 
 
@@ -18,7 +18,7 @@ class RecentEpochs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: deque[EpochTimes] = deque(maxlen=TOLD_EPOCHS)
+        self._last: deque[EpochTimes] = deque(maxlen=RECENT_EPOCHS)
 
     def note(self, times: EpochTimes) -> None:
         """Keeps an epoch that is complete, in place of the oldest one."""

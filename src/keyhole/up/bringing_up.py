@@ -27,7 +27,7 @@ from keyhole.local.processes import last_words
 from keyhole.local.stack_ports import HOST, StackPorts
 from keyhole.terminal.commands import keyhole_command
 from keyhole.up.home import Home, Recorded
-from keyhole.up.supervisor import STOP_SECONDS, Told, WantedStack, run
+from keyhole.up.supervisor import STOP_SECONDS, UpReport, WantedStack, run
 
 KAFKA_PORT = 9092
 _TOPICS_SECONDS = 30.0
@@ -217,7 +217,7 @@ def follow(output: int, console: Console, began: float) -> str | None:
                 return ""
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                one = msgspec.json.decode(line, type=Told)
+                one = msgspec.json.decode(line, type=UpReport)
                 if one.serves:
                     return None
                 if one.failure:
@@ -230,11 +230,11 @@ def follow(output: int, console: Console, began: float) -> str | None:
 def _run_here(
     home: Home, wanted: WantedStack, environ: Mapping[str, str], console: Console, began: float, signals: StopSignals
 ) -> int:
-    def tell(told: Told) -> None:
-        if told.serves:
+    def tell(report: UpReport) -> None:
+        if report.serves:
             _tell_ready(home, wanted, console, began)
         else:
-            say_starting(console, told.starting)
+            say_starting(console, report.starting)
 
     run(home, wanted, environ, signals, tell)
     console.print("ended")

@@ -42,7 +42,7 @@ class WantedStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @ready
-class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UpReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line to whoever has started it: what it starts now, that all serves, or why it has failed."""
 
     starting: str = ""
@@ -55,7 +55,7 @@ def run(
     wanted: WantedStack,
     environ: Mapping[str, str],
     signals: StopSignals,
-    tell: Callable[[Told], None],
+    tell: Callable[[UpReport], None],
 ) -> None:
     """Starts all and keeps it up until a signal comes, or the folder is gone; then nothing of it runs any more.
 
@@ -70,7 +70,7 @@ def run(
 
         def say(what: str) -> None:
             notes.take()
-            tell(Told(starting=what))
+            tell(UpReport(starting=what))
 
         serving = notes.serving = BaseStack(
             [Path(jar) for jar in wanted.jars],
@@ -89,7 +89,7 @@ def run(
                     notes.take()
                     serving.serve(wanted.ports, wanted.topics)
                     notes.take(serves=True)
-                    tell(Told(serves=True))
+                    tell(UpReport(serves=True))
                     with signals.gently():
                         while still_there() and not signals.came.wait(_LOOK_SECONDS):
                             serving.supervise()
@@ -154,21 +154,21 @@ def main(arguments: list[str], environ: Mapping[str, str]) -> int:
         with StopSignals() as signals:
             run(Home(Path(arguments[0])), wanted, environ, signals, _tell)
     except KeyholeError as error:
-        _tell(Told(failure=error.message))
+        _tell(UpReport(failure=error.message))
         return 1
     return 0
 
 
-def _tell(told: Told) -> None:
+def _tell(report: UpReport) -> None:
     """To whoever listens, and to the log."""
-    what = told.failure or ("all serves" if told.serves else f"starting {told.starting}")
+    what = report.failure or ("all serves" if report.serves else f"starting {report.starting}")
     sys.stderr.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {what}\n")
     sys.stderr.flush()
     # A command that was broken off listens no more.
     with contextlib.suppress(OSError):
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
         sys.stdout.flush()
-    if told.serves:
+    if report.serves:
         # Whoever listens need not wait for our end.
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123
             os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -53,9 +53,9 @@ def _verdicts(
     breakages: Sequence[Breakage], jobs: int, limit_seconds: float, lines: TextIO | None = None
 ) -> list[Verdict]:
     def tell(verdict: Verdict) -> None:
-        print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {verdict.breakage.name}: {verdict.told}", flush=True)
+        print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {verdict.breakage.name}: {verdict.by}", flush=True)
         if lines is not None:
-            print(json.dumps(_told(verdict)), file=lines, flush=True)
+            print(json.dumps(_line(verdict)), file=lines, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="keyhole-breakages-") as directory:
         trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
@@ -78,7 +78,7 @@ def _verdicts(
                 pool.shutdown(wait=False, cancel_futures=True)  # those under way come to their end
                 raise
         # Else the machine, or the test itself, may be what failed.
-        noticing = sorted({verdict.told for verdict in verdicts if verdict.outcome == "noticed"})
+        noticing = sorted({verdict.by for verdict in verdicts if verdict.outcome == "noticed"})
         failing = trees.get().failing(noticing, limit_seconds * max(1, len(noticing) // 10))
     sound = [_if_sound(verdict, failing) for verdict in verdicts]
     for before, after in zip(verdicts, sound, strict=True):
@@ -88,9 +88,9 @@ def _verdicts(
 
 
 def _if_sound(verdict: Verdict, failing: Collection[str]) -> Verdict:
-    if verdict.outcome != "noticed" or verdict.told not in failing:
+    if verdict.outcome != "noticed" or verdict.by not in failing:
         return verdict
-    return replace(verdict, outcome="error", told=f"{verdict.told} fails without it, too")
+    return replace(verdict, outcome="error", by=f"{verdict.by} fails without it, too")
 
 
 def _print_table(verdicts: Sequence[Verdict]) -> None:
@@ -102,7 +102,7 @@ def _print_table(verdicts: Sequence[Verdict]) -> None:
     print(f"{len(verdicts)} in all, {sum(of.outcome == 'noticed' for of in verdicts)} noticed")
 
 
-def _told(verdict: Verdict) -> dict[str, object]:
+def _line(verdict: Verdict) -> dict[str, object]:
     of = verdict.breakage
     return {
         "name": of.name,
@@ -110,8 +110,8 @@ def _told(verdict: Verdict) -> dict[str, object]:
         "tier": of.tier,
         "file": of.file,
         "outcome": verdict.outcome,
-        "noticed_by": verdict.told if verdict.outcome == "noticed" else "",
-        "error": verdict.told if verdict.outcome == "error" else "",
+        "noticed_by": verdict.by if verdict.outcome == "noticed" else "",
+        "error": verdict.by if verdict.outcome == "error" else "",
         "seconds": round(verdict.seconds, 1),
     }
 

@@ -26,11 +26,11 @@ _OPTIONS = ("-q", "-n0", "-m", "", "--tb=no", "-rfE", "--color=no", "-p", "no:ca
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one breakage. `told`: the test that noticed it, or what went wrong."""
+    """What became of one breakage. `by`: the test that noticed it, or what went wrong."""
 
     breakage: Breakage
     outcome: Outcome
-    told: str
+    by: str
     seconds: float
 
 
@@ -50,10 +50,10 @@ class Tree:
         """Breaks it, runs the tests, and puts it back."""
         begun = time.monotonic()
         try:
-            outcome, told = self._tried(breakage, limit_seconds)
+            outcome, by = self._tried(breakage, limit_seconds)
         except UnfitError as error:
-            outcome, told = "error", str(error)
-        return Verdict(breakage, outcome, told, time.monotonic() - begun)
+            outcome, by = "error", str(error)
+        return Verdict(breakage, outcome, by, time.monotonic() - begun)
 
     def _tried(self, breakage: Breakage, limit_seconds: float) -> tuple[Outcome, str]:
         path = self._root / breakage.file
