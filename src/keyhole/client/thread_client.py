@@ -38,7 +38,7 @@ class ThreadClient:
         targets = targets_of(target)
         self._target = ",".join(targets)
         self._client = AsyncClient(targets, timeout=timeout, credentials=credentials, routing=routing)
-        self._closed = False
+        self._closed = self._left_open = False
         self._begin()
         _all.add(self)
 
@@ -134,13 +134,19 @@ class ThreadClient:
 
     def _run(self, start: Callable[[], Awaitable[_T]]) -> _T:
         self._check_may_block()
-        future = self._begun(start)
         try:
-            return future.result()
-        except BaseException:
-            # An interrupted thread leaves nothing under way.
-            with contextlib.suppress(RuntimeError):
-                future.cancel()
+            future = self._begun(start)
+            try:
+                return future.result()
+            except BaseException:
+                # An interrupted thread leaves nothing under way.
+                with contextlib.suppress(RuntimeError):
+                    future.cancel()
+                raise
+        except ClientClosed:
+            if self._left_open and threading.current_thread().daemon:
+                # It ends with the process, which ends now. Nobody has closed the client: an error would be printed.
+                threading.Event().wait()
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -163,6 +169,7 @@ def _begin_in_child() -> None:
 def _end_all() -> None:
     """Those that a program leaves open when it ends: what runs in their threads would end in the middle, and say so."""
     for client in list(_all):
+        client._left_open = not client._closed
         with contextlib.suppress(Exception):  # nobody is left to hear of it
             client.close()
 
