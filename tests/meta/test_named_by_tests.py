@@ -24,8 +24,8 @@ ROOT = TESTS.parent
 FOLDERS = sorted({file.relative_to(TESTS).parts[0] for file in TESTS.glob("*/**/*.py")})
 # In the others a setting or a metric that there isn't may be what a test is about.
 FURTHER = ("smoke", "spark", "processes", "fault", "fuzz", "containers", "e2e", "support")
-# Of those who run the tests; and where a project keeps its checkpoints (`keyhole up`, the chart).
-NO_SETTINGS = {"KEYHOLE_REQUIRE", "KEYHOLE_IMAGE_TAG", "KEYHOLE_BASE_IMAGE", "KEYHOLE_CHECKPOINTS"}
+# Of those who run the tests; of compose.yaml; and where a project keeps its checkpoints (`keyhole up`, the chart).
+NO_SETTINGS = {"KEYHOLE_REQUIRE", "KEYHOLE_IMAGE_TAG", "KEYHOLE_BASE_IMAGE", "KEYHOLE_TAG", "KEYHOLE_CHECKPOINTS"}
 _KINDS: tuple[type[Any], ...] = (*KINDS, *itertools.chain.from_iterable(OF_JOBS.values()))
 SETTINGS = {kind.PREFIX + item.name.upper() for kind in _KINDS for item in dataclasses.fields(kind)} | NO_SETTINGS
 METRIC = re.compile(r"\bkeyhole_(?:state_server|client_proxy|job|exporter|cluster)_\w*[a-z]\b")

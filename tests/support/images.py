@@ -24,6 +24,15 @@ TARGETS = ("state-server", "client-proxy", "metrics-exporter", "feed", "cli", "s
 _INPUTS = ("Dockerfile", ".dockerignore", "pyproject.toml", "uv.lock", "src", "services", "jobs", "protos")
 _LOCAL_BASE = "keyhole-base:bookworm"
 _BUILD_SECONDS = 1800
+# As its makers' image has it: the folder of the volume, and the user nobody.
+_PROMETHEUS = """\
+ARG BASE_IMAGE=python:3.13-slim-bookworm
+FROM ${BASE_IMAGE}
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus >/dev/null \
+    && rm -rf /var/lib/apt/lists/* && mkdir -p /prometheus && chown nobody /prometheus
+USER nobody
+ENTRYPOINT ["/usr/bin/prometheus"]
+"""
 
 
 @functools.cache
@@ -60,6 +69,24 @@ def image(target: str) -> str:
         # Somebody else may have built it meanwhile.
         if not image_id(name):
             _build(target, name)
+    return name
+
+
+def prometheus() -> str:
+    """The name of an image with Debian's Prometheus, in place of one that can't be pulled everywhere; built likewise.
+
+    Raises:
+        RuntimeError: As `image`.
+    """
+    name = f"keyhole-test/prometheus:{hashlib.sha256(_PROMETHEUS.encode()).hexdigest()[:12]}"
+    if not image_id(name):
+        base = ["--build-arg", f"BASE_IMAGE={base_image()}"] if base_image() else []
+        command = ["docker", "build", "--network", "host", *base, "--tag", name, "-"]
+        done = subprocess.run(
+            command, input=_PROMETHEUS, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-4000:]}")
     return name
 
 

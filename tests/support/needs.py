@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
 
 _SECONDS = 20
+_COMPOSE = (2, 24, 4)
 
 
 def need(what: str, lacking: str) -> None:
@@ -27,6 +29,17 @@ def need(what: str, lacking: str) -> None:
 def docker() -> None:
     """A Docker engine that answers."""
     need("docker", _without_docker())
+
+
+def compose() -> list[str]:
+    """Docker with Compose 2.24.4 or later, which takes one list in place of another. The words that run it."""
+    docker()
+    for command in (["docker", "compose"], ["docker-compose"]):
+        version = _compose_version(command)
+        if version >= _COMPOSE:
+            return command
+    need("docker", f"neither `docker compose` nor docker-compose is {'.'.join(map(str, _COMPOSE))} or later")
+    raise AssertionError("the line before has raised")
 
 
 def go() -> None:
@@ -44,6 +57,16 @@ def chromium() -> None:
     """Chromium and its driver: Debian's packages `chromium` and `chromium-driver`."""
     lacking = [tool for tool in ("chromium", "chromedriver") if shutil.which(tool) is None]
     need("chromium", f"there is no {' and no '.join(lacking)} on PATH" if lacking else "")
+
+
+def _compose_version(command: list[str]) -> tuple[int, ...]:
+    if shutil.which(command[0]) is None:
+        return ()
+    done = subprocess.run(
+        [*command, "version", "--short"], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", done.stdout) if done.returncode == 0 else None
+    return tuple(map(int, found.groups())) if found else ()
 
 
 @functools.cache

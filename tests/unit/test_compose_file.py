@@ -1,7 +1,7 @@
 """compose.yaml without Docker, by name: the schema of the Compose specification, and all that the file names.
 
 The schema is tests/support/compose_spec.json: that of github.com/compose-spec/compose-spec, of June 2026 (Apache-2.0).
-No Docker starts it here. Whether the images do what they should is tests/containers.
+Whether it starts, and the images do what they should, is tests/containers.
 """
 
 from __future__ import annotations
