@@ -21,6 +21,7 @@ WITH_SPARK = (
     "tests/processes/test_bootstrapping.py",
     "tests/processes/test_broadcast_servers.py",
     "tests/processes/test_broadcast_updates.py",
+    "tests/processes/test_kafka_away_in_real_time.py",
     "tests/processes/test_kafka_security.py",
     "tests/processes/test_lost_kafka.py",
     "tests/processes/test_schema_changes.py",

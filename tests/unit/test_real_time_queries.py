@@ -33,7 +33,7 @@ from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, 
 from keyhole.spark.driver.real_time_session import check_slots
 from keyhole.spark.sink import Sink
 from keyhole.spark.write_path import real_time
-from keyhole.spark.write_path.real_time_query import RealTimeQuery, not_computed
+from keyhole.spark.write_path.real_time_query import RealTimeQuery, kafka_away, not_computed
 from keyhole.spark.write_path.real_time_state import RowActions, kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import LACK_SECONDS, LOOK_SECONDS, FoundTopic, QueryTopic, TopicsWatch
 from keyhole.testing.clock import ManualClock
@@ -120,6 +120,24 @@ def test_a_query_that_ended_at_a_record_says_so_and_not_what_is_in_it(text: str,
     error = not_computed(text)
     assert (error and error.facts["condition"]) == condition
     assert error is None or (f"({condition})" in error.message and "'x'" not in error.message)
+
+
+@pytest.mark.parametrize(
+    ("cause", "away"),
+    [
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
+            "TimeoutException",
+        ),
+        ("org.apache.kafka.common.errors.DisconnectException: null", "DisconnectException"),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: no", None),
+        ("java.util.concurrent.TimeoutException: of something else", None),
+    ],
+)
+def test_a_query_that_ended_as_kafka_was_away_says_that_the_next_start_goes_on(cause: str, away: str | None) -> None:
+    error = kafka_away(f"[STREAM_FAILED] Query [id = a, runId = b] terminated with exception.\nCaused by: {cause}")
+    assert (error is None) is (away is None)
+    assert error is None or (f"({away})" in error.message and "the checkpoint that it has" in error.message)
 
 
 def test_a_function_for_foreachbatch_is_no_state() -> None:

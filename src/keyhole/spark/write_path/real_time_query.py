@@ -23,6 +23,10 @@ _LOOK_SECONDS = 0.5
 _OF_DATA = re.compile(r"\[(?!STREAM_FAILED)([A-Z][A-Z0-9_.]+)\][^\[]*?SQLSTATE: 22[0-9A-Z]{3}\b")
 
 
+# Kafka's client says so where no broker answers: asked for the source's offsets, it is asked a few times.
+_OF_KAFKA = re.compile(r"org\.apache\.kafka\.common\.errors\.(TimeoutException|DisconnectException)\b")
+
+
 class RunningQuery(Protocol):
     """What is needed of Spark's StreamingQuery."""
 
@@ -106,6 +110,7 @@ class RealTimeQuery:
         Raises:
             KeyholeError: `failure`.
             ValueMismatch: Spark can't compute what the query makes of a record.
+            KafkaUnreachable: Kafka was away when a batch ended, for longer than Spark waits. Start it again.
             StreamingQueryException: What else has ended the query in Spark.
         """
         if not self._ended.wait(timeout):
@@ -115,7 +120,7 @@ class RealTimeQuery:
         try:
             self._query.awaitTermination()
         except StreamingQueryException as error:
-            if (ours := not_computed(str(error))) is None:
+            if (ours := not_computed(str(error)) or kafka_away(str(error))) is None:
                 raise
             raise ours from error
         return True
@@ -188,4 +193,19 @@ def not_computed(text: str) -> ValueMismatch | None:
         "try_cast, try_divide and the like for what a record may have wrong: they make it null, and a row with a null "
         "in its key is a dead letter. Then start the query with the checkpoint that it has",
         condition=found[1],
+    )
+
+
+def kafka_away(text: str) -> KafkaUnreachable | None:
+    """What to raise where a query has ended because Kafka did not answer Spark; None: it has ended otherwise.
+
+    Args:
+        text: Of Spark's error.
+    """
+    if (found := _OF_KAFKA.search(text)) is None:
+        return None
+    return KafkaUnreachable(
+        f"Kafka was away for longer than Spark waits for it between batches ({found[1]}), and Spark has ended the "
+        "query. Nothing is lost: start it again with the checkpoint that it has, and let a supervisor do so. A source "
+        "with a higher fetchOffset.numRetries waits for longer"
     )
