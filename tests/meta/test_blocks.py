@@ -22,23 +22,55 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 RUN = {
     **{(page, "python"): test for page, test in RUN_PYTHON.items()},
-    ("README.md", INDENTED): "tests/processes/test_first_state.py",
-    ("docs/first-state.md", INDENTED): "tests/processes/test_first_state.py",
-    ("docs/operations.md", "bash"): "tests/unit/test_cli_image.py",
-    ("docs/sizing.md", INDENTED): "tests/unit/test_size.py",
-    ("docs/stores.md", "toml"): "tests/unit/test_store_choices.py",
     ("docs/updates.md", "json"): "tests/unit/test_documented_updates.py",
 }
-"""By page and language, the test that runs all of these blocks. The page's requests of curl run, too, in
-tests/rpc/test_documented_http.py; CHECKED has the shell's other lines, which name what there is.
+"""By page and language, the test that runs all of these blocks."""
+
+_FIRST_STATE = "tests/processes/test_first_state.py"
+_FEEDS = "tests/spark/test_documented_feeds.py"
+_HTTP = "tests/rpc/test_documented_http.py"
+_SIZE = "tests/unit/test_size.py"
+
+RUN_ALONE = {
+    ("README.md", "uv run --no-dev keyhole new ~/shop"): _FIRST_STATE,
+    ("README.md", "uv run keyhole get shop/totals c1"): _FIRST_STATE,
+    ("docs/clients.md", "curl http://proxy:7402/openapi.json"): _HTTP,
+    ("docs/clients.md", 'const answer = await fetch("http://proxy:7402/v1/shop/totals/c1?integers=text", {'): _HTTP,
+    (
+        "docs/clients.md",
+        """grpcurl -plaintext -d '{"state": {"application": "temperature-monitor", "state": "sensors"},""",
+    ): _HTTP,
+    (
+        "docs/compose.md",
+        "export KEYHOLE_JOB_SERVERS=127.0.0.1:7410 KEYHOLE_JOB_BOOTSTRAP_SERVERS=127.0.0.1:9094",
+    ): _FEEDS,
+    ("docs/first-state.md", "uv run --no-dev keyhole new ~/shop"): _FIRST_STATE,
+    (
+        "docs/first-state.md",
+        """echo '{"customer": "c1", "product": "cake", "amount": 21.5}' > more.json""",
+    ): _FIRST_STATE,
+    ("docs/operations.md", "kh() {"): "tests/unit/test_cli_image.py",
+    (
+        "docs/reads.md",
+        "curl 'http://proxy:7402/v1/temperature-monitor/sensors/sensor-42?stale=always&max_staleness=5'",
+    ): _HTTP,
+    ("docs/reads.md", "curl -i http://localhost:7402/v1/shop/totals/c1"): _HTTP,
+    ("docs/sizing.md", "$ keyhole size --keys 100M --updates 1.2M/s --reads 200k/s --standbys 1"): _SIZE,
+    ("docs/sizing.md", "$ keyhole size --keys 100M --updates 1.2M/s --reads 200k/s --store rocksdb \\"): _SIZE,
+    ("docs/sizing.md", "$ keyhole size --keys 7.1M --written-keys 118333 --updates 71M/min --reads 10k/s \\"): _SIZE,
+    ("docs/sizing.md", "$ keyhole size --keys 71M --updates 71M/min --reads 10k/s --batch 60"): _SIZE,
+    ("docs/stores.md", "[[stores]]"): "tests/unit/test_store_choices.py",
+    ("docs/up.md", "keyhole up --topic orders"): _FEEDS,
+    ("docs/watch.md", "curl -N 'http://proxy:7402/v1/shop/orders:watch?key=o1&key=o2'"): _HTTP,
+}
+"""By page and first line, the test that runs the block. Beside these, tests/rpc/test_documented_commands.py runs each
+`keyhole` that reads and needs no more than a proxy.
 """
 
 _OTHER_SYSTEM = "another system's, to compare with: its release is not among what tests have"
 _BROWSER = "a browser's: tests/processes/test_console_pages.py runs pages in one, and this is not of them"
-_PRINTED = "what a program prints, with numbers that differ each time"
 
 NOT_RUN = {
-    ("docs/clients.md", 'const answer = await fetch("http://proxy:7402/v1/shop/totals/c1?integers=text", {'): _BROWSER,
     ("docs/watch.md", 'const orders = new EventSource("/v1/shop/orders:watch?snapshot=false");'): _BROWSER,
     (
         "docs/coming-from.md",
@@ -50,7 +82,7 @@ NOT_RUN = {
     ): _OTHER_SYSTEM,
     ("docs/coming-from.md", "CREATE TABLE totals AS"): _OTHER_SYSTEM,
 }
-"""By page and first line."""
+"""By page and first line, why the block isn't run."""
 
 
 def _json(block: Block) -> None:
@@ -117,12 +149,23 @@ CHECKED: dict[str, Callable[[Block], None]] = {
 """By language, what looks at each block that no test runs."""
 
 
+def _name(block: Block) -> tuple[str, str]:
+    """Its page, and its first line without what a shell takes for a comment."""
+    return block.page, re.sub(r"\s+# .*$", "", block.first)
+
+
+def _runs_alone(block: Block) -> bool:
+    """Whether a test runs it, and it is no list of commands: of these one may be new."""
+    listed = block.language in (INDENTED, "sh") and not block.first.startswith("$ ")
+    return _name(block) in RUN_ALONE and not listed
+
+
 def test_every_block_runs_is_checked_or_is_named_with_the_reason() -> None:
-    known = Counter((block.page, block.first) for block in BLOCKS)
-    assert not [one for one in NOT_RUN if known[one] != 1], "these are on no page any more, or twice"
+    known = Counter(map(_name, BLOCKS))
+    assert not [one for one in (*NOT_RUN, *RUN_ALONE) if known[one] != 1], "these are on no page any more, or twice"
     unknown, wrong = [], {}
     for block in BLOCKS:
-        if (block.page, block.first) in NOT_RUN or (block.page, block.language) in RUN:
+        if _name(block) in NOT_RUN or (block.page, block.language) in RUN or _runs_alone(block):
             continue
         check = CHECKED.get(block.language)
         if check is None:
@@ -141,7 +184,9 @@ def test_what_is_said_to_run_is_there_and_its_test_names_the_page() -> None:
     for (page, language), test in RUN.items():
         assert (page, language) in shown or page not in PAGES
         assert page.rpartition("/")[2] in (ROOT / test).read_text(), (page, test)
-    assert not RUN.keys() & {(page, language) for page, language in NOT_RUN}
+    assert not RUN_ALONE.keys() & NOT_RUN.keys()
+    for (page, first), test in RUN_ALONE.items():
+        assert page.rpartition("/")[2] in (ROOT / test).read_text(), (page, first, test)
 
 
 def test_what_is_wrong_in_a_block_of_a_shell_is_found() -> None:

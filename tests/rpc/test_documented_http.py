@@ -1,4 +1,4 @@
-"""Requests over HTTP, and by grpcurl, that the pages show are answered: docs/clients.md, docs/kubernetes.md,
+"""Requests by curl, JavaScript and grpcurl that the pages show are answered: docs/clients.md, docs/kubernetes.md,
 docs/predicates.md, docs/reads.md, docs/watch.md.
 """
 
@@ -15,6 +15,7 @@ import pytest
 from google.protobuf import json_format
 
 from keyhole.v1 import query_pb2, query_pb2_grpc
+from tests.support import needs
 from tests.support.documented_reads import Reader, reader
 from tests.support.snippets import blocks_of, commands
 from tests.support.waiting import LONG_SECONDS
@@ -77,6 +78,22 @@ async def test_the_answer_that_is_known_is_not_sent_again() -> None:
         assert printed.startswith("HTTP/1.1 200")
         answer = await person.curls(re.sub(r'W/"\S+"', lambda _: tag, again))
     assert answer.startswith("HTTP/1.1 304")
+
+
+async def test_what_is_fetched_by_javascript_is_answered() -> None:
+    """By Node, of which `fetch` is the browsers'."""
+    needs.node()
+    (code,) = (block.code for block in blocks_of("docs/clients.md") if block.language == "js")
+    async with reader() as person:
+        await states(person)
+        here = code.replace("http://proxy:7402", f"http://{person.proxy.http_address}")
+        script = f'const token = "none";\n{here}\nconsole.log(answer.status, await answer.text());\n'
+        node = await asyncio.create_subprocess_exec(
+            "node", "--input-type=module", "--eval", script, stdout=asyncio.subprocess.PIPE
+        )
+        printed, _ = await asyncio.wait_for(node.communicate(), LONG_SECONDS)
+    status, _, answer = printed.decode().partition(" ")
+    assert (status, json.loads(answer)["value"]) == ("200", {"spent": 34.5})
 
 
 async def test_what_grpcurl_is_given_is_a_request_that_is_answered() -> None:

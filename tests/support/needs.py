@@ -1,6 +1,6 @@
 """What a machine may lack: tests that need it are skipped by name, and fail where KEYHOLE_REQUIRE names it.
 
-KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,chromium,go,notebook: a comma between the names.
+KEYHOLE_REQUIRE=docker,cluster,helm,prometheus,chromium,go,node,notebook: a comma between the names.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ def compose() -> list[str]:
 def go() -> None:
     """Go's tools."""
     need("go", "" if shutil.which("go") else "there is no go on PATH")
+
+
+def node() -> None:
+    """Node, which runs JavaScript."""
+    need("node", "" if shutil.which("node") else "there is no node on PATH")
 
 
 def prometheus() -> None:

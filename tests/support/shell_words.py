@@ -105,10 +105,10 @@ def _keyhole(words: Sequence[str]) -> list[str]:
 
 def _uv(words: Sequence[str]) -> list[str]:
     faults, rest = [], list(words[1:])
-    while rest and rest[0] in ("--group", "--with"):
+    while rest and rest[0] in ("--group", "--no-dev", "--with"):
         if rest[0] == "--group" and rest[1] not in _GROUPS:
             faults.append(f"there is no group {rest[1]}")
-        rest = rest[2:]
+        rest = rest[1 if rest[0] == "--no-dev" else 2 :]
     if words[0] == "add":
         return faults + _pip(["install", *rest])
     if words[0] == "sync":
