@@ -12,7 +12,10 @@ from keyhole.testing.served_states import ServedStates
 from tests.support.waiting import LONG_SECONDS
 
 _HEAD = """
-import asyncio, sys, threading
+import asyncio, atexit, sys, threading
+
+joined = []
+atexit.register(lambda: [thread.join() for thread in joined])  # runs behind what is registered later
 import keyhole
 
 address, routing = sys.argv[1:]
@@ -82,6 +85,22 @@ def read():
         seen.set()
 
 threading.Thread(target=read, daemon=True).start()
+assert seen.wait(60)
+""",
+    "a Client that a daemon thread reads by, for which the program waits at its end": """
+client = keyhole.Client(address, routing=routing)
+seen = threading.Event()
+
+def read():
+    try:
+        while True:
+            client.get("shop", "totals", "c1")
+            seen.set()
+    except keyhole.errors.ClientClosed:
+        pass
+
+joined.append(threading.Thread(target=read, daemon=True))
+joined[0].start()
 assert seen.wait(60)
 """,
 }

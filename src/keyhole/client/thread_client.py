@@ -22,6 +22,8 @@ from keyhole.rpc import forked
 from keyhole.security.credentials import PLAIN, Credentials
 
 _T = TypeVar("_T")
+# Beyond the end of a process that takes its time.
+_LAST_SECONDS = 2.0
 
 
 class ThreadClient:
@@ -145,8 +147,9 @@ class ThreadClient:
                 raise
         except ClientClosed:
             if self._left_open and threading.current_thread().daemon:
-                # It ends with the process, which ends now. Nobody has closed the client: an error would be printed.
-                threading.Event().wait()
+                # It ends with the process, which ends now. Nobody has closed the client: an error would be printed. But
+                # the program's own end may wait for this thread.
+                threading.Event().wait(_LAST_SECONDS)
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
