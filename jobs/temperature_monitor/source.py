@@ -11,6 +11,8 @@ some that are broken.
 
 from __future__ import annotations
 
+import csv
+import importlib.metadata
 import itertools
 import json
 import random
@@ -21,8 +23,6 @@ import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from vega_datasets import local_data
-
 from jobs.temperature_monitor.config import ReadingsConfig
 from jobs.temperature_monitor.description import JOB
 from keyhole.local.job_sources import Sender, due, run_source
@@ -32,6 +32,7 @@ PROBE, PROBE_PARTITION = "probe", 0
 PARTITIONS = 3
 
 CITIES = ("seattle", "san-francisco")
+_FILES = ("seattle-temps.csv", "sf-temps.csv")
 
 WATCHED = (*CITIES, *(f"sensor-{number}" for number in range(10)))
 """The sensors that have thresholds, at times."""
@@ -60,15 +61,17 @@ def celsius(fahrenheit: float) -> float:
 
 def recorded() -> Iterator[list[Reading]]:
     """The two cities' readings, hour by hour, without end."""
-    frames = dict(zip(CITIES, (local_data.seattle_temps(), local_data.sf_temps()), strict=True))
-    hours = [
-        [(city, celsius(temperature)) for city, temperature in of_hour]
-        for of_hour in zip(
-            *([(city, row.temp) for row in frame.itertuples()] for city, frame in frames.items()),
-            strict=True,
-        )
-    ]
-    return itertools.cycle(hours)
+    hours = zip(*map(_measured, _FILES), strict=True)
+    return itertools.cycle([list(zip(CITIES, of_hour, strict=True)) for of_hour in hours])
+
+
+def _measured(file: str) -> Iterator[float]:
+    """A city's temperatures, in degrees Celsius."""
+    # Of the package's file: the package imports pandas, which takes most of a second of a start.
+    path = importlib.metadata.distribution("vega_datasets").locate_file(f"vega_datasets/_data/{file}")
+    with open(str(path), newline="") as lines:  # noqa: PTH123 - a SimplePath has no open
+        for row in csv.DictReader(lines):
+            yield celsius(float(row["temp"]))
 
 
 def fleet(sensors: int) -> Iterator[Reading]:
