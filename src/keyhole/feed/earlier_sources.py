@@ -2,7 +2,7 @@
 
     [0, "J4x1.web", 17, {"0": 991900}]    a boundary, or an update, of a real-time query that reads the topic J4x1
 
-Boundaries stand in every partition, so one partition is read, backwards. Pure.
+Pure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import msgspec
 
 from keyhole.errors import StateConflict
 from keyhole.feed.fed_topics import UpdatesTopic
-from keyhole.feed.positions import windows
+from keyhole.feed.updates_search import search_back
 from keyhole.protocol.fed_sources import admitted, lane_of, topic_id_of
-
-_SEARCHED_PARTITION = 0
 
 
 class _Boundary(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -78,10 +76,7 @@ def check_earlier(updates: UpdatesTopic, state: str, sources: Mapping[str, str])
         KeyholeError: Kafka can't be reached, or refuses.
     """
     search = SourceSearch(sources)
-    start, end = updates.bounds(_SEARCHED_PARTITION)
-    for first, behind in windows(start, end):
-        if search.look(updates.read(_SEARCHED_PARTITION, first, behind)):
-            break
+    whole = search_back(updates, search.look)
     admitted(state, search.found, sources)
     if other := next((source for source in search.found if source not in sources), None):
         topic = next(name for source, name in sources.items() if topic_id_of(source) == topic_id_of(other))
@@ -92,4 +87,4 @@ def check_earlier(updates: UpdatesTopic, state: str, sources: Mapping[str, str])
             state=state,
             topic=topic,
         )
-    return start == 0 or set(map(topic_id_of, search.found)) >= set(map(topic_id_of, sources))
+    return whole or set(map(topic_id_of, search.found)) >= set(map(topic_id_of, sources))

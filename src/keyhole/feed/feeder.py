@@ -20,25 +20,23 @@ from keyhole.errors import MalformedRequest, RequestError, TooLarge
 from keyhole.feed.fed_topics import DeadLetterTopic, FeederLease, SourceTopic, UpdatesTopic
 from keyhole.feed.mapping import RecordMapper, RoutedUpdate
 from keyhole.feed.positions import (
-    BoundarySearch,
     FoundBoundaries,
     SourceDescription,
     check_starts,
     made_anew,
     start_positions,
     updates_made_anew,
-    windows,
 )
 from keyhole.feed.record_encoding import RegistryAway
 from keyhole.feed.rows import SourceRecord
 from keyhole.feed.source_progress import SourceProgress
+from keyhole.feed.updates_search import last_boundary
 from keyhole.feed.whole_topic import WholeTopic
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, encode
 
 MOST_WAITING = 20_000
 """Above so many sends without an acknowledgement the source is not read on."""
 
-_SEARCHED_PARTITION = 0
 _WAIT_SECONDS = 0.1
 
 
@@ -276,12 +274,7 @@ def where_to_begin(
         KeyholeError: Kafka can't be reached, or refuses.
     """
     described = source.describe()
-    search = BoundarySearch(topic, described.topic_id, updates.topic_id)
-    start, end = updates.bounds(_SEARCHED_PARTITION)
-    for first, behind in windows(start, end):
-        if search.look(updates.read(_SEARCHED_PARTITION, first, behind)):
-            break
-    found = search.found(whole=start == 0)
+    found = last_boundary(updates, topic, described.topic_id)
     return described, found, start_positions(described, found, from_earliest=from_earliest)
 
 

@@ -14,9 +14,9 @@ import msgspec
 
 from keyhole.errors import ChangelogRecreated
 from keyhole.feed.fed_topics import UpdatesTopic
-from keyhole.feed.positions import BoundarySearch, FoundBoundaries, SourceDescription, windows
+from keyhole.feed.positions import SourceDescription
+from keyhole.feed.updates_search import last_boundary
 
-_SEARCHED_PARTITION = 0
 _REMEDY = (
     "Start the query with the checkpoint that it had, if Spark lets it go on. Or feed the rows from the start into a "
     "state of another name. Or go on without the records that are gone, by from_earliest=True, if that is what you want"
@@ -40,7 +40,7 @@ def check_unread(updates: UpdatesTopic, sources: Mapping[str, SourceDescription]
         KeyholeError: Kafka can't be reached, or refuses.
     """
     for source, described in sources.items():
-        found = _last_boundary(updates, source, described)
+        found = last_boundary(updates, described.topic, source)
         if found.ends is None:
             gone = [partition for partition, start in described.starts.items() if start]
             if gone and not (found.whole and not _was_sent(updates, source)):
@@ -58,15 +58,6 @@ def check_unread(updates: UpdatesTopic, sources: Mapping[str, SourceDescription]
                     topic=described.topic,
                     partition=partition,
                 )
-
-
-def _last_boundary(updates: UpdatesTopic, source: str, described: SourceDescription) -> FoundBoundaries:
-    search = BoundarySearch(described.topic, source, updates.topic_id)
-    start, end = updates.bounds(_SEARCHED_PARTITION)
-    for first, behind in windows(start, end):
-        if search.look(updates.read(_SEARCHED_PARTITION, first, behind)):
-            break
-    return search.found(whole=start == 0)
 
 
 def _was_sent(updates: UpdatesTopic, source: str) -> bool:

@@ -63,8 +63,8 @@ REALTIME: tuple[Breakage, ...] = (
         "what an earlier release has fed a state by is not looked for in the log",
         "realtime",
         _EARLIER,
-        "    for first, behind in windows(start, end):\n",
-        "    for first, behind in ():\n",
+        "    whole = search_back(updates, search.look)\n",
+        "    whole = updates.bounds(0)[0] == 0\n",
         _RENAMED,
     ),
     Breakage(
