@@ -44,7 +44,7 @@ Of which release of the chart a series is, Prometheus says: `namespace` and `key
 
 
 def page() -> str:
-    """The whole page."""
+    """docs/metrics.md as Markdown: labels, then a table of each process's metrics."""
     parts = [_INTRODUCTION, "| label | is | how many values |\n|---|---|---|\n"]
     parts += [f"| `{name}` | {label.meaning} | {label.text} |\n" for name, label in LABELS.items()]
     for component, (title, exposed) in _TITLES.items():

@@ -28,15 +28,16 @@ _FIELDS, _NESTED, _VALUES, _METHODS = 2, 3, 2, 2
 
 _INTRODUCTION = """# gRPC API
 
-Reference, for those who read states by gRPC without Keyhole's clients: every service, call, message and field. The page
-is made from `protos/keyhole/v1` by `uv run python docs/generate.py`: don't edit it.
+Reference, for those who read states by gRPC without Keyhole's clients: every service, call, message
+and field. The page is made from `protos/keyhole/v1` by `uv run python docs/generate.py`: don't edit it.
 
-Readers need [`Query`](#query) alone, of a client proxy; [clients](clients.md) says how to call it from other languages,
-and what deadlines, tokens and errors are there. `StateServer` is what our own processes say to each other, and may
-change with each release. `Stats` is for the metrics exporter.
+Readers need [`Query`](#query) alone, of a client proxy; [clients](clients.md) says how to call it from
+other languages, and what deadlines, tokens and errors are there. `StateServer` is what our own
+processes say to each other, and may change with each release. `Stats` is for the metrics exporter.
 
-What is not set is the type's zero, which is how gRPC has it: the comments say what that means. Columns of a key are in
-the order of the state's [descriptor](#statedescriptor), and [values](values.md) says how each type is written.
+What is not set is the type's zero, which is how gRPC has it: the comments say what that means. Columns
+of a key are in the order of the state's [descriptor](#statedescriptor), and [values](values.md) says
+how each type is written.
 """
 
 
@@ -111,7 +112,7 @@ class _File:
 
 
 def page() -> str:
-    """The whole page."""
+    """docs/grpc.md as Markdown: what readers need first, by file."""
     with tempfile.TemporaryDirectory() as directory:
         made = Path(directory) / "descriptors"
         protos = [str(_PROTOS / "keyhole" / "v1" / f"{name}.proto") for name in _FILES]

@@ -63,6 +63,11 @@ def topic_name(application: str, state: str) -> str:
     return name
 
 
+def dead_letter_topic(source: str) -> str:
+    """The topic of the dead letters of another one."""
+    return f"{source}.dead-letter"
+
+
 def updates_topic_name(application: str, state: str) -> str:
     """The topic of a state's updates, in the real-time lane. Names have no dots, so it is nobody's changelog.
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from keyhole import logs
 from keyhole.changelog.kafka.changelog import KafkaChangelog
+from keyhole.changelog.settings import dead_letter_topic
 from keyhole.cli.patience import beside
 from keyhole.cli.wrong_usage import as_usage
 from keyhole.clock import Clock, SystemClock
@@ -50,7 +51,7 @@ from keyhole.model.state_path import state_path
 _BROKEN_OFF = 130
 _SHOW_SECONDS = 0.5
 _OURS = "keyhole."
-_LONGEST_TOPIC = 249 - len(".dead-letter")
+_LONGEST_TOPIC = 249 - len(dead_letter_topic(""))
 # More is refused as it is; a number of seconds may be one of which no milliseconds can be made.
 _MOST_SECONDS = 1e15
 _TO_SERVE = ("aiohttp", "grpc_health", "prometheus_client")
@@ -329,5 +330,5 @@ def progress(figures: FeedFigures, per_second: float) -> str:
 def _refused(figures: FeedFigures, topic: str = "") -> str:
     if not figures.refused:
         return ""
-    where = f" to {topic}.dead-letter" if topic else ""
+    where = f" to {dead_letter_topic(topic)}" if topic else ""
     return f", {figures.refused:,} refused{where}, the last one as {figures.why_refused}"

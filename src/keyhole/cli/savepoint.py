@@ -88,7 +88,7 @@ def restore(options: argparse.Namespace, output: OutputFormat) -> int:
         states=options.rename,
         queries=options.rename_query,
         checkpoints=options.checkpoint,
-        real_time=_source_topics(load(source), options),
+        real_time=_source_topics(source, options),
     )
     _, plan = plan_of(source, chosen)
     changelog = KafkaChangelog(options.bootstrap_servers, plan.application)
@@ -100,9 +100,11 @@ def restore(options: argparse.Namespace, output: OutputFormat) -> int:
     return 0
 
 
-def _source_topics(savepoint: Savepoint, options: argparse.Namespace) -> dict[str, QueriedTopic]:
+def _source_topics(folder: Folder, options: argparse.Namespace) -> dict[str, QueriedTopic]:
     """By query that goes on in real time, the topic that it reads, as Kafka has it. Raises KeyholeError."""
-    found = {}
+    if not options.real_time:
+        return {}
+    savepoint, found = load(folder), {}
     for query in options.real_time:
         with closing(KafkaSource(options.bootstrap_servers, source_topic_of(savepoint, query))) as source:
             described = source.describe()

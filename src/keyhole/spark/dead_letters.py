@@ -20,13 +20,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everyone who writes PySpark calls it
 
 from keyhole.changelog.kafka.record_topics import make_topics
+from keyhole.changelog.settings import dead_letter_topic
 from keyhole.config import JobConfig
 from keyhole.coordinator.stats import stats_of
 from keyhole.spark.driver.arrow_map import map_in_arrow
 from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.worker.rejecting import KEPT, REASON, set_aside
-
-SUFFIX = ".dead-letter"
 
 Accept: TypeAlias = Callable[[DataFrame, Column], DataFrame]
 """(parsed records, what is wrong with each, null where nothing is) -> the good ones, without Kafka's columns.
@@ -75,7 +74,7 @@ class DeadLetters:
     def __init__(
         self, spark: SparkSession, bootstrap_servers: str, topic: str, *, config: JobConfig | None = None
     ) -> None:
-        self.topic = topic + SUFFIX
+        self.topic = dead_letter_topic(topic)
         self._source = topic
         self._counts = None if config is None else stats_of(config).counts
         self._bootstrap_servers = bootstrap_servers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from keyhole.changelog.base import LogExtent, Partition, RefusedRecord, UpdatesRun
-from keyhole.changelog.settings import updates_topic_name
+from keyhole.changelog.settings import dead_letter_topic, updates_topic_name
 from keyhole.errors import ChangelogRecreated, KafkaUnreachable
 from keyhole.protocol.updates import LoggedUpdate, Record, encode
 from keyhole.testing.memory_kafka import MemoryKafka
@@ -56,7 +56,7 @@ class MemoryUpdatesTopics:
 
     def put_aside(self, refused: Sequence[RefusedRecord], deadline_seconds: float) -> None:
         for record in refused:
-            topic = f"{updates_topic_name(self._application, record.partition.state)}.dead-letter"
+            topic = dead_letter_topic(updates_topic_name(self._application, record.partition.state))
             self._kafka.ensure(topic, 1)
             self._kafka.append(topic, 0, record.update.value)
 

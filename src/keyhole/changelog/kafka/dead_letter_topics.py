@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from keyhole.changelog.kafka.clients import ONE_REQUEST, Deadline
 from keyhole.changelog.kafka.record_topics import make_topics
 from keyhole.changelog.kafka.sending import TopicSender
+from keyhole.changelog.settings import dead_letter_topic
 
 _MAKE_SECONDS = 30.0
 _SETTINGS: Mapping[str, Any] = MappingProxyType(
@@ -22,11 +23,6 @@ _SETTINGS: Mapping[str, Any] = MappingProxyType(
         "batch.size": 16_384,
     }
 )
-
-
-def dead_letter_topic(source: str) -> str:
-    """The topic of the dead letters of another one."""
-    return f"{source}.dead-letter"
 
 
 class KafkaLetters:

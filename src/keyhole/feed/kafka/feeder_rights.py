@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from keyhole.changelog.base import TopicRight
 from keyhole.changelog.kafka.clients import Deadline
-from keyhole.changelog.kafka.dead_letter_topics import dead_letter_topic
 from keyhole.changelog.kafka.rights import check_group, check_rights
+from keyhole.changelog.settings import dead_letter_topic
 
 
 def check_feeder(bootstrap_servers: str, source: str, lease: str, deadline_seconds: float) -> None:
