@@ -99,7 +99,7 @@ def _what_was_applied_is_never_taken_back(context: Context) -> Iterator[str]:
 
 
 def _no_bounded_answer_lacks_what_is_older(context: Context) -> Iterator[str]:
-    """Of a read with max_staleness: all that the broker had taken by then was applied."""
+    """Of a read with max_staleness: all that Kafka had shown by then was applied."""
     fed = cast("FedContext", context)
     for read in fed.reads:
         if not read.asked.max_staleness_ms:
@@ -107,9 +107,13 @@ def _no_bounded_answer_lacks_what_is_older(context: Context) -> Iterator[str]:
         before = fed.fed.wall_ms + 1000 * read.began - read.asked.max_staleness_ms - _ROUNDED_MS
         for key, claim in zip(read.keys, read.claims, strict=True):
             group = fed.counts.group_of.get(key_of(key))
-            needed = 0 if group is None else fed.counts.applied_by(group, before)
+            needed = 0 if group is None else fed.counts.shown_by(group, before)
             if claim.epoch < needed:
-                yield f"reader {read.reader} at {read.began:.3f} got {claim} of {key}, and needed epoch {needed}"
+                age_ms = fed.fed.wall_ms + 1000 * read.began - claim.as_of_ms
+                yield (
+                    f"reader {read.reader} at {read.began:.3f} got {claim} of {key}, {age_ms:.0f} ms old then by its "
+                    f"own word, and needed epoch {needed}"
+                )
 
 
 _SHARED = (

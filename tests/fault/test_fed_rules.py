@@ -62,6 +62,12 @@ def test_the_log_is_folded_by_first_occurrences_behind_the_rules() -> None:
     assert (counts.epochs("key-0", (5, 1, 5)), counts.epochs("key-0", (6, 1, 6))) == ((3, 3), None)
 
 
+def test_what_has_the_last_timestamp_need_not_be_shown_yet() -> None:
+    stamps = [1000, 2000, 2000, 2000, 3000]
+    counts = FedRecount({0: [Logged(at, stamp, json.dumps(RULED).encode()) for at, stamp in enumerate(stamps)]})
+    assert [counts.shown_by(0, at_ms) for at_ms in (999, 1000, 2000, 2999, 3000, 9000)] == [0, 0, 1, 1, 4, 4]
+
+
 def test_a_history_that_is_right_breaks_no_rule() -> None:
     right = history(
         read(1.0, None, claim(2)),
