@@ -6,7 +6,7 @@ waited for it is shown, and how old readings are when they are first shown from 
 One line of JSON per run, and a summary. `--slower 3` gives the demo, with all its processes, a third of the processors
 (a control group of Linux's, for which it takes root): what a machine three times slower does to it. The caches are as
 they are: run it twice, and the second one has them warm. `p50_ms` is of the readings of the probe, as in
-benchmarks.monitor.
+benchmarks.monitor; `by_minute_ms` has the same of each minute since the first answer: Spark is compiled meanwhile.
 """
 
 from __future__ import annotations
@@ -96,17 +96,21 @@ def ready(demo: subprocess.Popen[bytes], log: Path) -> str:
 def shown(proxy: str, seconds: float) -> dict[str, Any]:
     """When the backlog was shown, and how old readings were from then on, by answers for the probe."""
     ages: list[float] = []
+    by_minute: dict[int, list[float]] = {}
     caught_up: float | None = None
     began_ms = time.time() * 1000
     with Client(proxy) as client:
         for now_ms, sent in new_readings(client, APPLICATION, seconds):
             if caught_up is not None:
-                ages += [now_ms - sent_ms for sent_ms in sent]
+                found = [now_ms - sent_ms for sent_ms in sent]
+                ages += found
+                by_minute.setdefault(int((now_ms - began_ms) / 60_000), []).extend(found)
             elif sent[0] > began_ms:
                 caught_up = (now_ms - began_ms) / 1000
     if caught_up is None or not ages:
         raise SystemExit(f"what had waited for the first answer was not shown in {seconds:g} s: give more --seconds")
-    return {"caught_up_s": round(caught_up, 1), "readings": len(ages), **spread(ages)}
+    minutes = [round(statistics.median(of)) for of in by_minute.values()]
+    return {"caught_up_s": round(caught_up, 1), "readings": len(ages), **spread(ages), "by_minute_ms": minutes}
 
 
 if __name__ == "__main__":
