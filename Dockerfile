@@ -50,7 +50,8 @@ RUN /opt/uv/bin/uv sync --quiet --locked --no-default-groups --no-editable --ext
 FROM base AS state-server
 COPY --from=build-state-server /opt/keyhole /opt/keyhole
 USER 185:185
-# gRPC's threads come and go; with a heap for each, what is free in one is of no use to the others (docs/security.md).
+# gRPC's threads come and go; with a heap for each, what is free in one is of no use to the others
+# (docs/security-reference.md).
 ENV KEYHOLE_STATE_SERVER_DIRECTORY=/var/lib/keyhole/stores MALLOC_ARENA_MAX=2
 # So that the root may be read-only.
 VOLUME /var/lib/keyhole

@@ -69,13 +69,13 @@ TO_DO: dict[type[KeyholeError], str] = {
     errors.StateConflict: "Give the state another name, or end what feeds it; `--take-over` where a feed is to be "
     "replaced.",
     errors.StateChanged: "Declare the state as it was, or give it another name ([what may "
-    "change](spark.md#changing-the-fields-of-a-value)).",
+    "change](spark-reference.md#changing-the-fields-of-a-value)).",
     errors.TopicMismatch: "Give the topic the settings in the message; where it isn't Keyhole's, name the state "
     "otherwise.",
     errors.ChangelogRecreated: "Restore the topic or a [savepoint](savepoints.md), or delete the changelog topics and "
     "begin anew, as the message says.",
     errors.CheckpointMismatch: "Put the checkpoint back, or choose by `on_new_checkpoint=` what becomes of the state "
-    "([spark](spark.md)).",
+    "([arguments](spark-reference.md#the-arguments-of-queryablevalue)).",
     errors.ReplayDiffers: "Make the batch deterministic ([exactly once](spark.md)), or leave `strict` out.",
     errors.ProtocolMismatch: "Run both processes in versions that go together ([upgrade](kubernetes.md#upgrade)).",
     errors.StoreFormat: "Run the version that wrote it, or delete the directory: it is rebuilt from the changelog.",

@@ -150,4 +150,4 @@ def _linked(type_name: str) -> str:
 def _line(comment: str) -> str:
     """As Markdown that stands in a cell; where it names a page it leads there."""
     text = " ".join(comment.split()).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
-    return re.sub(r"\bdocs/(\w+)\.md\b", r"[\1](\1.md)", text)
+    return re.sub(r"\bdocs/([\w-]+)\.md\b", r"[\1](\1.md)", text)

@@ -1,4 +1,4 @@
-"""The tests that docs/stores.md has an author of a store write, word for word: of a store that there is."""
+"""The tests that docs/store-of-your-own.md has an author of a store write, word for word: of a store that there is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.snippets import blocks
 
 def _tests() -> dict[str, Any]:
     """What the page's module defines."""
-    (code,) = blocks("docs/stores.md")
+    (code,) = blocks("docs/store-of-your-own.md")
     store = types.ModuleType("papyrus_store")
     store.__dict__["PapyrusEngine"] = LmdbEngine
     names: dict[str, Any] = {"__name__": __name__}
     sys.modules[store.__name__] = store
     try:
-        exec(compile(code, "docs/stores.md", "exec"), names)
+        exec(compile(code, "docs/store-of-your-own.md", "exec"), names)
     finally:
         del sys.modules[store.__name__]
     return names

@@ -178,7 +178,7 @@ def test_the_default_ports_are_in_the_architecture_page() -> None:
 
 
 def test_every_reducer_is_in_the_table_of_sparks_page_and_in_the_list_of_reducing() -> None:
-    page = (ROOT / "docs" / "spark.md").read_text()
+    page = (ROOT / "docs" / "spark-reference.md").read_text()
     table = page.partition("| reducer | takes |")[2].partition("\n\n")[0]
     in_table = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(in_table))) == set(REDUCERS)

@@ -39,7 +39,7 @@ RUN = {
     "docs/spark-reading.md": "tests/spark/test_documented_jobs.py",
     "docs/spark.md": "tests/spark/test_documented_jobs.py",
     "docs/sql.md": "tests/rpc/test_documented_queries.py",
-    "docs/stores.md": "tests/contract/test_documented_store.py",
+    "docs/store-of-your-own.md": "tests/contract/test_documented_store.py",
     "docs/testing.md": "tests/rpc/test_documented_queries.py",
     "docs/up.md": "tests/spark/test_documented_feeds.py",
     "docs/watch.md": "tests/rpc/test_documented_queries.py",

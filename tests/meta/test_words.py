@@ -97,9 +97,28 @@ def test_the_readme_has_at_most_120_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= _MOST_LINES_OF_THE_README
 
 
+def _first(page: Path) -> str:
+    """The first paragraph, but for a picture."""
+    return next(text for _, text in _blocks(page.read_text()) if not text.startswith("!["))
+
+
 def test_a_page_begins_with_its_purpose_and_its_readers() -> None:
-    """Is it a tutorial, a how-to, a reference or an explanation, and for whom: before all but a title and a picture."""
-    purpose = re.compile(r"(Tutorial|How-to|Reference|Explanation)( and reference)?, for ")
-    pages = [page for page in PAGES if page.parent.name == "docs" or page.parts[-3] in ("jobs", "services", "charts")]
-    first = {page: next(text for _, text in _blocks(page.read_text()) if not text.startswith("![")) for page in pages}
-    assert [str(page.relative_to(ROOT)) for page, text in first.items() if not purpose.match(text)] == []
+    """Is it a tutorial, a how-to, a reference or an explanation, and for whom: before all but a title and a picture.
+    A page of docs/ is one of these.
+    """
+    one = re.compile(r"(Tutorial|How-to|Reference|Explanation), for ")
+    beside_code = re.compile(r"(Tutorial|How-to|Reference|Explanation)( and reference)?, for ")
+    pages = {page: one for page in PAGES if page.parent == ROOT / "docs"}
+    pages |= {page: beside_code for page in PAGES if page.parts[-3] in ("jobs", "services", "charts")}
+    assert [str(page.relative_to(ROOT)) for page, purpose in pages.items() if not purpose.match(_first(page))] == []
+
+
+def test_a_how_to_and_its_reference_lead_to_each_other() -> None:
+    references = sorted((ROOT / "docs").glob("*-reference.md"))
+    assert references
+    for reference in references:
+        how_to = reference.with_name(reference.name.replace("-reference", ""))
+        assert _first(how_to).startswith("How-to, for "), how_to.name
+        assert _first(reference).startswith("Reference, for "), reference.name
+        assert f"({reference.name}" in how_to.read_text(), how_to.name
+        assert re.search(rf"\({re.escape(how_to.name)}[#)]", _first(reference)), reference.name

@@ -186,14 +186,6 @@ def sql(scene: Scene, code: str) -> None:
     assert [(hour.hour, of.spent) for hour, of in scene.entries("spent", "a").items()] == [(0, 3), (1, 3)]
 
 
-def bootstrapped(scene: Scene, code: str) -> None:
-    schema = "customer string, amount long"
-    history = scene.spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], schema)
-    history.write.parquet(str(scene.directory / "history" / "payments"))
-    scene.run(code, payments=scene.stream(schema, [[{"customer": "a", "amount": 10}]]))
-    assert [value.amount for value in scene.values("spent", ["a", "b"])] == [13, 3]
-
-
 SCENES: dict[str, Callable[[Scene, str], None]] = {
     "hourly = (": hourly,
     "client.scan(": reads,
@@ -209,7 +201,6 @@ SCENES: dict[str, Callable[[Scene, str], None]] = {
     "firsts = events": firsts,
     "joined = impressions": joined,
     "payments.withWatermark(": sql,
-    "spent = queryable.reducing(": bootstrapped,
 }
 
 

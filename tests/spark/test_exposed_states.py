@@ -373,7 +373,7 @@ def test_a_state_that_is_not_declared_is_not_served_and_declared_again_it_has_wh
         sink = queryable.exposed(processor, query="main", key_groups=4, config=scenario.config)
         scenario.run(processor.transform(scenario.stream(SCHEMA, batches), "k string, rows int"), "update", sink)
     last = {key: scenario.get("last", key).value.v for key in "abc"}
-    assert last == {"a": 1, "b": 3, "c": 3}, "Spark has 2 of a, as docs/spark.md says"
+    assert last == {"a": 1, "b": 3, "c": 3}, "Spark has 2 of a, as docs/spark-reference.md says"
     for seconds in longer_and_longer(3):
         with pytest.raises(DeadlineExceeded) as caught:
             scenario.scan("values", "a", timeout=seconds)

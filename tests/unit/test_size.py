@@ -1,4 +1,6 @@
-"""`keyhole size`: how quantities are read, what a load takes by known constants, and what docs/sizing.md quotes."""
+"""`keyhole size`: how quantities are read, what a load takes by known constants, and what docs/sizing.md and
+docs/sizing-reference.md quote.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from keyhole.cli.size.model import Prices, Workload, in_keyhole, in_redis, least
 from keyhole.cli.size.quantities import price, quantity, rate, rate_or_none, share, size
 from keyhole.terminal.byte_counts import bytes_said
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sizing.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE, CONSTANTS_PAGE = DOCS / "sizing.md", DOCS / "sizing-reference.md"
 LOAD = ["size", "--keys", "1M", "--updates", "10k/s"]
 
 # No two are alike, so that one in the place of another gives something else.
@@ -220,5 +223,5 @@ def test_the_page_quotes_what_the_command_prints(block: str, capsys: pytest.Capt
 
 
 def test_the_page_lists_every_constant_with_its_value() -> None:
-    listed = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", PAGE.read_text(), re.M))
+    listed = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", CONSTANTS_PAGE.read_text(), re.M))
     assert listed == {name: f"{value:,g}" for name, value in dataclasses.asdict(Constants()).items()}

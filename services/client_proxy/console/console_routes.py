@@ -1,4 +1,4 @@
-"""The console's paths: its pages, and the JSON that they show. docs/console.md has them.
+"""The console's paths: its pages, and the JSON that they show. docs/console-reference.md has them.
 
 GET /console/...                                     the pages
 GET /console/api/overview                            all states, what is wrong, the servers, the last events

@@ -274,7 +274,7 @@ class AsyncClient(EventLoopCatalogue):
             async for change in client.watch("shop", "orders", "o1", "o2"):
                 print(change.kind, change.key, change.value, change.epoch)
 
-        Changes of one key group come in the order of their epochs, each epoch whole; see docs/watch.md.
+        Changes of one key group come in the order of their epochs, each epoch whole; see docs/watch-reference.md.
 
         Args:
             keys: As for `get`; of a map state also without the map key: all entries of the key. None: all of the state.
@@ -309,7 +309,7 @@ class AsyncClient(EventLoopCatalogue):
             async with client.mirror("shop/orders") as mirror:
                 print(mirror.get("o1").value)  # asks nobody
 
-        Readers see whole epochs of a key group; see docs/mirror.md.
+        Readers see whole epochs of a key group; see docs/mirror-reference.md.
 
         Args:
             path: application/state.

@@ -54,8 +54,8 @@ def encode(batch: pa.RecordBatch, descriptor: StateDescriptor) -> pa.RecordBatch
     """A batch's rows as a state server takes them. Of a row that clears and puts, what clears comes first.
 
     Where deletions have an order (`keep_deleted_ms`) the value is keyhole.encoding.envelope.deletion in place of null.
-    A row may put (the default), delete, clear or, in a list, append or replace; docs/spark.md says what each does. What
-    clears a key has the storage key's beginning alone, up to the end of the key.
+    A row may put (the default), delete, clear or, in a list, append or replace; docs/kinds-reference.md says what each
+    does. What clears a key has the storage key's beginning alone, up to the end of the key.
 
     Args:
         batch: Has the key and value columns, by name, and perhaps OP; others are passed over. Of a list also SEQUENCE.

@@ -2,7 +2,7 @@
 
     {"format": 1, "sha256": "...", "savepoint": {...}}      the checksum is of the bytes of the object after it
 
-docs/savepoints.md has the same for those who read one in another language.
+docs/savepoints-reference.md has the same for those who read one in another language.
 """
 
 from __future__ import annotations

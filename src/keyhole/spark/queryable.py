@@ -7,7 +7,8 @@
     ).start()
 
 Each function here gives what `foreachBatch` takes; `together` makes one of several. Its `bootstrap` makes a table what
-the states begin with. docs/spark.md says what each output mode means, and what the job must keep to for exactly once.
+the states begin with. docs/spark-reference.md says what each output mode means, and docs/spark.md what the job
+must keep to for exactly once.
 `realtime` feeds a state within milliseconds, by Spark's real-time mode: it takes the place of `foreachBatch`.
 
 What all states take:
@@ -30,7 +31,7 @@ What all states take:
     defaults: By value column, what entries that were written before the column was added have in it (default: null).
         Of a column that isn't new it is passed over.
 
-What value, map and broadcast states take with `order_by` (docs/kinds.md):
+What value, map and broadcast states take with `order_by` (docs/kinds-reference.md):
     deletes: What rows that delete do: "by_order" (default) what a row of their order would; "always": delete.
     keep_deleted: How long a deletion by order is remembered (timedelta), by `ttl_clock`; default: 1 day.
 

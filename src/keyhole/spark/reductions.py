@@ -8,7 +8,8 @@ column it is.
     )
 
 The functions have the names that SQL has, and hide Python's own where they are imported so: `from keyhole.spark import
-reductions`, and `reductions.sum("amount")`, is the other way. docs/spark.md says what each takes and gives. Pure.
+reductions`, and `reductions.sum("amount")`, is the other way. docs/spark-reference.md says what each takes
+and gives. Pure.
 """
 
 from __future__ import annotations

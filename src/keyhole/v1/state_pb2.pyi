@@ -257,7 +257,7 @@ class StateDescriptor(_message.Message):
     def value(self) -> Global___ValueSchema: ...
     @_builtins.property
     def reducers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Kind REDUCING: how each field of the value is merged ("sum", "max_by(at)", ...; docs/spark.md), in the order of the fields."""
+        """Kind REDUCING: how each field of the value is merged ("sum", "max_by(at)", ...; docs/spark-reference.md), in the order of the fields."""
 
     @_builtins.property
     def earlier(self) -> _containers.RepeatedCompositeFieldContainer[Global___ValueSchema]:

@@ -17,7 +17,7 @@ BENCHMARK = "uv run python -m benchmarks.sizing"
 @dataclass(frozen=True)
 class Constants:
     """Microseconds are of processor time. A row is one key's, committed in one epoch; a partition, one that an epoch
-    touches. docs/sizing.md says where each is from.
+    touches. docs/sizing-reference.md says where each is from.
     """
 
     writer_us_per_row: float = 0.449

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, *, as_json: bool) -> int:
     if too_few := _too_few_key_groups(load, by):
         print(too_few)
     whose = "measured on two loaded cores" if options.constants is None else f"of {options.constants}"
-    print(f"Constants: {whose}; `{BENCHMARK}` measures yours. docs/sizing.md says what is counted.")
+    print(f"Constants: {whose}; `{BENCHMARK}` measures yours. docs/sizing-reference.md says what is counted.")
     return 0
 
 

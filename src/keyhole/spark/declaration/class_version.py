@@ -4,7 +4,7 @@
         version = 2
         def upgrade(self, accumulator, version): ...
 
-docs/kinds.md has the rules.
+docs/kinds-reference.md has the rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What every store engine must do, as tests that a third party's engine runs as well as ours (docs/stores.md).
+"""What every store engine must do, as tests that a third party's engine runs as well as ours
+(docs/store-of-your-own.md).
 
     class TestMyStore(StoreContract):
         def make_engine(self, limits: StoreLimits) -> StoreEngine:

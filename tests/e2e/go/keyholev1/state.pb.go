@@ -445,7 +445,7 @@ type StateDescriptor struct {
 	OrderBy string `protobuf:"bytes,9,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
 	// Kafka's id of the changelog topic: the identity of this state. A state that was dropped and made anew has another.
 	TopicId string `protobuf:"bytes,10,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	// Kind REDUCING: how each field of the value is merged ("sum", "max_by(at)", ...; docs/spark.md), in the order of the fields.
+	// Kind REDUCING: how each field of the value is merged ("sum", "max_by(at)", ...; docs/spark-reference.md), in the order of the fields.
 	Reducers []string `protobuf:"bytes,11,rep,name=reducers,proto3" json:"reducers,omitempty"`
 	// The schemas that `value` evolved from: stored rows may be of any of them, and say of which by their version.
 	Earlier []*ValueSchema `protobuf:"bytes,12,rep,name=earlier,proto3" json:"earlier,omitempty"`
