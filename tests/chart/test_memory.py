@@ -12,8 +12,8 @@ from keyhole.config import StateServerConfig
 from tests.support.chart import JOB, KAFKA, SMALL, environment, pods, refused, render, spark_conf
 
 EXECUTORS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
-    # limit, heap and RocksDB in MiB: what docs/kubernetes.md says, by hand. Python 320 for a core, the JVM's 480;
-    # for four, 896 and 624.
+    # limit, heap and RocksDB in MiB: what docs/kubernetes-reference.md says, by hand. Python 320 for a core,
+    # the JVM's 480; for four, 896 and 624.
     ({}, (2048, 2048 - 320 - 128 - 480 - 102, 128)),
     ({"memoryLimit": "1536Mi"}, (1536, 1536 - 320 - 96 - 480 - 76, 96)),
     ({"memoryLimit": "4Gi", "cores": 4}, (4096, 4096 - 896 - 256 - 624 - 204, 256)),
@@ -69,7 +69,7 @@ def test_a_jobs_java_options_come_behind_the_bounds_and_may_choose_the_collector
 
 # The process 80, an epoch on its way 136.
 STATE_SERVERS: list[tuple[str, str, tuple[int, int]]] = [
-    # limit, store; rows staged and updates not committed in MiB: what docs/kubernetes.md says, by hand
+    # limit, store; rows staged and updates not committed in MiB: what docs/kubernetes-reference.md says, by hand
     ("1Gi", "lmdb", ((1024 - 80 - 136 - 51) // 2, (1024 - 80 - 136 - 51) // 4)),
     ("512Mi", "lmdb", ((512 - 80 - 136 - 25) // 2, (512 - 80 - 136 - 25) // 4)),
     ("1Gi", "rocksdb", ((1024 - 80 - 136 - 51 - 320) // 2, (1024 - 80 - 136 - 51 - 320) // 4)),

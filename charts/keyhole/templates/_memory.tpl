@@ -24,9 +24,9 @@
 {{- end -}}
 {{- end }}
 
-{{/* What becomes of the memory of Spark's container of an executor, in MiB, as YAML; docs/kubernetes.md has it with the
-measurement. The JVM's parts beside its heap are bounds that it is given; what it takes for threads, symbols, compilers
-and its collector has none, and is `rest`. The heap gets what is left. Of executors (values). */}}
+{{/* What becomes of the memory of Spark's container of an executor, in MiB, as YAML; docs/kubernetes-reference.md has it
+with the measurement. The JVM's parts beside its heap are bounds that it is given; what it takes for threads, symbols,
+compilers and its collector has none, and is `rest`. The heap gets what is left. Of executors (values). */}}
 {{- define "keyhole.executorMemory" -}}
 {{- $limit := include "keyhole.mebibytes" .memoryLimit | int64 -}}
 {{- $cores := int64 .cores -}}
@@ -76,7 +76,7 @@ are taken as if nothing of them were rounded down, so that each higher limit is 
 {{- end -}}
 {{- end -}}
 {{- $limit := include "keyhole.limitOfHeap" (dict "executors" .executors "heap" $heap) -}}
-{{- fail (printf "%s.executors has %s of an earlier chart: take that out, and set executors.memoryLimit, the limit of Spark's container, of which the heap is what the other parts leave (docs/kubernetes.md). %sMi has a heap of %v MiB. With --reuse-values the earlier chart's defaults come back: give --reset-then-reuse-values" .path (join " and " $given) $limit $heap) -}}
+{{- fail (printf "%s.executors has %s of an earlier chart: take that out, and set executors.memoryLimit, the limit of Spark's container, of which the heap is what the other parts leave (docs/kubernetes-reference.md). %sMi has a heap of %v MiB. With --reuse-values the earlier chart's defaults come back: give --reset-then-reuse-values" .path (join " and " $given) $limit $heap) -}}
 {{- end -}}
 {{- end }}
 
@@ -91,8 +91,8 @@ error. dict memory, given */}}
 {{- append $options .given | join " " | trim -}}
 {{- end }}
 
-{{/* What becomes of the memory of a state server's container, in MiB, as YAML; docs/kubernetes.md has it. `way` is an epoch
-on its way to Kafka and the store, `rest` what is left for rows, updates and pages. Staged rows and updates have bounds made
+{{/* What becomes of the memory of a state server's container, in MiB, as YAML; docs/kubernetes-reference.md has it. `way` is an
+epoch on its way to Kafka and the store, `rest` what is left for rows, updates and pages. Staged rows and updates have bounds made
 of that: 16 at least, and at most what a server without a limit has. Of a server (values). */}}
 {{- define "keyhole.stateServerMemory" -}}
 {{- $limit := include "keyhole.mebibytes" .resources.limits.memory | int64 -}}
