@@ -16,10 +16,9 @@ JOB = """
 import json
 import sys
 from pathlib import Path
-from keyhole.spark.session import session
 
 directory = Path(sys.argv[1])
-spark = session("forks", {"spark.log.level": "ERROR"})
+{made}
 source, checkpoint = directory / "source", directory / "checkpoint"
 source.mkdir()
 query = (
@@ -51,17 +50,35 @@ commands = [event.getString("command") for event in events]
 query.stop()
 spark.stop()
 """
+OURS = """
+from keyhole.spark.session import session
+spark = session("forks", {"spark.log.level": "ERROR"})
+"""
+OF_ONES_OWN = """
+from pyspark.sql import SparkSession
+from keyhole.spark import queryable
+builder = SparkSession.builder.config("spark.log.level", "ERROR").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+if "PYSPARK_GATEWAY_PORT" not in __import__("os").environ:
+    builder.master("local[2]")
+spark = queryable.configure(builder, checkpoint=f"file:{directory}").getOrCreate()
+assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+assert spark.conf.get("spark.python.daemon.module") == "keyhole.spark.daemon"
+assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
+"""
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
+@pytest.mark.parametrize("made", [OURS, OF_ONES_OWN], ids=["Keyhole's session", "a builder of one's own"])
 @pytest.mark.parametrize(
     "starting", [[sys.executable], [SUBMIT, "--master", "local[2]"]], ids=["python", "spark-submit"]
 )
 def test_a_batch_starts_one_process_for_each_file_that_it_writes_and_no_other(
-    starting: list[str], tmp_path: Path
+    starting: list[str], made: str, tmp_path: Path
 ) -> None:
     job = tmp_path / "job.py"
-    job.write_text(JOB)
+    job.write_text(JOB.replace("{made}", made))
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [*starting, str(job), str(tmp_path)], env=environ, capture_output=True, text=True, check=False

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from keyhole import Client
 from keyhole.spark import json_records, queryable
 from keyhole.spark.dead_letters import DeadLetters, first_broken
+from keyhole.spark.session import FILE_CHECKPOINTS
 from tests.support.documented_jobs import MONDAY, TUESDAY, Scene, minute
 from tests.support.micro_batches import MicroBatches
 from tests.support.snippets import blocks
@@ -178,6 +180,17 @@ def test_a_checkpoint_in_an_object_store(scene: Scene, monkeypatch: pytest.Monke
     ((settings),) = given
     assert settings["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert all(jar.name in str(settings) for jar in s3_jars)
+
+
+def test_a_session_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the session itself, likewise."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: builder)
+    defined = dict[str, Any]()
+    exec(compile(the("docs/spark.md", "queryable.configure("), "docs/spark.md", "exec"), defined)
+    settings = defined["spark"]._options
+    assert settings["spark.python.daemon.module"] == "keyhole.spark.daemon"
+    assert settings.keys() >= FILE_CHECKPOINTS.keys()
 
 
 def send(kafka: str, topic: str, *records: tuple[bytes | None, bytes]) -> None:

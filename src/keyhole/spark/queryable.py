@@ -10,6 +10,7 @@ Each function here gives what `foreachBatch` takes; `together` makes one of seve
 the states begin with. docs/spark-reference.md says what each output mode means, and docs/spark.md what the job
 must keep to for exactly once.
 `realtime` feeds a state within milliseconds, by Spark's real-time mode: it takes the place of `foreachBatch`.
+`configure` gives settings to the builder of a session.
 
 What all states take:
     key: The key column, or columns: string, binary, boolean, smallint, int, bigint, date or timestamp.
@@ -63,6 +64,7 @@ from pyspark.sql.types import StructType
 
 from keyhole.model.state import StateKind
 from keyhole.spark.broadcasting import BroadcastReader
+from keyhole.spark.configuring import configure
 from keyhole.spark.declaration.argument_types import Columns, columns
 from keyhole.spark.exposed import ExposedList, ExposedMap, ExposedValue
 from keyhole.spark.lookup import lookup
@@ -105,6 +107,7 @@ __all__ = [
     "Subtask",
     "aggregating",
     "broadcast",
+    "configure",
     "exposed",
     "list",
     "lookup",

@@ -29,12 +29,13 @@ from keyhole.temporary import temporary_directory
 # Its threads are all there from the beginning, for put_compiler_back.
 _QUICK = ("-XX:-UseDynamicNumberOfCompilerThreads",)
 
-# spark-submit has started a JVM for the process, and says where.
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-# Where Spark reads its defaults; the chart puts a cluster's there.
-_SETTINGS_FOLDER = "SPARK_CONF_DIR"
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Is set where spark-submit has started a JVM for the process, and says where."""
+SETTINGS_FOLDER = "SPARK_CONF_DIR"
+"""Where Spark reads its defaults; the chart puts a cluster's there."""
 _KAFKA = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
-_COMMON_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
+"""Below it queries have a folder each that say no location of their own."""
 _OBJECT_STORES = (
     "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
@@ -58,6 +59,11 @@ S3_CHECKPOINTS: Mapping[str, str] = MappingProxyType(
 """For checkpoints in an object store, at s3a://, with the jars for it: each file is put there when it is whole. Spark's
 default puts it there under another name, copies it and deletes that: 438 requests in place of 268 for two batches. A
 session with it has no checkpoints elsewhere."""
+
+LOOPBACK: Mapping[str, str] = MappingProxyType(
+    {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+)
+"""Only this machine may connect; and a host name that doesn't resolve does not stop Spark."""
 
 FETCH_S3 = (
     "fetch the pinned ones (python -m keyhole.local.fetch_jars spark-s3 FOLDER, or keyhole.local.jars.fetch), and give "
@@ -90,15 +96,13 @@ def local_settings(
     Raises:
         InvalidConfiguration: The checkpoint is in an object store, and the jars don't reach there.
     """
-    writing = _checkpoint_writing(checkpoint, jars)
+    writing = checkpoint_writing(checkpoint, jars)
     archive = archive_of_spark(os.environ)
     classes = reading(archive) if archive is not None else []
     return {
         **_of_every_job(jars, partitions),
         "spark.master": f"local[{cores}]",
-        # Only this machine may connect; and a host name that doesn't resolve must not stop Spark.
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
@@ -109,7 +113,8 @@ def local_settings(
     }
 
 
-def _checkpoint_writing(checkpoint: str, jars: Sequence[Path]) -> Mapping[str, str]:
+def checkpoint_writing(checkpoint: str, jars: Sequence[Path]) -> Mapping[str, str]:
+    """How a session on this machine writes checkpoints at a location. Raises as `local_settings`."""
     scheme = urlsplit(checkpoint).scheme
     if scheme in ("", "file"):
         return FILE_CHECKPOINTS
@@ -143,22 +148,20 @@ def archive_of_spark(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def cluster_settings(jars: Sequence[Path], *, partitions: int) -> dict[str, str]:
+def cluster_settings(jars: Sequence[Path], *, partitions: int | None) -> dict[str, str]:
     """Spark's settings for the driver of a cluster: what is no job's own is in spark-defaults.conf of SPARK_CONF_DIR.
 
     Args:
         jars: By path, for the executors to fetch; none where their image has them on its class path.
-        partitions: As for `local_settings`.
+        partitions: As for `local_settings`. None: Spark's own.
     """
     return _of_every_job(jars, partitions)
 
 
-def _of_every_job(jars: Sequence[Path], partitions: int) -> dict[str, str]:
-    settings = {
-        "spark.sql.shuffle.partitions": str(partitions),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.python.daemon.module": "keyhole.spark.daemon",
-    }
+def _of_every_job(jars: Sequence[Path], partitions: int | None) -> dict[str, str]:
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.python.daemon.module": "keyhole.spark.daemon"}
+    if partitions is not None:
+        settings["spark.sql.shuffle.partitions"] = str(partitions)
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     return settings
@@ -221,7 +224,7 @@ def _has(session: SparkSession, name: str) -> bool:
 
 
 def _started(application: str, settings: Mapping[str, str], *, cores: int, partitions: int) -> SparkSession:
-    if _SUBMITTED in os.environ or has_master(os.environ):
+    if SUBMITTED in os.environ or has_master(os.environ):
         started = start_session(application, {**cluster_settings((), partitions=partitions), **settings})
         if has_checkpoints_in_files(started):
             for name, value in FILE_CHECKPOINTS.items():
@@ -248,7 +251,7 @@ def has_checkpoints_in_files(session: SparkSession) -> bool:
     ):
         return False
     default = context._jsc.hadoopConfiguration().get("fs.defaultFS")
-    places = urlsplit(str(default)).scheme, urlsplit(conf.get(_COMMON_CHECKPOINTS, None) or "").scheme
+    places = urlsplit(str(default)).scheme, urlsplit(conf.get(CHECKPOINT_LOCATION, None) or "").scheme
     return all(scheme in ("", "file") for scheme in places) and not any(_has(session, name) for name in _OBJECT_STORES)
 
 
@@ -258,13 +261,23 @@ def has_master(environ: Mapping[str, str]) -> bool:
     Raises:
         InvalidConfiguration: The file can't be read.
     """
-    if not (folder := environ.get(_SETTINGS_FOLDER)) or not (defaults := Path(folder, "spark-defaults.conf")).exists():
-        return False
+    return "spark.master" in spark_defaults(environ)
+
+
+def spark_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings of spark-defaults.conf in SPARK_CONF_DIR; none where there is no such file.
+
+    Raises:
+        InvalidConfiguration: The file can't be read.
+    """
+    if not (folder := environ.get(SETTINGS_FOLDER)) or not (defaults := Path(folder, "spark-defaults.conf")).exists():
+        return {}
     try:
         lines = defaults.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(f"{_SETTINGS_FOLDER} is {folder}, and {defaults} can't be read: {error}") from error
-    return any(re.match(r"\s*spark\.master[\s=:]", line) for line in lines)
+        raise InvalidConfiguration(f"{SETTINGS_FOLDER} is {folder}, and {defaults} can't be read: {error}") from error
+    settings = (re.match(r"\s*(spark\.[^\s=:]+)[\s=:]+(.*?)\s*$", line) for line in lines)
+    return {found[1]: found[2] for found in settings if found}
 
 
 def start_session(application: str, settings: Mapping[str, str]) -> SparkSession:
