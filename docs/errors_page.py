@@ -16,21 +16,12 @@ Reference, for all who get one: what each error means, and what to do. The page 
 
 The message of an error says what is wrong and what to do; `facts` hold the same for a program. All are subclasses of
 `keyhole.errors.KeyholeError`. Programs in other languages switch on the reason. Over gRPC it is in the trailing
-metadata ([clients](clients.md#errors)), over HTTP in the problem's `reason` ([reads](reads.md#over-http)).
+metadata ([clients](clients-reference.md#errors)), over HTTP in the problem's `reason`
+([HTTP](clients-reference.md#over-http)).
 
 **Again** says whether the same request may succeed later (`retryable`): wait a little, and try until your own deadline.
 Python's clients do that by themselves where a connection breaks or a proxy stops.
-
-```python
-from keyhole.errors import UnavailableError, UnknownState
-
-try:
-    answer = client.get("shop", "totals", "c1", timeout=0.5)
-except UnknownState as error:
-    print(error)  # names the states that there are
-except UnavailableError as error:  # DeadlineExceeded is one
-    print(error.reason, error.retryable, error.facts)
-```
+[Errors and timeouts](reads.md#errors-and-timeouts) shows how a service catches them.
 """
 
 _BRANCHES = {
@@ -53,12 +44,12 @@ TO_DO: dict[type[KeyholeError], str] = {
     errors.DuplicateKey: "Give the state `order_by=`, a reducer, or rows of which each key has one "
     "([kinds](kinds.md)).",
     errors.MalformedRequest: "Follow what the message says of the parameter or the body; a client of your own follows "
-    "[clients](clients.md).",
+    "[clients](clients-reference.md).",
     errors.TooLarge: "Ask for fewer keys at once, or store smaller values "
-    "([large values](clients.md#large-values)); of a scan ask for less ([caps](reads.md#caps)). The facts have the "
-    "limit.",
+    "([large values](clients-reference.md#large-values)); of a scan ask for less ([caps](reads-reference.md#caps)). "
+    "The facts have the limit.",
     errors.EpochGone: "Read a newer epoch: the fact `oldest` names the first one that is kept. Make a new snapshot, or "
-    "give the state a larger `keep_epochs` ([reads](reads.md#of-one-epoch)).",
+    "give the state a larger `keep_epochs` ([reads](reads-reference.md#of-one-epoch)).",
     errors.ResumeGone: "Begin the watch without a token: its rows then are the state as it is. Keep a token no longer "
     "than the message says.",
     errors.Unsupported: "Use what the message names instead; after an upgrade of one side, upgrade the other.",
@@ -95,7 +86,7 @@ TO_DO: dict[type[KeyholeError], str] = {
     errors.NoServer: "Start a state server; the message has each address that was tried and why it failed.",
     errors.ServerLost: "Check the address and the port, and that the process runs: gRPC is at 7400, HTTP at 7402.",
     errors.Draining: "Nothing: clients go on with another process, or with the next one at this address.",
-    errors.Overloaded: "Send less at once, add processes, or raise [the limit](reads.md#limits-of-lookups).",
+    errors.Overloaded: "Send less at once, add processes, or raise [the limit](reads-reference.md#limits-of-lookups).",
     errors.TooSlow: "Go on behind the last token. Take changes faster, watch fewer keys, or ask for the latest alone.",
     errors.KafkaUnreachable: "Check the address and [how Kafka is spoken to](configuration.md#how-kafka-is-spoken-to). "
     "Reads go on without it.",

@@ -51,10 +51,10 @@ RUN_ALONE = {
     ): _FIRST_STATE,
     ("docs/operations.md", "kh() {"): "tests/unit/test_cli_image.py",
     (
-        "docs/reads.md",
+        "docs/clients.md",
         "curl 'http://proxy:7402/v1/temperature-monitor/sensors/sensor-42?stale=always&max_staleness=5'",
     ): _HTTP,
-    ("docs/reads.md", "curl -i http://localhost:7402/v1/shop/totals/c1"): _HTTP,
+    ("docs/clients.md", "curl -i http://localhost:7402/v1/shop/totals/c1"): _HTTP,
     ("docs/sizing.md", "$ keyhole size --keys 100M --updates 1.2M/s --reads 200k/s --standbys 1"): _SIZE,
     ("docs/sizing.md", "$ keyhole size --keys 100M --updates 1.2M/s --reads 200k/s --store rocksdb \\"): _SIZE,
     ("docs/sizing.md", "$ keyhole size --keys 7.1M --written-keys 118333 --updates 71M/min --reads 10k/s \\"): _SIZE,

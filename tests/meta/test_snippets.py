@@ -21,10 +21,8 @@ from tests.support.snippets import ROOT, blocks
 RUN = {
     "README.md": "tests/spark/test_documented_jobs.py",  # and tests/rpc/test_documented_reads.py what reads
     "docs/backfill.md": "tests/spark/test_documented_jobs.py",
-    "docs/clients.md": "tests/rpc/test_documented_reads.py",
     "docs/coming-from.md": "tests/rpc/test_documented_services.py",
     "docs/compose.md": "tests/spark/test_documented_feeds.py",
-    "docs/errors.md": "tests/rpc/test_documented_reads.py",
     "docs/fastapi.md": "tests/rpc/test_documented_services.py",
     "docs/feed.md": "tests/spark/test_documented_feeds.py",
     "docs/first-state.md": "tests/spark/test_documented_tutorial.py",

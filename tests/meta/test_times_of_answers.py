@@ -69,6 +69,6 @@ def test_a_mirror_says_its_age_by_the_name_that_it_has_elsewhere_and_by_its_earl
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_page_of_reads_has_one_row_for_each_with_both_names(name: str) -> None:
-    text = (ROOT / "docs" / "reads.md").read_text()
+    text = (ROOT / "docs" / "reads-reference.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| ") and f"`{name}`" in line]
     assert row.startswith(f"| {TIMES[name]} (")

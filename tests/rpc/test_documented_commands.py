@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import re
 import shlex
 
@@ -36,6 +37,8 @@ async def states(person: Reader) -> None:
     person.served.write("weather/sensors", sensors, key="sensor")
     person.served.write("weather/highest", [{"sensor": "sensor-42", "temperature": 31.5}], key="sensor")
     person.served.write("shop/orders", [{"order": "c17", "total": 2.5}], key="order")
+    hourly = [{"sensor": "sensor-7", "hour": dt.datetime(2026, 11, 20, 10, tzinfo=dt.UTC), "celsius": 31.5}]
+    person.served.write("app/hourly", hourly, key="sensor", map_key="hour")
     person.served.write("shop/totals", [{"customer": "c1", "amount": 34.5}], key="customer")
     # Until the proxy knows of the last one, and so of all.
     with person.client() as client:

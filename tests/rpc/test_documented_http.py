@@ -1,5 +1,5 @@
 """Requests by curl, JavaScript and grpcurl that the pages show are answered: docs/clients.md, docs/kubernetes.md,
-docs/predicates.md, docs/reads.md, docs/watch.md.
+docs/predicates.md, docs/watch.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.documented_reads import Reader, reader
 from tests.support.snippets import blocks_of, commands
 from tests.support.waiting import LONG_SECONDS
 
-PAGES = ("docs/clients.md", "docs/kubernetes.md", "docs/predicates.md", "docs/reads.md", "docs/watch.md")
+PAGES = ("docs/clients.md", "docs/kubernetes.md", "docs/predicates.md", "docs/watch.md")
 CURLS = [
     (page, command)
     for page in PAGES
@@ -69,7 +69,7 @@ async def test_a_request_of_curl_is_answered(page: str, command: str) -> None:
 
 async def test_the_answer_that_is_known_is_not_sent_again() -> None:
     first, again = (
-        command for block in blocks_of("docs/reads.md") for command in commands(block.code) if "curl -i " in command
+        command for block in blocks_of("docs/clients.md") for command in commands(block.code) if "curl -i " in command
     )
     async with reader() as person:
         await states(person)

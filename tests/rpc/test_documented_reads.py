@@ -1,6 +1,4 @@
-"""What README, docs/clients.md, docs/errors.md and docs/reads.md show of reads in Python runs, word for word but for
-the proxy's address and deadlines.
-"""
+"""What README and docs/reads.md show in Python runs, word for word but for the proxy's address and deadlines."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from tests.support.documented_reads import Reader, Scenes, reader
 from tests.support.snippets import blocks
 from tests.support.waiting import PATIENCE_SECONDS
 
-SCENES = Scenes("docs/clients.md", "docs/errors.md", "docs/reads.md")
+SCENES = Scenes("docs/reads.md")
 TOTALS = [{"customer": "c1", "orders": 2, "spent": 134.5}, {"customer": "c2", "orders": 1, "spent": 12.0}]
 READING = {"sensor": "sensor-42", "last": 21.5, "mean": 20.25}
 
@@ -43,46 +41,46 @@ async def test_what_the_readme_shows_reads_the_state_of_its_job() -> None:
     assert isinstance(committed, dt.datetime)
 
 
-@SCENES.play("docs/clients.md", "proxy-0:7400,proxy-1:7400")
+@SCENES.play("docs/reads.md", "proxy-0:7400,proxy-1:7400")
 async def several_proxies(person: Reader, code: str) -> None:
     person.served.write("shop/totals", TOTALS, key="customer")
     await person.types(
         f"{code}print(client.get('shop', 'totals', 'c1').value.spent)\nclient.close()\n",
-        "docs/clients.md",
+        "docs/reads.md",
         keyhole=keyhole,
     )
     assert person.printed == [(134.5,)]
 
 
-@SCENES.play("docs/clients.md", 'routing="direct"')
+@SCENES.play("docs/reads.md", 'routing="direct"')
 async def directly(person: Reader, code: str) -> None:
     person.served.write("shop/totals", TOTALS, key="customer")
-    defined = await person.types(f"{code}await client.close()\n", "docs/clients.md", keyhole=keyhole)
+    defined = await person.types(f"{code}await client.close()\n", "docs/reads.md", keyhole=keyhole)
     assert defined["answer"].value.spent == 134.5
 
 
-@SCENES.play("docs/clients.md", "client.get_async(")
+@SCENES.play("docs/reads.md", "client.get_async(")
 async def futures(person: Reader, code: str) -> None:
     person.served.write("shop/totals", TOTALS, key="customer")
     with person.client() as client:
-        await person.types(code, "docs/clients.md", client=client)
+        await person.types(code, "docs/reads.md", client=client)
     assert [value.spent for (value,) in person.printed] == [134.5, 12.0]
 
 
-@SCENES.play("docs/errors.md", "except UnknownState as error")
+@SCENES.play("docs/reads.md", "except UnknownState as error")
 async def refusals(person: Reader, code: str) -> None:
     assert "timeout=0.5" in code
     code = code.replace("timeout=0.5", f"timeout={PATIENCE_SECONDS}")
     person.served.write("shop/orders", [{"order": "o1", "total": 3.5}], key="order")
     # Without the proxy, which waits for a minute for states that its servers may still begin with.
     with keyhole.Client(person.served.address, timeout=PATIENCE_SECONDS) as client:
-        await person.types(code, "docs/errors.md", client=client)
+        await person.types(code, "docs/reads.md", client=client)
         ((refused,),) = person.printed
         assert isinstance(refused, errors.UnknownState)
         assert "orders" in str(refused)
         person.served.write("shop/totals", TOTALS, key="customer")
     unavailable = types.SimpleNamespace(get=_late)
-    await person.types(code, "docs/errors.md", client=unavailable)
+    await person.types(code, "docs/reads.md", client=unavailable)
     assert person.printed[1] == ("DEADLINE_EXCEEDED", False, {})
 
 
@@ -90,14 +88,48 @@ def _late(*_: object, **__: object) -> None:
     raise errors.DeadlineExceeded("it took too long")
 
 
+@SCENES.play("docs/reads.md", "answer.commit_time)")
+async def one_key(person: Reader, code: str) -> None:
+    person.served.write("shop/totals", TOTALS, key="customer")
+    await person.types(code, "docs/reads.md")
+    ((spent, epoch, committed),) = person.printed
+    assert (spent, epoch) == (134.5, 1)
+    assert isinstance(committed, dt.datetime)
+
+
+@SCENES.play("docs/reads.md", "if answer else")
+async def many_keys(person: Reader, code: str) -> None:
+    person.served.write("shop/totals", TOTALS, key="customer")
+    with person.client() as client:
+        await person.types(code, "docs/reads.md", client=client)
+    assert person.printed == [("c1", 134.5), ("c2", 12.0), ("c9", 0.0)]
+
+
 @SCENES.play("docs/reads.md", 'stale="always", max_staleness=')
-async def stale(person: Reader, code: str) -> None:
-    person.served.write("app/state", [{"key": "key", "v": 1}], key="key")
-    defined = await person.types(code, "docs/reads.md", keyhole=keyhole, timedelta=dt.timedelta)
+async def bounded(person: Reader, code: str) -> None:
+    person.served.write("shop/totals", TOTALS, key="customer")
+    with person.client() as client:
+        defined = await person.types(code, "docs/reads.md", client=client, timedelta=dt.timedelta)
     ((role, as_of, lag),) = person.printed
     assert (str(role), lag) == ("owner", 0)
     assert as_of.tzinfo is not None
-    assert defined["first"].value.v == defined["later"].value.v == 1
+    assert defined["newer"].epoch == 1
+
+
+@SCENES.play("docs/reads.md", "client.session()")
+async def never_backwards(person: Reader, code: str) -> None:
+    person.served.write("shop/totals", TOTALS, key="customer")
+    with person.client() as client:
+        defined = await person.types(code, "docs/reads.md", client=client)
+    assert defined["first"].value.spent == defined["later"].value.spent == 134.5
+
+
+@SCENES.play("docs/reads.md", "asyncio.gather(")
+async def in_an_event_loop(person: Reader, code: str) -> None:
+    person.served.write("shop/totals", TOTALS, key="customer")
+    person.served.write("shop/orders", [{"order": "o1", "total": 3.5}], key="order")
+    defined = await person.types(code, "docs/reads.md")
+    assert (defined["totals"].value.spent, defined["order"].value.total) == (134.5, 3.5)
 
 
 @SCENES.play("docs/reads.md", "client.snapshot(")

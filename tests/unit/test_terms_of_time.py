@@ -1,4 +1,4 @@
-"""Committed, as of and age mean what docs/reads.md says of them, wherever an answer's times are told."""
+"""Committed, as of and age mean what docs/reads-reference.md says of them, wherever an answer's times are told."""
 
 from __future__ import annotations
 

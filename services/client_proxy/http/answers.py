@@ -1,4 +1,4 @@
-"""What a reader gets over HTTP, as JSON holds it: docs/reads.md has the fields. Pure."""
+"""What a reader gets over HTTP, as JSON holds it: docs/clients-reference.md has the fields. Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@
     GET  /healthz, /readyz                    the loop turns; a state server was reached, and nobody stops the proxy
     GET  /openapi.json, /openapi              what all this is, for programs (openapi.py), and a page to try it
 
-docs/reads.md has it for readers.
+docs/clients-reference.md has it for readers.
 """
 
 from __future__ import annotations

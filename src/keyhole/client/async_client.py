@@ -72,7 +72,7 @@ class AsyncClient(EventLoopCatalogue):
     lost connection or a proxy that ends; or the descriptor that it was encoded by has changed.
 
     It connects when it is first used, and belongs from then on to the event loop that used it, and to that loop's
-    thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/clients.md).
+    thread; keyhole.Client is for threads. One that is used before a fork can't be used in the child (docs/reads.md).
 
     Args:
         target: host:port of a client proxy; without the port 7400. Or dns:///proxies:7400: reads are spread over all
@@ -80,7 +80,7 @@ class AsyncClient(EventLoopCatalogue):
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
         routing: "direct": keys are asked of their state servers, where this process reaches them, and of the target
-            where it doesn't (docs/clients.md). "proxy": all of the target.
+            where it doesn't (docs/reads-reference.md). "proxy": all of the target.
 
     Raises:
         InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be

@@ -49,7 +49,7 @@ class Client(ThreadClient):
 
     What the threads ask for at the same time shares frames, but each `get` here waits for its answer: for many keys,
     use `get_many`, and to go on meanwhile `get_async`. It connects when it is first used; one that was used before a
-    fork can't be used in the child (docs/clients.md).
+    fork can't be used in the child (docs/reads.md).
 
     Args:
         target: host:port of a client proxy, without the port 7400 (or of one state server, which answers only for its
@@ -57,7 +57,7 @@ class Client(ThreadClient):
         timeout: Seconds (or a timedelta) that a call may take where it names no timeout of its own.
         credentials: TLS, a certificate, a token; default: plaintext, and none.
         routing: "direct": keys are asked of their state servers, where this process reaches them, and of the target
-            where it doesn't (docs/clients.md). "proxy": all of the target.
+            where it doesn't (docs/reads-reference.md). "proxy": all of the target.
 
     Raises:
         InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be

@@ -1,4 +1,4 @@
-"""How much goes into one message, and what is said of what doesn't. Pure; docs/clients.md says it for others.
+"""How much goes into one message, and what is said of what doesn't. Pure; docs/clients-reference.md says it for others.
 
 A response to a frame of lookups holds the values of as many of its keys as make FRAME_BYTES. The others stand as
 AskAgain: whoever asked asks for them again, in frames that are smaller. So nobody's values have to fit into a message

@@ -18,7 +18,7 @@ from keyhole.terminal.written_out import written_out
 # Of the one column that may be folded. With fewer, values stand in it letter by letter.
 _LEAST_FOLDED = 30
 TIMES = {"commit_age_seconds": "committed", "staleness_seconds": "age"}
-"""What a person calls the times of an answer, by the names that they have for programs: see docs/reads.md."""
+"""What a person calls the times of an answer, by the names that they have for programs: see docs/reads-reference.md."""
 # By the names that fields have for programs.
 _SAID = {
     **TIMES,
@@ -32,8 +32,8 @@ _FRAME = 3  # a border and two blanks, for each column; and one border more
 
 
 def age(source: Source, now: datetime) -> str:
-    """How long ago it was that the copy held all that was complete; docs/reads.md says how it differs from how long ago
-    its epoch was committed.
+    """How long ago it was that the copy held all that was complete; docs/reads-reference.md says how it differs from
+    how long ago its epoch was committed.
     """
     return "-" if source.as_of is None else f"{max(0.0, (now - source.as_of).total_seconds()):.1f} s"
 

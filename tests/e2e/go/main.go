@@ -1,5 +1,5 @@
 // A client in another language than Python: reads keys of a state from a proxy, or from a state server, in three ways,
-// scans all of it, or watches it, and prints one JSON object per answer, entry or change. Written from docs/clients.md alone; the end-to-end tests run it in a pod.
+// scans all of it, or watches it, and prints one JSON object per answer, entry or change. Written from docs/clients-reference.md alone; the end-to-end tests run it in a pod.
 //
 //	go-client -proxy proxy:7400 -state app/sensors sensor-1 sensor-2
 //	go-client -proxy proxy:7400 -state app/sensors -method lookup-bytes -every 100ms -for 30s sensor-1

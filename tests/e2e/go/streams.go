@@ -15,7 +15,7 @@ import (
 	pb "keyhole.dev/e2e/keyholev1"
 )
 
-// Scans of all keys, and watches, as docs/clients.md and docs/watch.md tell them.
+// Scans of all keys, and watches, as docs/clients-reference.md and docs/watch.md tell them.
 
 // found is what is printed of a scan's entry, or of a change that a watch tells.
 type found struct {

@@ -1,4 +1,4 @@
-"""The values of states as TypeScript has them, read over HTTP and JSON: docs/reads.md has the paths. Pure."""
+"""The values of states as TypeScript has them, read over HTTP and JSON (docs/clients-reference.md). Pure."""
 
 from __future__ import annotations
 

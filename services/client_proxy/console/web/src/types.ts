@@ -1,4 +1,4 @@
-/** What the proxy says under /console/api (docs/console-reference.md), and under /v1 (docs/reads.md). */
+/** What the proxy says under /console/api (docs/console-reference.md), and under /v1 (docs/clients-reference.md). */
 
 export type Status = "owned" | "unconfirmed" | "restoring" | "followed" | "waiting" | "nobody";
 /** Of the copy of a key group that lacks the most; none: nobody answers. */
