@@ -13,7 +13,7 @@ import msgspec
 from keyhole.protocol.failpoints import Step
 from tests.fault.history import EpochStep, FailedRead, History, Injected, Read
 from tests.fault.mirroring_readers import MIRRORING
-from tests.fault.watching_readers import WATCHING
+from tests.fault.watching_readers import SELECTING, WATCHING
 from tests.fault.whole_readers import WHOLE
 
 # A fault's end is not the end of its effects: those last until an epoch is complete again, for which every key group
@@ -72,7 +72,7 @@ def availability(history: History) -> dict[str, Availability]:
         for event in history.events
         if isinstance(event, (Read, FailedRead))
         and event.asked.stale != "never"
-        and event.reader not in (WATCHING, WHOLE)
+        and event.reader not in (WATCHING, SELECTING, WHOLE)
         and not event.reader.startswith(MIRRORING)
     ]
     faults = list(_effects(history))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from keyhole.protocol.failpoints import Step
 from tests.fault.expiring import Clock, Expiring
 from tests.fault.history import Counted, Dealt, EpochStep, History, Pinned, Read, Scanned, Watched
-from tests.fault.recount import Question, Recount, Shown, key_of
+from tests.fault.recount import PartOf, Question, Recount, Shown, key_of, part
 from tests.fault.whole_answers import as_read
 from tests.fault.workload import BY_CLOCK, Workload
 
@@ -66,7 +66,8 @@ class Context:
     def right(self, state: str, question: Question, epoch: int, began: float, ended: float) -> Collection[Shown]:
         """What may be told between two times, once the epoch is committed, and no later one."""
         if state in BY_CLOCK:
-            return self.expiring.answers(state, key_of(question), epoch, began, ended)
+            shown = self.expiring.answers(state, key_of(question), epoch, began, ended)
+            return {part(state, question, of) for of in shown} if isinstance(question, PartOf) else shown
         return (self.recount.answer(state, question, epoch),)
 
     def where_from(self, state: str, question: Question, row: Shown) -> str:

@@ -8,7 +8,7 @@ from tests.fault.availability import LEAST_ANSWERED
 from tests.fault.cluster import Machine, Plan
 from tests.fault.episode import run_episode
 from tests.fault.history import History, Read
-from tests.fault.summary import Summary
+from tests.fault.summary import Summary, selected
 
 SCHEDULED_SECONDS = 75.0
 """Enough for all kinds of faults, by the seeds that the tests have; `python -m tests.fault` goes on for longer."""
@@ -31,8 +31,10 @@ def assert_rules_hold(plan: Plan, directory: Path, machine: Machine) -> None:
     )
     assert summary.faults["lose_executor"] > 0 or not plan.executors
     assert summary.answers > _LEAST_ANSWERS
+    assert summary.selected > 0
     assert summary.availability["harmless"].fraction > LEAST_ANSWERED
 
 
 def _has_answers(history: History) -> bool:
-    return sum(len(event.keys) for event in history.events if isinstance(event, Read)) > _LEAST_ANSWERS
+    answers = sum(len(event.keys) for event in history.events if isinstance(event, Read))
+    return answers > _LEAST_ANSWERS and selected(history) > 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from keyhole.protocol.failpoints import Step
+from tests.fault.asked_where import Where
 from tests.fault.recount import Question, Shown
 
 OWNER = "owner"
@@ -85,11 +86,13 @@ class KeysOf(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         order: "ascending" or "descending", by key and map key; empty: in any.
+        where: What entries are asked for; None: all.
     """
 
     start: str | None = None
     stop: str | None = None
     order: str = ""
+    where: Where | None = None
 
     def has(self, key: str) -> bool:
         return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
@@ -151,6 +154,7 @@ class Watched(msgspec.Struct, frozen=True, array_like=True, tag="watched"):
         chain: The same from a beginning without a token on, over all that goes on behind one.
         complete: All of this epoch has come; 0: of none, or it was left in the middle.
         further: Keys of key groups of which all of a later epoch has come, and that epoch.
+        where: What entries it is of; None: all.
     """
 
     reader: str
@@ -161,6 +165,7 @@ class Watched(msgspec.Struct, frozen=True, array_like=True, tag="watched"):
     changes: tuple[Seen, ...]
     complete: int
     further: tuple[tuple[str, int], ...] = ()
+    where: Where | None = None
 
 
 class EpochStep(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):

@@ -31,6 +31,7 @@ from services.state_server.write.merging import CommitContext, EntryChange, Stor
 from services.state_server.write.open_group import OpenGroup
 from services.state_server.write.staged import StagedAttempt
 from tests.fault.planted_scans import lose_keys, mix_epochs, scan_the_last
+from tests.fault.planted_selections import give_what_is_no_more, judge_first_rows, keep_index_entries
 from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, SUMS, TRAILS, VALUES
 
 
@@ -301,6 +302,9 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "whole scan of two epochs": mix_epochs,
     "whole scan loses a key": lose_keys,
     "snapshot scanned at the last": scan_the_last,
+    "kept index entry": keep_index_entries,
+    "predicate on another row": judge_first_rows,
+    "watch of what is no more": give_what_is_no_more,
 }
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from keyhole import field
+from keyhole.model.predicates import Field, Predicate
 from keyhole.v1 import query_pb2, state_pb2
+from tests.fault.asked_where import Where
 from tests.fault.history import OWNER, STANDBY, Asked, Claim
 from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf, Shown
 from tests.fault.states import CODECS
@@ -51,6 +57,28 @@ def _scan(draw: random.Random, state: str) -> ScanOf:
         descending=draw.random() < 0.5,
         limit=draw.choice((0, 0, 1, 3)),
     )
+
+
+_COMPARED: Mapping[str, Callable[[Field, Sequence[Any]], Predicate]] = {
+    "==": lambda of, values: of == values[0],
+    "!=": lambda of, values: of != values[0],
+    "<": lambda of, values: of < values[0],
+    "<=": lambda of, values: of <= values[0],
+    ">": lambda of, values: of > values[0],
+    ">=": lambda of, values: of >= values[0],
+    "between": lambda of, values: of.between(*values),
+    "in": lambda of, values: of.is_in(values),
+}
+
+
+def predicate(state: str, where: Where | None) -> Predicate | None:
+    """As a client takes it."""
+    if where is None:
+        return None
+    columns = ("k", "m", *(of.name for of in CODECS[state].descriptor.value.fields))
+    parts = (_COMPARED[of.by](field(columns[of.column]), of.values) for of in where.parts)
+    asked = functools.reduce(operator.or_ if where.any_of else operator.and_, parts)
+    return ~asked if where.opposite else asked
 
 
 def get_many(application: str, state: str, keys: Sequence[str | EntryOf], asked: Asked) -> query_pb2.GetManyRequest:

@@ -17,12 +17,13 @@ from keyhole.errors import EpochGone
 from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
+from tests.fault.asked_where import KnownEntry
 from tests.fault.history import Asked, Claim, Counted, FailedRead, Read, Scanned, Watched
 from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.readers_of_one import TIMEOUT_SECONDS
 from tests.fault.recount import Question, ScanOf, Shown
-from tests.fault.watching_readers import WatchingReader, watched_states
+from tests.fault.watching_readers import SelectingReader, WatchingReader, watched_states
 from tests.fault.whole_readers import WholeReader
 from tests.fault.workload import BY_CLOCK
 
@@ -86,8 +87,8 @@ _ShownAndClaims = tuple[tuple[Shown, ...], tuple[Claim, ...]]
 
 
 class Readers:
-    """One of each temper, and one of whole states; and for each state one that watches it and one that mirrors it. They
-    are on an event loop in a thread of its own, from `__init__` to `close`.
+    """One of each temper, one of whole states, and one that watches by predicates; and for each state one that watches
+    it and one that mirrors it. They are on an event loop in a thread of its own, from `__init__` to `close`.
 
     Args:
         note: Called on that thread.
@@ -127,11 +128,14 @@ class Readers:
                 )
                 for state in mirrored_states(self._states)
             ]
-            whole = WholeReader(
-                client, self._application, self._states, self._seed, self._note, self._closed, self._pause_seconds
-            )
+            known: dict[str, Sequence[KnownEntry]] = {}
+            shared = (self._seed, self._note, self._closed, self._pause_seconds, known)
+            whole = WholeReader(client, self._application, self._states, *shared)
+            watched = watched_states(self._states)
+            selecting = [SelectingReader(client, self._application, watched, *shared)] if watched else []
             await asyncio.gather(
                 whole.follow(),
+                *(reader.follow() for reader in selecting),
                 *(self._read(stub, temper) for temper in TEMPERS),
                 *(reader.follow() for reader in watching),
                 *(reader.follow() for reader in mirroring),

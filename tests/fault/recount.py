@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from keyhole.encoding.columnar import Op
+from tests.fault.asked_where import Where
 from tests.fault.subtasks import Subtasks, chained
 from tests.fault.workload import (
     ALERTS,
@@ -65,7 +66,14 @@ class ScanOf(msgspec.Struct, frozen=True, array_like=True, tag="scan"):
     limit: int = 0
 
 
-Question: TypeAlias = str | EntryOf | ScanOf
+class PartOf(msgspec.Struct, frozen=True, array_like=True, tag="part"):
+    """Of all that a state holds of a key what a predicate is true of."""
+
+    key: str
+    where: Where
+
+
+Question: TypeAlias = str | EntryOf | ScanOf | PartOf
 """A string: a Get of this key."""
 
 Shown: TypeAlias = tuple[int | tuple[int | str, ...], ...] | None
@@ -78,9 +86,18 @@ def key_of(question: Question) -> str:
     return question if isinstance(question, str) else question.key
 
 
-def whole(state: str, key: str) -> Question:
-    """What tells all that a state holds of a key."""
+def whole(state: str, key: str, where: Where | None = None) -> Question:
+    """What tells all that a state holds of a key, or what the predicate is true of."""
+    if where is not None:
+        return PartOf(key, where)
     return ScanOf(key) if SHAPES[state].entries else key
+
+
+def part(state: str, of: PartOf, shown: Shown) -> Shown:
+    """What the predicate is true of, of all that a state holds of the key."""
+    if SHAPES[state].entries:
+        return tuple(entry for entry in shown or () if of.where.has(of.key, entry[0], entry[1:]))  # type: ignore[index]
+    return shown if shown is not None and of.where.has(of.key, None, shown) else None  # type: ignore[arg-type]
 
 
 def _last(_: Shown, changes: Sequence[Change]) -> Row:
@@ -196,6 +213,8 @@ class Recount:
     def answer(self, state: str, question: Question, epoch: int) -> Shown:
         """What is told once the epoch is committed, and no later one."""
         self._count(epoch)
+        if isinstance(question, PartOf):
+            return part(state, question, self.answer(state, whole(state, question.key), epoch))
         if isinstance(question, str):
             return self._content(state, question, epoch)
         if isinstance(question, EntryOf):

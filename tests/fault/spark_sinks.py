@@ -14,7 +14,7 @@ from keyhole.spark.processor import QueryableProcessor
 from keyhole.spark.sink import Sink
 from tests.fault.chain import RESULT, Chain, Ledger, Roster
 from tests.fault.recount import SHAPES
-from tests.fault.states import FIELDS, REDUCERS
+from tests.fault.states import FIELDS, INDEXED, REDUCERS
 from tests.fault.workload import (
     ALERTS,
     BY_CLOCK,
@@ -68,7 +68,7 @@ def _made(state: str, options: dict[str, Any], subtasks: int) -> Sink:
         return queryable.operator(state, operator=Roster(), result=result, mode="union", subtasks=subtasks, **options)
     if state == NOTICES:
         return queryable.broadcast(state, key="k", op="op")
-    options |= {"key": "k", "op": "op"}
+    options |= {"key": "k", "op": "op"} | ({"index": INDEXED[state]} if state in INDEXED else {})
     if state in (SUMS, TALLIES, LEASES, STREAKS):
         map_key = () if state in (SUMS, STREAKS) else ("m",)
         return queryable.reducing(state, map_key=map_key, reducers=REDUCERS, **options)

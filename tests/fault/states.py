@@ -62,6 +62,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 """By state: the columns of its rows, apart from the keys'."""
 
+INDEXED: dict[str, tuple[str, ...]] = {VALUES: NAMED[:1], SPANS: NAMED[:1]}
+"""By state that has indexes: the fields that they are of."""
+
 _KEY = (KeyColumn("k", KeyType.STRING),)
 _MAP_KEY = (KeyColumn("m", KeyType.BIGINT),)
 _SUBTASK = (KeyColumn("subtask", KeyType.INT),)
@@ -87,7 +90,7 @@ def descriptors(application: str, query: str) -> tuple[StateDescriptor, ...]:
             max_length=max_length,
             ttl_ms=ttl_ms,
             ttl_clock=TtlClock.PROCESSING_TIME if state in BY_CLOCK else TtlClock.EVENT_TIME,
-            index=NAMED[:1] if state == VALUES else (),
+            index=INDEXED.get(state, ()),
         )
 
     return (

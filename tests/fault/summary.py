@@ -28,6 +28,7 @@ class Summary:
     scans: int = 0
     whole_scans: int = 0
     counts: int = 0
+    selected: int = 0
     standby_answers: int = 0
     failed_reads: int = 0
     took_back: int = 0
@@ -59,6 +60,7 @@ class Summary:
         self.scans += sum(isinstance(read.keys[0], ScanOf) for read in reads)
         self.whole_scans += len(history.of(Scanned))
         self.counts += len(history.of(Counted))
+        self.selected += selected(history)
         self.standby_answers += sum(claim.role == "standby" for read in reads for claim in read.claims)
         self.failed_reads += failed
         self.took_back += verdict.took_back
@@ -87,6 +89,7 @@ class Summary:
             "of_these_scans": self.scans,
             "scans_of_whole_states": self.whole_scans,
             "counts": self.counts,
+            "of_these_two_by_predicates": self.selected,
             "standby_answers": self.standby_answers,
             "epoch_claims_taken_back": self.took_back,
             "faults": dict(sorted(self.faults.items())),
@@ -95,6 +98,11 @@ class Summary:
             "without_verdict": self.without_verdict,
             "availability": {kind: part.to_json() for kind, part in sorted(self.availability.items())},
         }
+
+
+def selected(history: History) -> int:
+    """How many scans of whole states, and counts, were by a predicate."""
+    return sum(event.of.where is not None for event in history.events if isinstance(event, Scanned | Counted))
 
 
 def _line(
@@ -109,8 +117,8 @@ def _line(
     head = (
         f"seed {history.seed}: {verdict.epochs} epochs ({history.epochs_under_faults} under faults), "
         f"{sum(faults.values())} faults {_counts(faults)}, {reads} reads, {failed} failed, {verdict.answers} answers "
-        f"checked, {len(history.of(Scanned))} scans of whole states, {len(history.of(Counted))} counts; harmless "
-        "faults: "
+        f"checked, {len(history.of(Scanned))} scans of whole states, {len(history.of(Counted))} counts, "
+        f"{selected(history)} of them by predicates; harmless faults: "
         f"{harmless.fraction:.2%} answered, longest gap {harmless.longest_gap_seconds:.2f} s; "
         f"{'all right' if verdict.right else f'VIOLATED {_counts(verdict.violated)}'}"
     )

@@ -51,7 +51,9 @@ ROWS = "every_answer_has_the_row_of_its_epoch"
 END = "the_end_equals_the_recount"
 EPOCHS = "an_epoch_that_is_asked_for_is_that_epoch"
 COUNTS = "a_count_is_that_of_its_epochs"
+TWICE = "a_scan_has_what_was_asked_for_once_and_in_its_order"
 MISSES, ONCE = "a_watch_misses_nothing", "a_watch_tells_each_change_once_and_in_order"
+TELLS = "a_watch_tells_the_rows_of_their_epochs"
 SUBTASKS = "a_batch_that_is_run_again_has_the_subtasks_that_it_had_before"
 FAULTS = [Fault(8.0 + 3 * number, Kind.KILL, (f"server-{number}",), 1.0) for number in range(3)]
 
@@ -76,7 +78,11 @@ OF_KINDS = {
     "lifetime not renewed": {LOANS},
 }
 # Each breaks a rule, in watches of a state.
-OF_WATCHES = {"watch skips": (MISSES, VALUES), "watch repeats": (ONCE, SUMS)}
+OF_WATCHES = {
+    "watch skips": (MISSES, VALUES),
+    "watch repeats": (ONCE, SUMS),
+    "watch of what is no more": (TELLS, VALUES),
+}
 # In mirrors of a state.
 OF_MIRRORS = {"mirror of a part": (ROWS, SPANS)}
 # In look-ups of the latest of a state.
@@ -88,6 +94,8 @@ OF_SCANS = {
     "whole scan of two epochs": (ROWS, SUMS),
     "whole scan loses a key": (ROWS, CHAINS),
     "snapshot scanned at the last": (EPOCHS, TALLIES),
+    "kept index entry": (TWICE, VALUES),
+    "predicate on another row": (ROWS, VALUES),
 }
 OF_COUNTS = {"whole scan loses a key": (COUNTS, CHAINS)}
 ALL = (*DRAWN, *BY_CLOCK)

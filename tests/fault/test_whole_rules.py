@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.fault.asked_where import FIELDS, KEY, Compared, Where
 from tests.fault.checker import check
 from tests.fault.history import Asked, Claim, Counted, Event, KeysOf, Scanned
 from tests.fault.recount import ScanOf
 from tests.fault.test_checker import OWNED, RECOUNT, at, history
 from tests.fault.whole_answers import key_group
 from tests.fault.whole_rules import WHOLE_RULES
-from tests.fault.workload import NOTICES, SPANS, SUMS, TRAILS, names
+from tests.fault.workload import NOTICES, SPANS, SUMS, TRAILS, VALUES, names
 
 # The harness itself, without processes.
 pytestmark = pytest.mark.core
@@ -23,6 +24,9 @@ ROWS = "every_answer_has_the_row_of_its_epoch"
 COUNTS = "a_count_is_that_of_its_epochs"
 LACKS = "a_scan_has_nothing_of_a_key_group_only_where_there_was_nothing"
 ALL = KeysOf()
+# Rows of the last batch before epoch 20 are in each key group, and others.
+LATE = KeysOf(where=Where((Compared(FIELDS, ">=", (19,)),)))
+NOBODY = KeysOf(where=Where((Compared(KEY, "==", ("key-99",)),)))
 
 
 def claim(epoch: int, **changes: object) -> Claim:
@@ -38,6 +42,8 @@ def entries(state: str, epoch: int, of: KeysOf = ALL) -> list[tuple[str, int | N
             found += [(key, entry[0], tuple(entry[1:])) for entry in right]  # type: ignore[index]
         elif (right := RECOUNT.answer(state, key, epoch)) is not None:
             found.append((key, None, right))
+    if of.where is not None:
+        found = [entry for entry in found if of.where.has(*entry)]
     return found[::-1] if of.order == "descending" else found
 
 
@@ -97,6 +103,12 @@ def twice() -> Scanned:
     return msgspec.structs.replace(right, entries=(*right.entries, right.entries[0]))
 
 
+def with_what_is_false() -> Scanned:
+    right = scanned(VALUES, 20)
+    assert len(entries(VALUES, 20, LATE)) < len(right.entries)
+    return msgspec.structs.replace(right, of=LATE)
+
+
 def beyond() -> Scanned:
     return msgspec.structs.replace(scanned(SUMS, 20), of=KeysOf("key-2"))
 
@@ -118,6 +130,11 @@ RIGHT: dict[str, Callable[[], Event]] = {
     "a count of a range": lambda: counted(
         SPANS, len(entries(SPANS, 20, KeysOf("key-12", "key-5"))), 20, of=KeysOf("key-12", "key-5")
     ),
+    "what a predicate is true of": lambda: scanned(VALUES, 20, LATE),
+    "entries of a map that a predicate is true of": lambda: scanned(SPANS, 20, LATE),
+    "a predicate that is true of nothing": lambda: scanned(VALUES, 20, NOBODY, Asked(0, as_of_epoch=20)),
+    "a count of what a predicate is true of": lambda: counted(SPANS, len(entries(SPANS, 20, LATE)), 20, of=LATE),
+    "a count of nothing": lambda: counted(VALUES, 0, 20, of=NOBODY),
     "a count of key groups of two epochs": lambda: counted(
         SPANS, len(scanned(SPANS, 20, epochs=of_group_0(SPANS)).entries), 19, 20
     ),
@@ -150,6 +167,19 @@ DOCTORED: dict[str, tuple[str, Callable[[], Event]]] = {
     ),
     "an entry that comes twice": ("a_scan_has_what_was_asked_for_once_and_in_its_order", twice),
     "entries in another order": ("a_scan_has_what_was_asked_for_once_and_in_its_order", out_of_order),
+    "what the predicate is false of": (ROWS, with_what_is_false),
+    "a predicate's scan that lacks a key": (
+        ROWS,
+        lambda: scanned(VALUES, 20, LATE, kept=lambda key: key != entries(VALUES, 20, LATE)[0][0]),
+    ),
+    "a predicate's scan that lacks a key group": (
+        LACKS,
+        lambda: scanned(VALUES, 20, LATE, Asked(0, as_of_epoch=20), kept=lambda key: key_group(VALUES, key) != 1),
+    ),
+    "a count of what a predicate is false of": (
+        COUNTS,
+        lambda: counted(SPANS, len(entries(SPANS, 20)), 20, of=LATE),
+    ),
     "keys beyond the range": ("a_scan_has_what_was_asked_for_once_and_in_its_order", beyond),
     "a count of one too few": (
         COUNTS,

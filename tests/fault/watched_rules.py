@@ -14,11 +14,13 @@ Content = Mapping[int | str | None, tuple[int, ...]]
 
 
 def a_watch_tells_the_rows_of_their_epochs(context: Context) -> Iterator[str]:
-    """What a row or a change has is what the recount has after its epoch, which was being committed by then."""
+    """What a row or a change has is what the recount has after its epoch, which was being committed by then. By a
+    predicate, what that is not true of is no more.
+    """
     for watched in context.watched:
         began = context.epochs[watched.state].began_commit
         for seen in watched.changes:
-            right = _content(context, watched.state, seen.key, seen.epoch).get(seen.map_key)
+            right = _content(context, watched, seen.key, seen.epoch).get(seen.map_key)
             if seen.fields != right:
                 yield f"{_in_words(watched, seen)}, where that epoch has {right}"
             if seen.epoch and (seen.epoch not in began or watched.ended < began[seen.epoch]):
@@ -58,7 +60,7 @@ def a_watch_misses_nothing(context: Context) -> Iterator[str]:
                 epoch = until[key] = max(before, further.get(key, watched.complete))
                 yield from _missing(context, watched, key, kept.get(key, {}), epoch)
                 for passed in range(before + 1, epoch + 1) if before else ():
-                    for map_key in _changed(context, watched.state, key, passed):
+                    for map_key in _changed(context, watched, key, passed):
                         if (key, map_key, passed) not in given:
                             yield f"{_by(watched)} was not told what epoch {passed} did to {key} {map_key or ''}"
             whole_until = watched.complete
@@ -67,7 +69,7 @@ def a_watch_misses_nothing(context: Context) -> Iterator[str]:
 def _missing(
     context: Context, watched: Watched, key: str, kept: Mapping[int | str | None, Seen], epoch: int
 ) -> Iterator[str]:
-    right = _content(context, watched.state, key, epoch)
+    right = _content(context, watched, key, epoch)
     for map_key in right.keys() | kept.keys():
         seen = kept.get(map_key)
         if seen is not None and seen.epoch > epoch:
@@ -80,24 +82,24 @@ def _missing(
             )
 
 
-def _changed(context: Context, state: str, key: str, epoch: int) -> Iterable[int | str | None]:
-    before, after = (_content(context, state, key, of) for of in (epoch - 1, epoch))
+def _changed(context: Context, watched: Watched, key: str, epoch: int) -> Iterable[int | str | None]:
+    before, after = (_content(context, watched, key, of) for of in (epoch - 1, epoch))
     if before == after:
         return ()
     return [of for of in before.keys() | after.keys() if before.get(of) != after.get(of)]
 
 
-def _content(context: Context, state: str, key: str, epoch: int) -> Content:
-    answer = context.recount.answer(state, whole(state, key), epoch)
-    if SHAPES[state].entries:
+def _content(context: Context, watched: Watched, key: str, epoch: int) -> Content:
+    answer = context.recount.answer(watched.state, whole(watched.state, key, watched.where), epoch)
+    if SHAPES[watched.state].entries:
         return {entry[0]: entry[1:] for entry in answer or ()}  # type: ignore[index, misc]  # entries
     return {} if answer is None else {None: answer}  # type: ignore[dict-item]  # fields
 
 
 def _chains(context: Context) -> Iterable[list[Watched]]:
-    chains: dict[tuple[str, int], list[Watched]] = {}
+    chains: dict[tuple[str, str, int], list[Watched]] = {}
     for watched in context.watched:
-        chains.setdefault((watched.state, watched.chain), []).append(watched)
+        chains.setdefault((watched.reader, watched.state, watched.chain), []).append(watched)
     return chains.values()
 
 

@@ -1,11 +1,13 @@
-"""Readers that watch: each keeps what one state holds by its changes, leaves now and then, and goes on by its token."""
+"""Readers that watch: each keeps what one state holds by its changes, leaves now and then, and goes on by its token.
+Another one watches a state by a predicate, and then another state by another one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -15,15 +17,25 @@ from keyhole.encoding.columnar_keys import key_groups
 from keyhole.encoding.watch_token import marks_of
 from keyhole.errors import KeyholeError, ResumeGone, StaleDescriptor
 from keyhole.model.state import KeyType
+from tests.fault.asked_where import KnownEntry, Where, drawn_where
 from tests.fault.history import FailedRead, Seen, Watched
+from tests.fault.questions import predicate
 from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
 from tests.fault.recount import SHAPES
+from tests.fault.states import INDEXED
 from tests.fault.workload import BY_CLOCK, OPERATORS, names
 
 WATCHING = "watching"
+SELECTING = "selecting"
+"""The reader that watches by predicates."""
+
 # For how long nothing may come before it looks again.
 _SILENT_SECONDS = 15.0
 _MOST_AT_ONCE = 25
+# Of a predicate that hardly anything meets there are few changes.
+_MOST_MESSAGES = 20
+# As often it watches by a predicate before it takes another one.
+_MOST_OF_ONE = 6
 
 Note = Callable[[Watched | FailedRead], None]
 
@@ -36,6 +48,8 @@ def watched_states(states: Sequence[str]) -> list[str]:
 class WatchingReader(ReaderOfOne):
     """It stays away for up to ten times `pause_seconds`, each time that it leaves."""
 
+    kind = WATCHING
+
     def __init__(
         self,
         client: AsyncClient,
@@ -46,28 +60,43 @@ class WatchingReader(ReaderOfOne):
         closed: threading.Event,
         pause_seconds: float,
     ) -> None:
-        super().__init__(WATCHING, client, application, state, seed, note, closed, pause_seconds)
+        super().__init__(self.kind, client, application, state, seed, note, closed, pause_seconds)
         self._token: str | None = None
         self._chain = 0
+        self._where: Where | None = None
 
     async def follow(self) -> None:
         """Until it is closed."""
         while not self._closed.is_set():
             began = time.monotonic()
-            self._chain += self._token is None
+            if self._token is None:
+                self._chain += 1
+                self._begin()
+            where = predicate(self._state, self._where)
             try:
                 name = self._application, self._state
-                async with self._client.watch(*name, after=self._token, timeout=TIMEOUT_SECONDS) as changes:
+                async with self._client.watch(
+                    *name, after=self._token, where=where, timeout=TIMEOUT_SECONDS
+                ) as changes:
                     await self._take(changes, self._draw.randint(1, _MOST_AT_ONCE))
             except (KeyholeError, TimeoutError) as error:
                 reason = error.reason if isinstance(error, KeyholeError) else "SILENT"
                 if isinstance(error, (ResumeGone, StaleDescriptor)):
                     self._token = None
-                self._failed(WATCHING, began, reason, error)
+                self._failed(self.kind, began, reason, error)
+            self._left()
             await self._pause(10)
 
+    def _begin(self) -> None:
+        """Before a watch that goes on behind no token."""
+
+    def _left(self) -> None:
+        """Each time that a watch is left."""
+
     async def _take(self, changes: AsyncWatch, most: int) -> None:
-        while not self._closed.is_set():
+        for _ in range(_MOST_MESSAGES):
+            if self._closed.is_set():
+                return
             began = time.monotonic()
             async with asyncio.timeout(_SILENT_SECONDS):
                 if not await changes.more():
@@ -84,9 +113,48 @@ class WatchingReader(ReaderOfOne):
             complete = changes.epoch if most else 0
             ended = time.monotonic()
             further = _further(self._state, self._token, complete) if complete else ()
-            self._note(Watched(WATCHING, self._chain, began, ended, self._state, tuple(seen), complete, further))
+            told = (tuple(seen), complete, further, self._where)
+            self._note(Watched(self.kind, self._chain, began, ended, self._state, *told))
             if not most:
                 return
+
+
+class SelectingReader(WatchingReader):
+    """Of all states that are watched, one after the other; every other time of one that has an index.
+
+    Args:
+        known: By state, entries that it has had: what predicates are made of.
+    """
+
+    kind = SELECTING
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        application: str,
+        states: Sequence[str],
+        seed: int,
+        note: Note,
+        closed: threading.Event,
+        pause_seconds: float,
+        known: Mapping[str, Sequence[KnownEntry]],
+    ) -> None:
+        super().__init__(client, application, states[0], seed, note, closed, pause_seconds)
+        self._states = states
+        self._known = known
+        self._times = 0
+
+    def _begin(self) -> None:
+        indexed = [state for state in self._states if state in INDEXED]
+        self._state = self._draw.choice(indexed if indexed and self._draw.random() < 0.5 else self._states)
+        known = self._known.get(self._state)
+        self._where = drawn_where(self._draw, self._state, known) if known else None
+        self._times = self._draw.randint(1, _MOST_OF_ONE)
+
+    def _left(self) -> None:
+        self._times -= 1
+        if self._times <= 0:
+            self._token = None
 
 
 def _further(state: str, token: str | None, complete: int) -> tuple[tuple[str, int], ...]:

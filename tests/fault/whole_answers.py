@@ -36,7 +36,8 @@ def claims_by_group(scanned: Scanned) -> Mapping[int, list[Claim]]:
 
 
 def as_read(scanned: Scanned) -> Read:
-    """All keys that were asked for and whose key group has said something, as if they had been read one by one.
+    """All keys that were asked for and whose key group has said something, as if they had been read one by one: what
+    they have of what was asked for.
 
     A key of which nothing came is told to have nothing, by its key group's first claim.
     """
@@ -52,14 +53,14 @@ def as_read(scanned: Scanned) -> Read:
         scanned.ended,
         scanned.state,
         scanned.asked,
-        tuple(whole(scanned.state, key) for key in keys),
+        tuple(whole(scanned.state, key, scanned.of.where) for key in keys),
         tuple(shown.get(key, nothing) for key in keys),
         tuple(said.get(key) or claims[key_group(scanned.state, key)][0] for key in keys),
     )
 
 
 def shown_by_key(scanned: Scanned) -> Mapping[str, Shown]:
-    """As a Get of the key would have it, or a Scan of all of its entries. What came twice is there twice."""
+    """As a Get of the key would have it, or a Scan of its entries. Of these what came twice is there twice."""
     if not SHAPES[scanned.state].entries:
         return {key: fields for key, _, fields, _ in scanned.entries}
     found: dict[str, list[tuple[int, ...]]] = {}

@@ -1,4 +1,6 @@
-"""A reader of whole states: it scans all keys or a range of them, counts, and takes snapshots of several states."""
+"""A reader of whole states: it scans all keys or a range of them, by a predicate or without, counts, and takes
+snapshots of several states.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,19 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from keyhole import AsyncClient, Source
 from keyhole import aggregates as agg
 from keyhole.client.snapshots import AsyncStateSnapshot
 from keyhole.errors import KeyholeError
+from tests.fault.asked_where import KnownEntry, drawn_where
 from tests.fault.history import Asked, Claim, Counted, FailedRead, KeysOf, Read, Scanned
+from tests.fault.questions import predicate
 from tests.fault.readers_of_one import TIMEOUT_SECONDS
 from tests.fault.recount import SHAPES
+from tests.fault.states import INDEXED
 from tests.fault.workload import BY_CLOCK, OPERATORS, names
 
 WHOLE = "whole"
@@ -38,6 +43,7 @@ class WholeReader:
         note: Is told of what was read, and of what has failed.
         closed: When it ends.
         pause_seconds: Between two reads it waits for up to four times as long.
+        known: By state, what a scan has last found: what predicates are made of.
     """
 
     def __init__(
@@ -49,14 +55,17 @@ class WholeReader:
         note: Note,
         closed: threading.Event,
         pause_seconds: float,
+        known: MutableMapping[str, Sequence[KnownEntry]],
     ) -> None:
         self._client = client
         self._application = application
         self._states = [of for of in states if of not in OPERATORS]
+        self._indexed = [of for of in self._states if of in INDEXED]
         self._draw = random.Random(f"{seed} {WHOLE}")
         self._note = note
         self._closed = closed
         self._pause_seconds = pause_seconds
+        self._known = known
         self._seen = 0
 
     async def follow(self) -> None:
@@ -69,8 +78,8 @@ class WholeReader:
             await asyncio.sleep(self._draw.uniform(0.0, _PAUSES * self._pause_seconds))
 
     async def _last(self) -> None:
-        """One state as it is: committed, or with what is staged."""
-        state = self._draw.choice(self._states)
+        """One state as it is: committed, or with what is staged. Every other time one that has an index."""
+        state = self._draw.choice(self._indexed if self._indexed and self._draw.random() < 0.5 else self._states)
         latest = state not in BY_CLOCK and self._draw.random() < 0.25
         stale = "when_needed" if latest else self._draw.choice(_STALE)
         # Where that is nowhere yet, the read waits for it: at other times it takes what there is.
@@ -98,17 +107,22 @@ class WholeReader:
         )
 
     def _keys(self, state: str, order: str = "") -> KeysOf:
-        """All keys, or a range of them. A broadcast state is one key, of which there is no range."""
+        """All keys, or a range of them, and of these all entries, or some. A broadcast state is one key, of which there
+        is no range.
+        """
         bounds = sorted(self._draw.sample(names(state), 2))
         start = bounds[0] if self._draw.random() < 0.4 and not SHAPES[state].scans_keys else None
         stop = bounds[1] if self._draw.random() < 0.4 and not SHAPES[state].scans_keys else None
-        return KeysOf(start, stop, order)
+        known = self._known.get(state)
+        where = drawn_where(self._draw, state, known) if known and self._draw.random() < 0.5 else None
+        return KeysOf(start, stop, order, where)
 
     async def _read(
         self, reads: AsyncClient | AsyncStateSnapshot, state: str, asked: Asked, of: KeysOf, options: Mapping[str, Any]
     ) -> None:
         """A scan, or a count. Of a client, or of a snapshot."""
-        given = {"start": of.start, "stop": of.stop, "timeout": TIMEOUT_SECONDS, **options}
+        where = predicate(state, of.where)
+        given = {"start": of.start, "stop": of.stop, "where": where, "timeout": TIMEOUT_SECONDS, **options}
         counts, began = self._draw.random() < 0.3, time.monotonic()
         try:
             if counts:
@@ -142,6 +156,8 @@ class WholeReader:
                 key, map_key = (entry.key, entry.map_key) if entry.key != () else (entry.map_key, None)
                 number = claims.setdefault(_claim(entry.source), len(claims))
                 entries.append((key, map_key, tuple(dict(entry.value).values()), number))
+        if entries and of.where is None:
+            self._known[state] = [entry[:3] for entry in entries]
         return Scanned(WHOLE, began, time.monotonic(), state, asked, of, tuple(entries), tuple(claims))
 
     async def _keys_of(self, snapshot: AsyncStateSnapshot, state: str, asked: Asked) -> None:

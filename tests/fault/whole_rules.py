@@ -74,8 +74,8 @@ def _of_keys(context: Context, of: Counted, keys: Collection[str], epoch: int) -
 
 
 def _sizes(context: Context, of: Scanned | Counted, key: str, epoch: int) -> set[int]:
-    """How many entries the key may have: several numbers where it expires by the clock."""
-    right = context.right(of.state, whole(of.state, key), epoch, of.began, of.ended)
+    """How many entries that are asked for the key may have: several numbers where it expires by the clock."""
+    right = context.right(of.state, whole(of.state, key, of.of.where), epoch, of.began, of.ended)
     if SHAPES[of.state].entries:
         return {len(shown or ()) for shown in right}
     return {int(shown is not None) for shown in right}
