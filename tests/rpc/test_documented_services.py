@@ -57,13 +57,16 @@ def test_its_own_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     tests[0](monkeypatch)
 
 
-async def test_through_a_proxy_each_refusal_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_through_a_proxy_each_refusal_has_its_status(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with fake_servers("server-1") as (server,), proxy_of(server.address) as proxy:
         monkeypatch.setenv("KEYHOLE_PROXY", proxy.address)
         async with asking(service(monkeypatch, PATIENCE_SECONDS).app) as http:
             # The job has not begun.
             response = await http.get("/customers/c1")
             assert (response.status_code, response.json()) == (500, {"reason": "UNKNOWN_APPLICATION"})
+            assert "GET /customers/c1: no application 'shop'" in caplog.messages[-1]
             state = server.host(TOTALS, {"c1": msgspec.msgpack.encode([1, 2, 34.5])})
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while (response := await http.get("/customers/c1")).status_code != 200:

@@ -218,6 +218,7 @@ def test_a_failure_is_one_sentence_with_the_line_of_the_job() -> None:
         ("keyhole.errors.StateChanged: state shop/totals can't be changed in place: orders is gone", "with --fresh"),
         (f"{_SPARKS}StateStoreException: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema", "begin anew"),
         (f"{_SPARKS}StateStoreException: [CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION] An error", "begin anew"),
+        (f"{_SPARKS}StateStoreValueSchemaNotCompatible: [STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] P", "begin anew"),
         ("AssertionError: There are [1] sources in the checkpoint offsets and now there are [2] sources", "begin anew"),
         # Where nothing is kept that could be wrong, to delete it mends nothing.
         ("keyhole.errors.InvalidConfiguration: query 'totals' has no checkpoint location: Spark has made", ""),

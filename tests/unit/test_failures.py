@@ -31,6 +31,28 @@ Traceback (most recent call last):
   File "running.py", line 160, in _until_its_end
 pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query terminated with exception: Job aborted
 """
+SCHEMA = """\
+26/11/30 10:00:00 ERROR MicroBatchExecution: Query totals [id = 1, runId = 2] terminated with error
+org.apache.spark.sql.execution.streaming.state.StateStoreValueSchemaNotCompatible: \
+[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match existing state value schema.
+Please check number and type of fields.
+\tat org.apache.spark.sql.execution.streaming.state.SchemaHelper$.check(SchemaHelper.scala:240)
+Traceback (most recent call last):
+  File "job.py", line 31, in <module>
+pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 1, runId = 2] terminated
+Please check number and type of fields.
+=== Streaming Query ===
+Identifier: totals [id = 1, runId = 2]
+
+Current State: ACTIVE
+Thread State: RUNNABLE
+
+Logical Plan:
+~WriteToMicroBatchDataSourceV1 ForeachBatchSink, 1, [queryName=totals], Update
++- ~Aggregate [customer#0], [customer#0, count(1) AS orders#3L]
+   +- ~StreamingExecutionRelation FileStreamSource[file:/shop/data], [customer#0], name=<Unassigned>
+
+"""
 PYTHON = """\
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "worker.py", line 10, in main
@@ -47,6 +69,7 @@ ZeroDivisionError: division by zero
         (OURS + OVERFLOW, "query 'sensors' has no checkpoint location: give it one"),
         (COMMIT, "org.rocksdb.RocksDBException: No space left on device"),
         (COMMIT.replace("Caused by: ", "Suppressed: "), "[CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error"),
+        (SCHEMA, "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"),
         (PYTHON, "ZeroDivisionError: division by zero"),
         (PYTHON + OVERFLOW, "ZeroDivisionError: division by zero"),
         ("a job: the sensor is null\n\n", "a job: the sensor is null"),

@@ -48,7 +48,7 @@ from keyhole.client.wire.scanner import Scan, checked_limit
 from keyhole.client.wire.watch_stream import WatchOptions
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate, checked_aggregates, count
-from keyhole.model.given import check_names, token_of
+from keyhole.model.given import LEFT_OUT, check_names, names_apart, refuse_left_out, token_of
 from keyhole.model.read import Answer
 from keyhole.model.state_path import state_path
 from keyhole.rpc import forked
@@ -63,6 +63,7 @@ _SCANNING_ALL = defaults(60.0)
 _WATCHING_SECONDS = 60.0
 
 
+@names_apart
 class AsyncClient(EventLoopCatalogue):
     """Reads states through a client proxy (or from one state server, which answers only for its own key groups).
 
@@ -83,8 +84,7 @@ class AsyncClient(EventLoopCatalogue):
             where it doesn't (docs/reads-reference.md). "proxy": all of the target.
 
     Raises:
-        InvalidConfiguration: The target is none; the credentials contradict each other, or a file of theirs can't be
-            used.
+        InvalidConfiguration: The target is none; the credentials contradict each other, or can't be used.
     """
 
     def get(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> asyncio.Future[Answer]:
@@ -119,6 +119,8 @@ class AsyncClient(EventLoopCatalogue):
         if connection is None or connection.loop is not running_loop() or forked.process.cut_off:
             connection = self._connected()
         asked = asked_of(options, self._defaults, GetOptions) if options else self._defaults
+        if key is LEFT_OUT:
+            refuse_left_out("get", "key", application, state)
         alike = (application, state, asked)
         try:
             batch = connection.turn.get(alike) or connection.batch(alike)
@@ -146,7 +148,7 @@ class AsyncClient(EventLoopCatalogue):
             Unsupported: A snapshot, of a state that is fed by updates.
         """
         asked = asked_of(options, self._defaults, ManyOptions)
-        wanted = keys_of(keys)
+        wanted = keys_of(keys, (application, state))
         if not wanted:
             return []
         if not at_one_epoch(options):
@@ -195,9 +197,9 @@ class AsyncClient(EventLoopCatalogue):
             async for entry in client.scan_all("shop", "orders", limit=1000):
                 print(entry.key, entry.value)
 
-        They come key group by key group: in no order that means something, and each key group as of one epoch. Others
-        may be of another epoch. A scan that breaks off has a `token`, behind which a later one goes on. With `ordered`
-        they come in the order of their keys; what is fetched at once of a key group is of one epoch then.
+        They come key group by key group: in no order that means something, and each as of one epoch of its own. A scan
+        that breaks off has a `token`, behind which a later one goes on. With `ordered` they come in the order of keys;
+        what is fetched at once of a key group is of one epoch then.
 
         Args:
             options: limit, after, start, stop, prefix, map_start, map_stop, ordered, descending, key_groups, part_of,
@@ -219,11 +221,10 @@ class AsyncClient(EventLoopCatalogue):
         """
         bounds, seconds = asked_of(options, _SCANNING_ALL, ScanAllOptions).read()
         limit, asked = checked_limit(options.get("limit")), keys_asked(options)
-        name, after = (application, state), token_of("after", options.get("after"))
         return AsyncStateScan(
-            lambda place, left: self._here().scan_all(name, bounds, seconds, left, place, asked),
+            lambda place, left: self._here().scan_all((application, state), bounds, seconds, left, place, asked),
             limit,
-            after,
+            token_of("after", options.get("after")),
             select=asked.select,
         )
 
@@ -388,8 +389,7 @@ class AsyncClient(EventLoopCatalogue):
         That the key has no answer is no error: the explanation has it. It costs more than a lookup.
 
         Args:
-            key: As for `get`.
-            options: As for `get`, but for the consistency.
+            key, options: As for `get`, but for the consistency.
 
         Raises:
             UnknownApplication, UnknownState, KeyMismatch, NullKey: There is no such key.

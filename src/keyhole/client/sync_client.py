@@ -37,6 +37,7 @@ from keyhole.encoding.codec import StateCodec
 from keyhole.installing import require
 from keyhole.model.aggregate_answer import AggregateAnswer
 from keyhole.model.aggregates import AskedAggregate
+from keyhole.model.given import names_apart
 from keyhole.model.read import Answer
 from keyhole.model.state import StateDescriptor
 
@@ -44,6 +45,7 @@ _T = TypeVar("_T")
 _V = TypeVar("_V")
 
 
+@names_apart
 class Client(ThreadClient):
     """Reads states, from any thread; many may share one. An event loop in a thread of its own does the work.
 
@@ -97,7 +99,7 @@ class Client(ThreadClient):
             KeyholeError: As `get`. One key that can't be answered fails the call.
             MalformedRequest: `keys` is one text.
         """
-        wanted = keys_of(keys)
+        wanted = keys_of(keys, (application, state))
         return self._run(lambda: self._client.get_many(application, state, wanted, **options))
 
     def get_async(self, application: str, state: str, key: Key, **options: Unpack[GetOptions]) -> Future[Answer]:
@@ -139,7 +141,7 @@ class Client(ThreadClient):
             MalformedRequest: `keys` is one text.
             KeyholeError: As `get_async`.
         """
-        wanted = keys_of(keys)
+        wanted = keys_of(keys, (application, state))
         return self._begun(lambda: self._client.get_many(application, state, wanted, **options))
 
     def scan(self, application: str, state: str, key: Key, **options: Unpack[ScanOptions]) -> ScannedEntries:

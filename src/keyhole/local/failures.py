@@ -15,7 +15,10 @@ _KEPT = 10
 _MOST_CHARACTERS = 1_000
 _OURS = re.compile(r"^(?:Caused by: )?keyhole\.errors\.(?P<kind>\w+): (?P<why>.+)$")
 _CAUSED = re.compile(r"^Caused by: (?P<why>[\w.$]+: .+)$")
-_RAISED = re.compile(r"^(?P<why>(?:[\w$]+\.)*[A-Z][\w$]*(?:Error|Exception)(?:: .+)?)$")
+# Spark's classes need not end in either; its messages then begin with a name in brackets.
+_RAISED = re.compile(
+    r"^(?P<why>(?:[\w$]+\.)*[A-Z][\w$]*(?:(?:Error|Exception)(?:: .+)?|: \[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] .+))$"
+)
 # They only carry what others have raised; the last comes of a text that is too long for a pattern of Spark's.
 _CARRIERS = re.compile(
     r"(?:[\w$]+\.)*(?:Py4J\w*|PythonException|StreamingQueryException|SparkException: Job aborted.*|StackOverflowError)"

@@ -12,16 +12,22 @@ from keyhole.client.wire.segments import Answers
 from keyhole.encoding.codec import StateCodec
 from keyhole.encoding.key_values import KeyValue
 from keyhole.errors import EpochNotReached, KeyholeError, MalformedRequest, StaleDescriptor, ValueMismatch
+from keyhole.model.given import LEFT_OUT, refuse_left_out
 from keyhole.model.read import Answer, ReadBounds, Source
 from keyhole.rpc import convert
 from keyhole.rpc.frames import AskAgain, of_key
 from keyhole.v1 import state_pb2
 
 
-def keys_of(keys: Iterable[Any]) -> list[Any]:
-    """The keys of a `get_many`. Raises MalformedRequest where they are one text, whose characters nobody means, a data
-    frame or mapping, which gives its names, or nothing that has several.
+def keys_of(keys: Iterable[Any], name: tuple[str, str] = ("", "")) -> list[Any]:
+    """The keys of a `get_many`, of a state of that name.
+
+    Raises:
+        MalformedRequest: There are none; or they are one text, whose characters nobody means, a data frame or mapping,
+            which gives its names, or nothing that has several.
     """
+    if keys is LEFT_OUT:
+        refuse_left_out("get_many", "keys", *name)
     if isinstance(keys, (str, bytes, bytearray)):
         raise MalformedRequest(
             f"keys is a {type(keys).__name__}, whose characters would each be a key; give a list of keys, also of one, "
