@@ -170,7 +170,9 @@ class Directory:
         application, state = name
         reasons = self._reasons()
         unheard = f" (not asked: {reasons})" if reasons else ""
-        applications = ", ".join(sorted({known for known, _ in self._tables})) or "none yet"
+        applications = ", ".join(sorted({known for known, _ in self._tables})) or (
+            "none yet (a job makes its states as it starts, and they can be read after its first batch)"
+        )
         states = ", ".join(sorted(known for owner, known in self._tables if owner == application))
         is_expected = application in self._expected
         if not states and is_expected and application not in {of for of, _ in self._retired}:

@@ -251,7 +251,7 @@ async def test_a_state_that_appears_after_it_was_asked_for_is_found_f06() -> Non
         proxy_of(server.address) as proxy,
         AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
     ):
-        with pytest.raises(errors.UnknownApplication, match="there are: none yet"):
+        with pytest.raises(errors.UnknownApplication, match=r"there are: none yet .a job makes its states"):
             await client.get(APPLICATION, STATE, SENSORS[0])
         server.host(descriptor("alarms"))
 

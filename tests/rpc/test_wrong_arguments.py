@@ -132,6 +132,14 @@ def test_what_an_answer_has_not_is_said_to_be_in_its_value(client: Client) -> No
         answer.value.m  # noqa: B018
 
 
+@pytest.mark.parametrize("misused", [lambda of: of["c1"], list, lambda of: "c1" in of], ids=["[]", "for", "in"])
+def test_a_handle_that_is_taken_for_a_mapping_says_how_it_is_read(
+    client: Client, misused: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(TypeError, match=r"no mapping: read a key by get\(key\), several by get_many, all by scan_all"):
+        misused(client.state(PATH))
+
+
 async def test_each_client_that_is_opened_as_the_other_one_says_how_it_is_opened(client: Client) -> None:
     asynchronous: Any = AsyncClient("a")
     with pytest.raises(TypeError, match="by `async with`; outside of coroutines use"), asynchronous:

@@ -128,7 +128,7 @@ def test_a_string_value_that_is_not_utf8_is_refused() -> None:
 
 def test_null_keys_are_refused_with_their_number() -> None:
     batch = pa.record_batch({"k": pa.array(["a", None, None]), "v": pa.array([1, 2, 3])})
-    with pytest.raises(NullKey, match="key column k is null in 2 rows"):
+    with pytest.raises(NullKey, match=r"key column k is null in 2 rows.*broken JSON, is a row of nulls"):
         encode(batch, descriptor())
 
 

@@ -187,12 +187,13 @@ def test_a_person_is_told_once_that_classes_are_prepared_and_why_not(
     archive = tmp_path / "spark-1.jsa"
     java = Java(Path("java"), 17)
 
-    def shown() -> str:
+    def shown(*, terminal: bool = False) -> str:
         file = io.StringIO()
-        prepare_classes(Console(file=file, width=200), {}, java, [])
+        prepare_classes(Console(file=file, width=200, force_terminal=terminal), {}, java, [])
         return file.getvalue()
 
     monkeypatch.setattr(preparing, "missing", lambda *_, **__: {archive: failed})
     assert "once for this Java\ngoing on without: spark-1.jsa: it did not start\n" in shown()
+    assert "0:00:00" in shown(terminal=True)  # how long by now
     monkeypatch.setattr(preparing, "missing", lambda *_, **__: {})
     assert shown() == ""

@@ -201,7 +201,8 @@ def _wanted(options: argparse.Namespace) -> tuple[FeedOptions, StateDescriptor]:
         if not (getattr(options, name) or os.environ.get(variable)):
             option = f"--{name.replace('_', '-')}"
             raise InvalidConfiguration(
-                f"give {option} HOST:PORT, or set {variable}: `keyhole up` and `keyhole demo` print those of their own",
+                f"give {option} HOST:PORT, or set {variable}: where `keyhole up` or `keyhole dev` runs, type "
+                'eval "$(keyhole env)" in its folder; `keyhole demo` prints its own',
                 variable=variable,
             )
     if options.servers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
 
 from keyhole.client.futures import then
 from keyhole.client.mirrors import AsyncMirror, Mirror
@@ -73,6 +73,14 @@ class _Handle(Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, value={self._typed.type_name})"
+
+    if not TYPE_CHECKING:  # a type checker says by itself that there is none
+
+        def __getitem__(self, key: object) -> NoReturn:
+            """Also what Python asks of one in a `for`, or behind `in`."""
+            raise TypeError(
+                "a state's handle is no mapping: read a key by get(key), several by get_many, all by scan_all"
+            )
 
     def _repr_html_(self) -> str:
         """For notebooks: what is known of the state."""

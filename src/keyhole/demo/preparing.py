@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from keyhole.local.class_archives import make_archives, missing
 from keyhole.local.java import Java
@@ -24,5 +25,15 @@ def prepare_classes(
         return
     whose = "Kafka's and Spark's" if spark else "Kafka's"
     console.print(f"preparing {whose} classes for a quick start, once for this Java")
-    for reason in make_archives(makes):
+    with _elapsing(console):
+        reasons = make_archives(makes)
+    for reason in reasons:
         console.print(f"going on without: {reason}", markup=False, soft_wrap=True)
+
+
+def _elapsing(console: Console) -> Progress:
+    """In a terminal, a line with the time that goes on, and that is gone at the end."""
+    columns = TextColumn("takes some tens of seconds on a busy machine"), TimeElapsedColumn()
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    shown.add_task("")
+    return shown

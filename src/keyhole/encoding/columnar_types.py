@@ -56,7 +56,8 @@ def key_column(column: pa.Array, described: KeyColumn, role: str = "key") -> pa.
     if column.null_count:
         raise NullKey(
             f"{role} column {described.name} is null in {column.null_count} rows; a state has no null keys. Filter "
-            "them out, or give them a key of their own",
+            "them out, or give them a key of their own; a record that Spark can't parse, as broken JSON, is a row of "
+            "nulls",
             column=described.name,
         )
     _check_range(column, described, role, KeyMismatch)
