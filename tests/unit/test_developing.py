@@ -321,3 +321,18 @@ def test_the_job_is_told_where_all_is_and_gets_the_connector(tmp_path: Path) -> 
         f"{tmp_path / 'a b.jar'},{jars[1]}",
         "pyspark-shell",
     ]
+
+
+def test_what_python_can_not_read_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise MachineError("no way to fetch")
+
+    monkeypatch.setattr(developing, "find_java", lambda _: Java(Path("java"), 17))
+    monkeypatch.setattr(developing, "refuse_other_spark", lambda _: None)
+    monkeypatch.setattr(developing, "fetch_jars", fails)
+    job = tmp_path / "job.py"
+    job.write_text("def f(:")
+    assert main(["dev", str(job)]) == 1
+    assert "job.py, line 1: invalid syntax; all that the job needs starts meanwhile" in capsys.readouterr().out

@@ -27,6 +27,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "keyhole states: unrecognized arguments: --nope; `keyhole states --help` says more",
     ),
     "an option that is misspelt": (["states", "--jsn"], "unrecognized arguments: --jsn (did you mean --json?); `keyho"),
+    "an option like none": (["get", "a/b", "--no-such", "k"], "unrecognized arguments: --no-such; `keyhole get --h"),
     "a word too many": (["dev", "job.py", "more.py"], "keyhole dev: unrecognized arguments: more.py; `keyhole dev --h"),
     "an option before the command": (
         ["--proxy", "a:7400", "states"],

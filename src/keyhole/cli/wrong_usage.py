@@ -64,5 +64,7 @@ def as_usage(read: Callable[[], _T]) -> _T:
 
 def _near(word: str, known: Iterable[str]) -> str:
     """What was meant, perhaps, as words in parentheses; else nothing."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    by_word = {name.lstrip("-"): name for name in known}
+    # The dashes, which all options have, make none of them alike.
+    found = difflib.get_close_matches(word.lstrip("-"), list(by_word), n=1)
+    return f" (did you mean {by_word[found[0]]}?)" if found else ""

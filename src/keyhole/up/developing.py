@@ -73,6 +73,8 @@ def develop(path: Path, home: Home, options: DevOptions, environ: Mapping[str, s
         with StopSignals() as signals:
             java = find_java(environ)
             refuse_other_spark(environ)
+            if problem := file.read().problem:
+                _say(console, f"{problem}; all that the job needs starts meanwhile")
             (_, connector) = fetch_jars(console, environ, JarSet.KAFKA, JarSet.SPARK_KAFKA)
             if options.fresh and home.file.parent.exists():
                 home.make()
