@@ -87,6 +87,7 @@ def _plan(seed: int, arguments: argparse.Namespace) -> Plan:
         executors=2 if spark and seed % (2 * arguments.spark_every) == 0 else 0,
         # Where there is no replica, standbys alone must do.
         replicas=seed % 2,
+        hedge_quantile=0.9 if seed % 2 else 0.0,
         staged_bytes=2000 if seed % 3 == 0 else 0,
         plant=arguments.plant,
     )

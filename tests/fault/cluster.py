@@ -29,6 +29,8 @@ from tests.fault.schedule import Targets
 from tests.fault.workload import subtasks
 
 _HOST = "127.0.0.1"
+# Where lookup ports are. Their callers go to that number at _HOST, where a link begins.
+_LOOKUPS_HOST = "127.0.0.2"
 _KAFKA_WAIT_SECONDS = 600
 # Longer than any fault lasts, and than the first batch of a driver with Spark takes on a busy machine.
 _EPOCH_DEADLINE_SECONDS = 60
@@ -54,8 +56,10 @@ class Plan:
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         reader_pause_seconds: Each reader waits up to so long between two reads. Readers and whom they ask take most
             of an episode's processor time.
+        hedge_quantile: Of the proxy, and so of readers who go to the servers themselves; 0: nothing is hedged.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
+        plant_proxy: The same of the proxy (tests/fault/planted_proxy.py).
         plant_driver: The same of a driver with Spark, one or several (tests/fault/planted_driver.py).
         epochs: How many are completed at least, however slow the machine is.
         epochs_under_faults: How many must be completed between the first fault and the last one for an episode to say
@@ -74,8 +78,10 @@ class Plan:
     executors: int = 0
     pace_seconds: float = 0.2
     reader_pause_seconds: float = 0.06
+    hedge_quantile: float = 0.0
     staged_bytes: int = 0
     plant: str = ""
+    plant_proxy: str = ""
     plant_driver: str = ""
     epochs: int = 0
     epochs_under_faults: int = 3
@@ -109,8 +115,14 @@ class Cluster:
         clients = ("driver", *holders)
         inside = dict(zip(clients, free_ports(len(clients)), strict=True))
         relayed = {inside[client]: self._relay(f"{client}>kafka", inside[client]) for client in clients}
+        # Others have none, so that lookups go by gRPC, too, and from the one to the other.
+        by_port = (*self.servers[::2], *self.replicas)
+        self._lookup_ports = dict(zip(by_port, free_ports(len(by_port)), strict=True))
         for holder in holders:
             self._relay(f"proxy>{holder}", self._ports[holder])
+            if holder in self._lookup_ports:
+                port = self._lookup_ports[holder]
+                self.network.link(f"proxy>{holder}", port, port, _LOOKUPS_HOST)
         for server in (*self.servers, self.spare):
             self._relay(f"driver>{server}", self._ports[server])
         (self._proxy_port,) = free_ports(1)
@@ -219,6 +231,8 @@ class Cluster:
         environ |= {"FAULT_GROUPS": str(self.directory / f"{name}.groups")} | self._kill_point(name)
         # A server that is started while Kafka is away waits for it, and a busy machine takes minutes to bring it back.
         environ["KEYHOLE_STATE_SERVER_KAFKA_WAIT_SECONDS"] = str(_KAFKA_WAIT_SECONDS)
+        if name in self._lookup_ports:
+            environ["KEYHOLE_STATE_SERVER_LOOKUPS"] = f"{_LOOKUPS_HOST}:{self._lookup_ports[name]}"
         if self.plan.staged_bytes:
             environ["KEYHOLE_STATE_SERVER_MAX_STAGED_BYTES"] = str(self.plan.staged_bytes)
         if name in self.replicas:
@@ -237,8 +251,17 @@ class Cluster:
 
     def _start_proxy(self) -> Child:
         servers = [self._through(f"proxy>{holder}") for holder in self._ports]
-        environ = self._environ | self._further("proxy")
-        return spawn_client_proxy("proxy", self._proxy_port, servers=servers, directory=self.directory, environ=environ)
+        environ = self._environ | self._further("proxy") | {"FAULT_PLANT": self.plan.plant_proxy}
+        if self.plan.hedge_quantile:
+            environ["KEYHOLE_CLIENT_PROXY_HEDGE_QUANTILE"] = str(self.plan.hedge_quantile)
+        return spawn_client_proxy(
+            "proxy",
+            self._proxy_port,
+            servers=servers,
+            directory=self.directory,
+            environ=environ,
+            module="tests.fault.client_proxy",
+        )
 
     def _further(self, name: str) -> dict[str, str]:
         return dict(self.settings.get(name, {}))

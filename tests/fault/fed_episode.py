@@ -29,8 +29,9 @@ from tests.fault.fed_rules import FedHistory
 from tests.fault.history import OWNER, Event, Held, History, Read
 from tests.fault.inject import Injector
 from tests.fault.processes import Watch
-from tests.fault.readers import Readers, Temper
+from tests.fault.readers import Readers
 from tests.fault.schedule import Fault, Kind, schedule
+from tests.fault.tempers import Temper
 from tests.fault.workload import KEY_GROUPS, SUMS, names
 from tests.support.waiting import LONG_SECONDS
 

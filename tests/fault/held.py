@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.fault.availability import LEAST_ANSWERED
 from tests.fault.cluster import Machine, Plan
+from tests.fault.direct_readers import DIRECT
 from tests.fault.episode import run_episode
 from tests.fault.history import History, Read
 from tests.fault.summary import Summary, selected
@@ -21,6 +22,7 @@ _LEAST_ANSWERS = 1000
 def assert_rules_hold(plan: Plan, directory: Path, machine: Machine) -> None:
     """Under the schedule of faults that the plan's seed gives."""
     history = run_episode(plan, None, directory, machine, _has_answers)
+    assert _has_answers(history)
     summary = Summary()
     summary.add(history, plan.seconds)
     print(summary.last())
@@ -36,5 +38,6 @@ def assert_rules_hold(plan: Plan, directory: Path, machine: Machine) -> None:
 
 
 def _has_answers(history: History) -> bool:
-    answers = sum(len(event.keys) for event in history.events if isinstance(event, Read))
-    return answers > _LEAST_ANSWERS and selected(history) > 0
+    reads = [event for event in history.events if isinstance(event, Read)]
+    directly = any(read.reader == DIRECT for read in reads)
+    return sum(len(read.keys) for read in reads) > _LEAST_ANSWERS and selected(history) > 0 and directly

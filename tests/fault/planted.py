@@ -30,6 +30,7 @@ from services.state_server.write.merge_rows import Upsert
 from services.state_server.write.merging import CommitContext, EntryChange, Stored, StoredValues
 from services.state_server.write.open_group import OpenGroup
 from services.state_server.write.staged import StagedAttempt
+from tests.fault.planted_lookups import answer_as_before
 from tests.fault.planted_scans import lose_keys, mix_epochs, scan_the_last
 from tests.fault.planted_selections import give_what_is_no_more, judge_first_rows, keep_index_entries
 from tests.fault.workload import CHAINS, GUESTS, LEDGERS, NOTICES, SPANS, SUMS, TRAILS, VALUES
@@ -305,6 +306,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
     "kept index entry": keep_index_entries,
     "predicate on another row": judge_first_rows,
     "watch of what is no more": give_what_is_no_more,
+    "lookup port answers as before": answer_as_before,
 }
 
 

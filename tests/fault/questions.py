@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from keyhole import field
+from keyhole import Source, field
 from keyhole.model.predicates import Field, Predicate
 from keyhole.v1 import query_pb2, state_pb2
 from tests.fault.asked_where import Where
@@ -139,6 +139,21 @@ def claim(source: state_pb2.Source) -> Claim:
         source.assignment_version,
         source.unconfirmed,
         source.as_of_ms,
+        source.lag_epochs,
+        source.staged_epoch,
+    )
+
+
+def claim_of(source: Source) -> Claim:
+    """As a client has it."""
+    return Claim(
+        source.server,
+        source.role,
+        source.epoch,
+        source.generation,
+        source.assignment_version,
+        source.unconfirmed,
+        0 if source.as_of is None else round(source.as_of.timestamp() * 1000),
         source.lag_epochs,
         source.staged_epoch,
     )

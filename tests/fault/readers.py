@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -18,77 +17,26 @@ from keyhole.rpc.channels import aio_channel
 from keyhole.rpc.status import from_rpc_error
 from keyhole.v1 import query_pb2_grpc
 from tests.fault.asked_where import KnownEntry
+from tests.fault.direct_readers import DirectReader
 from tests.fault.history import Asked, Claim, Counted, FailedRead, Read, Scanned, Watched
 from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
 from tests.fault.readers_of_one import TIMEOUT_SECONDS
 from tests.fault.recount import Question, ScanOf, Shown
+from tests.fault.tempers import LOOKUP_SECONDS, TEMPERS, Temper
 from tests.fault.watching_readers import SelectingReader, WatchingReader, watched_states
 from tests.fault.whole_readers import WholeReader
-from tests.fault.workload import BY_CLOCK
-
-LATEST = "latest"
-"""The reader of what is staged, too."""
-
-_TIMEOUT_SECONDS = 2.0
 
 Note = Callable[[Read | Scanned | Counted | FailedRead | Watched], None]
-
-
-@dataclass(frozen=True)
-class Temper:
-    """What a reader asks for.
-
-    Attributes:
-        monotonic: It passes the highest epoch that it has seen.
-        earlier: It asks for the one before that, by its number.
-        snapshot: It wants all that it asks for as of one epoch.
-        latest: It also wants what is staged and not committed. Not of states whose entries expire by the clock: nobody
-            knows as of when their rows were merged.
-    """
-
-    name: str
-    stale: str = "when_needed"
-    monotonic: bool = False
-    max_staleness_ms: int = 0
-    earlier: bool = False
-    snapshot: bool = False
-    latest: bool = False
-
-    def asked(self, seen: int) -> Asked:
-        """What goes with the next request, when this is the highest epoch that it has seen."""
-        as_of = max(0, seen - 1) if self.earlier else 0
-        return Asked(
-            seen if self.monotonic else 0, self.stale, self.max_staleness_ms, as_of, self.snapshot, self.latest
-        )
-
-    def of(self, states: Sequence[str]) -> Sequence[str]:
-        """Which of these states it asks for."""
-        return [state for state in states if not (self.latest and state in BY_CLOCK)]
-
-
-TEMPERS = (
-    Temper("plain"),
-    Temper("monotonic", monotonic=True),
-    Temper("always", "always"),
-    Temper("always-monotonic", "always", monotonic=True),
-    Temper("never", "never"),
-    Temper("never-monotonic", "never", monotonic=True),
-    Temper("bounded", max_staleness_ms=3000),
-    Temper("always-bounded", "always", max_staleness_ms=1500),
-    Temper("earlier", earlier=True),
-    Temper("snapshot", snapshot=True),
-    Temper(LATEST, latest=True),
-    Temper("latest-monotonic", monotonic=True, latest=True),
-)
 
 
 _ShownAndClaims = tuple[tuple[Shown, ...], tuple[Claim, ...]]
 
 
 class Readers:
-    """One of each temper, one of whole states, and one that watches by predicates; and for each state one that watches
-    it and one that mirrors it. They are on an event loop in a thread of its own, from `__init__` to `close`.
+    """One of each temper, one of all of them that goes to the servers itself, one of whole states, and one that watches
+    by predicates; and for each state one that watches it and one that mirrors it. They are on an event loop in a thread
+    of its own, from `__init__` to `close`.
 
     Args:
         note: Called on that thread.
@@ -114,7 +62,11 @@ class Readers:
         self._thread.join()
 
     async def _run(self) -> None:
-        async with aio_channel(self._target) as channel, AsyncClient(self._target, timeout=TIMEOUT_SECONDS) as client:
+        async with (
+            aio_channel(self._target) as channel,
+            AsyncClient(self._target, timeout=TIMEOUT_SECONDS) as client,
+            AsyncClient(self._target, timeout=TIMEOUT_SECONDS, routing="direct") as directly,
+        ):
             stub: Any = query_pb2_grpc.QueryStub(channel)
             watching = [
                 WatchingReader(
@@ -129,12 +81,14 @@ class Readers:
                 for state in mirrored_states(self._states)
             ]
             known: dict[str, Sequence[KnownEntry]] = {}
-            shared = (self._seed, self._note, self._closed, self._pause_seconds, known)
-            whole = WholeReader(client, self._application, self._states, *shared)
+            shared = (self._seed, self._note, self._closed, self._pause_seconds)
+            whole = WholeReader(client, self._application, self._states, *shared, known)
             watched = watched_states(self._states)
-            selecting = [SelectingReader(client, self._application, watched, *shared)] if watched else []
+            selecting = [SelectingReader(client, self._application, watched, *shared, known)] if watched else []
+            direct = DirectReader(directly, self._application, self._states, *shared)
             await asyncio.gather(
                 whole.follow(),
+                direct.follow(),
                 *(reader.follow() for reader in selecting),
                 *(self._read(stub, temper) for temper in TEMPERS),
                 *(reader.follow() for reader in watching),
@@ -175,11 +129,11 @@ class Readers:
         return Read(reader, began, ended, state, asked, questions * (len(claims) // len(questions)), answers, claims)
 
     async def _get(self, stub: Any, state: str, keys: Sequence[Any], asked: Asked) -> _ShownAndClaims:
-        response = await stub.GetMany(get_many(self._application, state, keys, asked), timeout=_TIMEOUT_SECONDS)
+        response = await stub.GetMany(get_many(self._application, state, keys, asked), timeout=LOOKUP_SECONDS)
         return tuple(map(row_of, response.answers)), tuple(claim(answer.source) for answer in response.answers)
 
     async def _scan(self, stub: Any, state: str, of: ScanOf, asked: Asked) -> _ShownAndClaims:
-        call = stub.Scan(scan(self._application, state, of, asked), timeout=_TIMEOUT_SECONDS)
+        call = stub.Scan(scan(self._application, state, of, asked), timeout=LOOKUP_SECONDS)
         pages = [page async for page in call]
         claims = tuple(dict.fromkeys(claim(page.source) for page in pages if page.HasField("source")))
         return (entries_of(state, pages),) * len(claims), claims

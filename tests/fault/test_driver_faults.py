@@ -31,6 +31,7 @@ def test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
         executors=executors,
         replicas=0,
         reader_pause_seconds=0.3,  # an epoch takes seconds
+        hedge_quantile=0.9 if executors else 0.0,
         staged_bytes=0 if executors else 2000,
     )
     assert_rules_hold(plan, tmp_path, machine)

@@ -91,6 +91,30 @@ def test_a_reset_breaks_connections_and_new_ones_may_be_made(linked: tuple[Netwo
         assert exchanged(another, b"again")
 
 
+def test_what_happens_to_a_link_happens_to_all_of_its_ports(linked: tuple[Network, socket.socket]) -> None:
+    """Also to one that leads to another address of this machine's."""
+    network, first = linked
+    with socket.create_server(("127.0.0.2", 0)) as listening:
+        (port,) = free_ports(1)
+        network.link("a>b", port, listening.getsockname()[1], "127.0.0.2")
+        with socket.create_connection(("127.0.0.1", port), timeout=LONG_SECONDS) as second:
+            far, _ = listening.accept()
+            with far:
+                second.sendall(b"hello")
+                assert far.recv(1024) == b"hello"
+                network.cut("a>b")
+                for connection in (first, second):
+                    connection.sendall(b"late")
+                for connection in (first, far):
+                    connection.settimeout(0.3)
+                    with pytest.raises(TimeoutError):
+                        connection.recv(1024)
+                network.heal("a>b")
+                for connection in (first, far):
+                    connection.settimeout(LONG_SECONDS)
+                    assert connection.recv(1024) == b"late"
+
+
 def test_where_nobody_listens_a_link_breaks_the_connection() -> None:
     network = Network()
     port, nobody = free_ports(2)

@@ -10,16 +10,17 @@ import msgspec
 import pytest
 
 from keyhole.protocol.failpoints import Step
-from tests.fault import planted_driver
+from tests.fault import planted_driver, planted_proxy
 from tests.fault.checker import Verdict, check
 from tests.fault.cluster import KILL_EPOCH, Machine, Plan
+from tests.fault.direct_readers import DIRECT
 from tests.fault.episode import run_episode
 from tests.fault.history import Answered, Counted, Event, Held, History, Read, Scanned, Watched
 from tests.fault.mirroring_readers import MIRRORING
 from tests.fault.planted import PLANTS
-from tests.fault.readers import LATEST
 from tests.fault.recount import ScanOf
 from tests.fault.schedule import Fault, Kind
+from tests.fault.tempers import LATEST
 from tests.fault.workload import (
     ALERTS,
     BY_CLOCK,
@@ -51,6 +52,7 @@ ROWS = "every_answer_has_the_row_of_its_epoch"
 END = "the_end_equals_the_recount"
 EPOCHS = "an_epoch_that_is_asked_for_is_that_epoch"
 COUNTS = "a_count_is_that_of_its_epochs"
+LEAST = "min_epoch_is_kept"
 TWICE = "a_scan_has_what_was_asked_for_once_and_in_its_order"
 MISSES, ONCE = "a_watch_misses_nothing", "a_watch_tells_each_change_once_and_in_order"
 TELLS = "a_watch_tells_the_rows_of_their_epochs"
@@ -98,6 +100,10 @@ OF_SCANS = {
     "predicate on another row": (ROWS, VALUES),
 }
 OF_COUNTS = {"whole scan loses a key": (COUNTS, CHAINS)}
+# In look-ups by lookup ports, which who goes to the servers itself uses, too.
+OF_PORTS = {"lookup port answers as before": (ROWS, SPANS)}
+# Of the proxy, in look-ups of all states.
+OF_HEDGES = {"hedge without bounds"}
 ALL = (*DRAWN, *BY_CLOCK)
 
 # Each of them writes every key of STREAKS, as did an earlier one. At any other pace, what expires by the clock is
@@ -109,7 +115,19 @@ WAITED_FOR = (25, 29, 66, 72, 93, 113, 120, 129, 135)
 def plan(plant: str, kill_at: Mapping[str, str], epochs: int = KILL_EPOCH + 2) -> Plan:
     # On a slow machine the episode's end must not come between the death and the epoch's second run.
     waits = dict.fromkeys(WAITED_FOR, STAY_MS / 1000 + 1)
-    return Plan(SEED, 16.0, ALL, replicas=0, pace_seconds=0.1, plant=plant, epochs=epochs, kill_at=kill_at, waits=waits)
+    return Plan(
+        SEED,
+        16.0,
+        ALL,
+        replicas=0,
+        pace_seconds=0.1,
+        hedge_quantile=0.5,
+        plant=plant,
+        plant_proxy=",".join(OF_HEDGES) if plant else "",
+        epochs=epochs,
+        kill_at=kill_at,
+        waits=waits,
+    )
 
 
 @pytest.mark.core
@@ -125,7 +143,7 @@ def test_the_epoch_at_which_processes_die_has_rows_of_all_states() -> None:
 
 def test_a_planted_bug_of_each_kind_is_caught(tmp_path: Path, machine: Machine) -> None:
     # Handovers and an epoch that is run again, by epochs and not by seconds, and then many more.
-    plants = ",".join((*OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS, *OF_SCANS))
+    plants = ",".join((*OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS, *OF_SCANS, *OF_PORTS))
     planned = plan(plants, SERVER_DIES | DRIVER_DIES, epochs=60)
     # Which few reads of one reader meet by chance, and what soon expires by the clock; on a slow machine in more epochs
     # than those.
@@ -168,15 +186,17 @@ def all_seen(history: History) -> bool:
 
 
 def wrong_rows(history: History, state: str, rules: Collection[str] = frozenset({ROWS, END})) -> int:
-    """How many answers and copies of one state are wrong; those of mirrors, and of scans of it all, have bugs of their
-    own.
+    """How many answers and copies of one state are wrong; those of mirrors, of scans of it all, and of ports have bugs
+    of their own.
     """
-    others = read_by(history, lambda read: not (_by_mirror(read) or _whole(read)))
+    others = read_by(history, lambda read: not (_by_mirror(read) or _whole(read) or _may_be_by_port(read)))
     return of_state(others, state, rules).violated.total()
 
 
 def passed_over(history: History) -> set[str]:
-    """Planted bugs of watches, of mirrors, of the latest, of snapshots and of scans that no rule has seen."""
+    """Planted bugs of watches, of mirrors, of the latest, of snapshots, of scans, of lookup ports and of hedges that no
+    rule has seen.
+    """
     of_readers = (
         (history, OF_WATCHES),
         (read_by(history, _by_mirror), OF_MIRRORS),
@@ -184,8 +204,10 @@ def passed_over(history: History) -> set[str]:
         (read_by(history, _of_snapshot), OF_SNAPSHOTS),
         (read_by(history, _whole), OF_SCANS),
         (history, OF_COUNTS),
+        (read_by(history, lambda read: _may_be_by_port(read) and read.reader == DIRECT), OF_PORTS),
     )
-    return {
+    hedges = set() if check(history, {LEAST}).violated else OF_HEDGES
+    return hedges | {
         bug
         for by_them, bugs in of_readers
         for bug, (rule, state) in bugs.items()
@@ -213,6 +235,12 @@ def _of_snapshot(read: Answered) -> bool:
     return read.asked.snapshot
 
 
+def _may_be_by_port(read: Answered) -> bool:
+    """A look-up of the state that has a bug in lookup ports, where that shows."""
+    look_up = isinstance(read, Read) and not isinstance(read.keys[0], ScanOf)
+    return look_up and read.state == SPANS and not read.asked.latest
+
+
 def _whole(read: Answered) -> bool:
     return isinstance(read, Scanned | Counted)
 
@@ -229,7 +257,9 @@ def of_state(history: History, state: str, rules: Collection[str]) -> Verdict:
 def test_every_plant_is_tried_here_or_by_its_name() -> None:
     """`python -m tests.fault --plant "dropped marker"`: of all states, and seen by the same rule as those of each."""
     apart = {"dropped marker", "forgotten subtask"}
-    assert set(PLANTS) == {*apart, *OF_KINDS, *OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS, *OF_SCANS}
+    of_readers = {*OF_WATCHES, *OF_MIRRORS, *OF_THE_LATEST, *OF_SNAPSHOTS, *OF_SCANS, *OF_PORTS}
+    assert set(PLANTS) == apart | set(OF_KINDS) | of_readers
+    assert set(planted_proxy.PLANTS) == OF_HEDGES
 
 
 def test_without_a_planted_bug_the_same_episode_is_right(tmp_path: Path, machine: Machine) -> None:

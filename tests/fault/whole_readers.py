@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from keyhole import AsyncClient, Source
+from keyhole import AsyncClient
 from keyhole import aggregates as agg
 from keyhole.client.snapshots import AsyncStateSnapshot
 from keyhole.errors import KeyholeError
 from tests.fault.asked_where import KnownEntry, drawn_where
 from tests.fault.history import Asked, Claim, Counted, FailedRead, KeysOf, Read, Scanned
-from tests.fault.questions import predicate
+from tests.fault.questions import claim_of, predicate
 from tests.fault.readers_of_one import TIMEOUT_SECONDS
 from tests.fault.recount import SHAPES
 from tests.fault.states import INDEXED
@@ -140,7 +140,7 @@ class WholeReader:
     ) -> Counted:
         began = time.monotonic()
         found = await reads.aggregate(self._application, state, {"n": agg.count()}, **options)
-        claims = tuple(map(_claim, found.sources))
+        claims = tuple(map(claim_of, found.sources))
         return Counted(WHOLE, began, time.monotonic(), state, asked, of, found["n"], claims)
 
     async def _scan(
@@ -154,7 +154,7 @@ class WholeReader:
             async for entry in scan:
                 # The entries of a broadcast state are its keys.
                 key, map_key = (entry.key, entry.map_key) if entry.key != () else (entry.map_key, None)
-                number = claims.setdefault(_claim(entry.source), len(claims))
+                number = claims.setdefault(claim_of(entry.source), len(claims))
                 entries.append((key, map_key, tuple(dict(entry.value).values()), number))
         if entries and of.where is None:
             self._known[state] = [entry[:3] for entry in entries]
@@ -169,22 +169,8 @@ class WholeReader:
             self._failed(began, state, asked, error)
             return
         rows = tuple(tuple(dict(answer.value).values()) if answer.found else None for answer in answers)
-        claims = tuple(_claim(answer.source) for answer in answers)
+        claims = tuple(claim_of(answer.source) for answer in answers)
         self._note(Read(WHOLE, began, time.monotonic(), state, asked, tuple(keys), rows, claims))
 
     def _failed(self, began: float, state: str, asked: Asked, error: KeyholeError) -> None:
         self._note(FailedRead(WHOLE, began, time.monotonic(), state, asked, error.reason, str(error)[:200]))
-
-
-def _claim(source: Source) -> Claim:
-    return Claim(
-        source.server,
-        source.role,
-        source.epoch,
-        source.generation,
-        source.assignment_version,
-        source.unconfirmed,
-        0 if source.as_of is None else round(source.as_of.timestamp() * 1000),
-        source.lag_epochs,
-        source.staged_epoch,
-    )

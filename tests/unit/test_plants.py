@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["tests.fault.planted", "tests.fault.planted_driver"])
+@pytest.mark.parametrize("module", ["tests.fault.planted", "tests.fault.planted_driver", "tests.fault.planted_proxy"])
 def test_every_bug_can_be_planted(module: str) -> None:
     """In a process of its own: nothing takes them out again."""
     program = f"from {module} import PLANTS, plant; assert PLANTS; plant(','.join(PLANTS))"

@@ -77,14 +77,20 @@ def start_client_proxy(
 
 
 def spawn_client_proxy(
-    name: str, port: int, *, servers: Sequence[str], directory: Path, environ: Mapping[str, str]
+    name: str,
+    port: int,
+    *,
+    servers: Sequence[str],
+    directory: Path,
+    environ: Mapping[str, str],
+    module: str = "services.client_proxy",
 ) -> Child:
-    """As `start_client_proxy`, but doesn't wait until it serves."""
+    """As `start_client_proxy`, but doesn't wait until it serves. `module`: see `start_state_server`."""
     settings = {
         "KEYHOLE_CLIENT_PROXY_PORT": str(port),
         "KEYHOLE_CLIENT_PROXY_SERVERS": ",".join(servers),
     }
-    return _start(name, "services.client_proxy", directory, {**environ, **settings})
+    return _start(name, module, directory, {**environ, **settings})
 
 
 def spawn_metrics_exporter(

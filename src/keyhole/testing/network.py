@@ -1,4 +1,4 @@
-"""TCP connections that can be cut: a relay per link, on an event loop in a thread of its own.
+"""TCP connections that can be cut: a relay per port of a link, on an event loop in a thread of its own.
 
 A cut link loses nothing that TCP would not lose: both ends stay connected and hear nothing, and what was on its way
 arrives when the link is healed, if anyone still waits for it. That is what makes late messages.
@@ -35,22 +35,29 @@ class _Direction:
 
 
 class _Link:
-    """A listening port, and where its connections lead. Used by the loop's thread alone."""
+    """Listening ports, whose connections are cut together. Used by the loop's thread alone."""
 
-    def __init__(self, target: int) -> None:
-        self.target = target
+    def __init__(self) -> None:
         self.there = _Direction()
         self.back = _Direction()
-        self.server: asyncio.Server | None = None
+        self.servers: list[asyncio.Server] = []
         self.connections: set[asyncio.Task[None]] = set()
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def listen(self, port: int, host: str, target: int) -> None:
+        """Connections to this port lead there."""
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._accept(reader, writer, host, target)
+
+        self.servers.append(await asyncio.start_server(accept, _HOST, port))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, target: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.connections.add(task)
         try:
             await self.there.passed()
-            far_reader, far_writer = await asyncio.open_connection(_HOST, self.target)
+            far_reader, far_writer = await asyncio.open_connection(host, target)
             try:
                 await asyncio.wait(
                     {
@@ -92,12 +99,17 @@ class Network:
     def links(self) -> list[str]:
         return sorted(self._links)
 
-    def link(self, name: str, port: int, target: int) -> None:
-        """From now on, whoever connects to `port` reaches `target`. Both on loopback."""
+    def link(self, name: str, port: int, target: int, host: str = _HOST) -> None:
+        """From now on, whoever connects to `port` reaches `target`. Both on loopback.
+
+        A link that there is has this port as well: what happens to the link, happens to all of its ports.
+
+        Args:
+            host: Whose the target is.
+        """
 
         async def listen() -> None:
-            link = self._links[name] = _Link(target)
-            link.server = await asyncio.start_server(link.accept, _HOST, port)
+            await self._links.setdefault(name, _Link()).listen(port, host, target)
 
         self._run(listen())
 
@@ -144,9 +156,8 @@ class Network:
 
         async def close() -> None:
             tasks = [task for link in self._links.values() for task in link.connections]
-            for link in self._links.values():
-                if link.server is not None:
-                    link.server.close()
+            for server in (server for link in self._links.values() for server in link.servers):
+                server.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
