@@ -174,6 +174,14 @@ class FeedStack:
     def readable(self) -> int:
         return sum(self.found()[1].values())
 
+    def is_confirmed(self) -> bool:
+        """Whether owners of all keys answer, and somebody holds the state."""
+        try:
+            answers = self.client.get_many(*self.state.split("/"), [f"c{number}" for number in range(KEYS)])
+        except KeyholeError:
+            return False
+        return not any(answer.source.unconfirmed for answer in answers)
+
     def grows(self) -> None:
         """Returns once a row is readable that was not there when this was called."""
         before = self.total

@@ -10,11 +10,20 @@ import pytest
 
 from keyhole.changelog.settings import refused_right
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import ChangelogRecreated, Fenced, InvalidConfiguration, KeyholeError, StateConflict
+from keyhole.errors import (
+    ChangelogRecreated,
+    EpochFailed,
+    Fenced,
+    InvalidConfiguration,
+    KafkaUnreachable,
+    KeyholeError,
+    StateConflict,
+)
 from keyhole.feed.process import FeedProcess
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor, StateKind, ValueField, ValueSchema
 from keyhole.testing.changelog import MemoryChangelog
+from keyhole.testing.memory_kafka import NextCommit
 from tests.support.refused_starts import snapshot
 from tests.support.simulation import SimulatedFleet, World
 from tests.support.states import descriptor
@@ -139,6 +148,26 @@ def test_a_second_process_ends_the_first_which_says_who_took_over(processes: Pro
     assert stop.is_set()
     assert processes.feeds[0].finished
     assert "Is the job running twice?" in caught.value.message
+
+
+@pytest.mark.parametrize("fate", [NextCommit.IS_COMMITTED_BUT_NOT_ANSWERED, NextCommit.IS_LOST_AND_NOT_ANSWERED])
+def test_one_that_can_not_know_what_is_on_record_ends_and_the_next_start_goes_on(
+    processes: Processes, fate: NextCommit
+) -> None:
+    first = processes.start()
+
+    def be_lost() -> None:
+        processes.world.kafka.next_commit = fate
+        with pytest.raises(EpochFailed, match="unknown outcome"):
+            first._run.beat(0.0)
+
+    with pytest.raises(KafkaUnreachable, match="Start it again: it goes on where this one was"):
+        first.feed(threading.Event(), once(be_lost))
+    assert processes.feeds[0].finished
+    first.close()
+    second, stop = processes.start(take_over=False), threading.Event()
+    assert second.feed(stop, once(stop.set)).feeding
+    second._run.beat(0.0)
 
 
 def test_who_took_over_is_waited_for_until_it_is_on_record(processes: Processes) -> None:

@@ -307,6 +307,7 @@ class Beside:
     def __init__(self) -> None:
         self.isActive = True
         self.fenced: Fenced | None = None
+        self.lost: KafkaUnreachable | None = None
         self.closed = threading.Event()
         self.looks = 0
         self.error: Exception | None = None
@@ -345,6 +346,16 @@ def test_a_run_that_was_replaced_stops_its_query_with_the_reason() -> None:
     assert not beside.isActive
     assert beside.closed.is_set()
     assert query.failure is beside.fenced
+
+
+def test_a_run_that_can_not_know_what_is_on_record_stops_its_query() -> None:
+    beside = Beside()
+    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    beside.lost = KafkaUnreachable("start it again")
+    with pytest.raises(KafkaUnreachable, match="start it again"):
+        query.awaitTermination(LONG_SECONDS)
+    assert not beside.isActive
+    assert beside.closed.is_set()
 
 
 def test_a_topic_that_was_made_anew_stops_the_query_and_kafka_that_is_away_does_not() -> None:

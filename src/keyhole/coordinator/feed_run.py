@@ -25,7 +25,7 @@ from keyhole.coordinator.counts import QueryCounts
 from keyhole.coordinator.fleet import Addresses, Fleet
 from keyhole.coordinator.heartbeat import HEARTBEAT_SECONDS
 from keyhole.coordinator.held_query import HeldQuery
-from keyhole.errors import ChangelogRecreated, Fenced, StateConflict
+from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, StateConflict
 from keyhole.model.epoch import EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import CompleteRecord, OpenedRecord, QueryControl
@@ -200,6 +200,19 @@ class FeedRun(HeldQuery):
     def fenced(self) -> Fenced | None:
         """What this run ends with, once a newer one has taken the query over. Any thread, as the following."""
         return self._run.fenced
+
+    @property
+    def lost(self) -> KafkaUnreachable | None:
+        """What this run ends with, once Kafka was away in the middle of a record of it: only a new run can find out
+        what is on record. Servers go on answering, unconfirmed, and nobody replaces one that is lost.
+        """
+        if not self._run.uncertain:
+            return None
+        return KafkaUnreachable(
+            f"Kafka was away for so long that the run of query {self._query!r} can't know what is on record, and holds "
+            "the query no more. Start it again: it goes on where this one was, and no row is lost or counts twice",
+            query=self._query,
+        )
 
     def fenced_by(self) -> Fenced | None:
         """`fenced`, with who has taken the query over as far as that is on record by now. Blocks; after `start`.

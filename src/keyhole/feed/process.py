@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from keyhole.clock import Clock
-from keyhole.errors import Fenced, KeyholeError
+from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError
 from keyhole.feed.topic_feed import FeedFigures
 from keyhole.model.state import StateDescriptor
 from keyhole.protocol.fed_sources import StateOnRecord
@@ -41,6 +41,10 @@ class StateRun(Protocol):
     @property
     def fenced(self) -> Fenced | None:
         """What it ends with, once a newer run has taken the query over."""
+
+    @property
+    def lost(self) -> KafkaUnreachable | None:
+        """What it ends with, once it can't know what is on record."""
 
     def fenced_by(self) -> Fenced | None:
         """The same, with who has taken it over, as far as that is on record by now."""
@@ -135,14 +139,18 @@ class FeedProcess:
 
         Raises:
             Fenced: Another process has taken the state over; the message says which one.
+            KafkaUnreachable: Kafka was away for so long that the run holds the state no more. What was sent is as at
+                any other end.
             KeyholeError: See TopicFeed.run.
         """
         feed = self._feed_of(self._run.descriptors[self._descriptor.state], self._topic_id)
         thread = threading.Thread(target=self._feed, args=(feed, stop), name="keyhole-feed", daemon=True)
         thread.start()
+        lost: KafkaUnreachable | None = None
         try:
             while not self._clock.wait(self._ended, _LOOK_SECONDS):
-                if self._run.fenced is not None:
+                lost = lost or self._run.lost
+                if self._run.fenced is not None or lost is not None:
                     stop.set()
                 show(feed.figures)
         finally:
@@ -150,6 +158,8 @@ class FeedProcess:
             stop.set()
         thread.join()
         self._raise_failure()
+        if lost is not None:
+            raise lost
         return feed.figures
 
     def _feed(self, feed: StateFeeder, stop: threading.Event) -> None:

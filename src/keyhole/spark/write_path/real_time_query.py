@@ -44,6 +44,9 @@ class HeldRun(Protocol):
     @property
     def fenced(self) -> Fenced | None: ...
 
+    @property
+    def lost(self) -> KafkaUnreachable | None: ...
+
     def fenced_by(self) -> Fenced | None: ...
 
     def close(self) -> None: ...
@@ -110,7 +113,8 @@ class RealTimeQuery:
         Raises:
             KeyholeError: `failure`.
             ValueMismatch: Spark can't compute what the query makes of a record.
-            KafkaUnreachable: Kafka was away when a batch ended, for longer than Spark waits. Start it again.
+            KafkaUnreachable: Kafka was away when a batch ended, for longer than Spark waits; or for so long that the
+                run can't know what is on record. Start it again.
             StreamingQueryException: What else has ended the query in Spark.
         """
         if not self._ended.wait(timeout):
@@ -138,6 +142,9 @@ class RealTimeQuery:
             self._end()
 
     def _step(self) -> None:
+        if (lost := self._run.lost) is not None:
+            self._fail(lost)
+            return
         try:
             if self._run.fenced is not None:
                 raise self._run.fenced_by() or self._run.fenced
@@ -146,18 +153,21 @@ class RealTimeQuery:
             # Boundaries bound memory alone; Spark's own sink decides how long it bears that.
             self._warn(error.message)
         except KeyholeError as error:
-            self._failure = error
-            _log.exception("the real-time query is stopped")
-            self._stopped.set()
-            # One that can't be stopped sends on: its rows count once, and its run says nothing any more.
-            with suppress(Exception):
-                self._query.stop()
+            self._fail(error)
         except Exception as error:  # noqa: BLE001 - of Spark, of Java's gateway, of a file system
             # As long as the query goes on, its run does: a thread that ended here would leave it without owners.
             if self._is_active():
                 self._warn(f"{type(error).__name__}: {error}")
         else:
             self._warned = None
+
+    def _fail(self, error: KeyholeError) -> None:
+        self._failure = error
+        _log.error("the real-time query is stopped", exc_info=error)
+        self._stopped.set()
+        # One that can't be stopped sends on: its rows count once, and its run says nothing any more.
+        with suppress(Exception):
+            self._query.stop()
 
     def _warn(self, why: str) -> None:
         """Once, as long as it stays the same."""
