@@ -20,7 +20,7 @@ from keyhole.errors import ChangelogRecreated, CheckpointMismatch, KafkaUnreacha
 from keyhole.feed.fed_topics import Done
 from keyhole.protocol.seen import SeenRows
 from keyhole.protocol.updates import PUT, BoundaryRecord, UpdateRecord, decode, encode
-from keyhole.spark.write_path.batch_boundaries import CommittedBatch, ends_of, last_batch, write_boundaries
+from keyhole.spark.write_path.batch_boundaries import CommittedBatch, ends_before, ends_of, last_batch, write_boundaries
 from keyhole.testing.clock import ManualClock
 
 TOPIC, SOURCE, UPDATES_ID = "orders", "id.orders", "updates-1"
@@ -227,6 +227,20 @@ def test_each_source_of_a_union_has_a_boundary_of_its_own_offsets_in_each_partit
             BoundaryRecord("id-1.a", 4, {0: 3, 1: 5}, "orders", UPDATES_ID),
             BoundaryRecord("id-2.b", 4, {0: 7}, "visits", UPDATES_ID),
         ]
+
+
+def test_a_new_checkpoint_which_reads_from_the_start_writes_no_lower_boundary_than_there_is() -> None:
+    world = World()
+    driver, sources = Driver(world, random.Random(0)), {SOURCE: TOPIC, "id.other": TOPIC}
+    assert ends_before(driver, sources) == [{}, {}]
+    write_boundaries(driver, UPDATES_ID, {SOURCE: TOPIC}, CommittedBatch(7, [{0: 9, 1: 3}]), SystemClock())
+    update = encode(UpdateRecord(SOURCE, 0, 9, 0, PUT, 1, ["k"], None, [1]))
+    for log in world.updates:
+        log += [update] * 2_000
+    before = ends_before(driver, sources)
+    batch = CommittedBatch(0, [{0: 2, 1: 5, 2: 1}, {0: 1}]).at_least(before)
+    write_boundaries(driver, UPDATES_ID, sources, batch, SystemClock())
+    assert ends_before(driver, sources) == [{0: 9, 1: 5, 2: 1}, {0: 1}]
 
 
 def test_offsets_without_a_commit_make_no_boundary() -> None:

@@ -111,6 +111,20 @@ def test_a_topic_that_is_made_anew_while_it_is_fed_ends_the_feeder() -> None:
     assert [record.source for times in world.sent().values() for _, record in times] == ["id-1", "id-1x"]
 
 
+def test_what_was_fed_may_be_gone_also_after_a_start_that_read_it_again() -> None:
+    world = World()
+    for n in range(5):
+        world.append(0, {"id": "a", "n": 1 << n})
+    fed(world).drain()
+    world.logs[0] += [UPDATE] * 7_000
+    # It is killed behind its first boundary: of what it reads again nothing was sent.
+    fed(world, from_earliest=True)
+    world.starts[0] = 3
+    world.append(0, {"id": "a", "n": 1 << 5})
+    fed(world).drain()
+    assert world.counted() == {(0, at): 1 << at for at in range(6)}
+
+
 def test_a_topic_that_a_real_time_query_fed_before_it_was_made_anew_is_refused_by_its_id() -> None:
     before = found(boundary({0: 6}, "id-0.spent"), boundary({0: 6}, "id-0"))
     with pytest.raises(ChangelogRecreated, match=r"its id is id-1, it was id-0\)"):

@@ -24,6 +24,7 @@ from keyhole.feed.positions import (
     SourceDescription,
     check_starts,
     made_anew,
+    no_lower,
     start_positions,
     updates_made_anew,
 )
@@ -86,6 +87,7 @@ class Feeder:
         self._strict = strict
         self._whole = WholeTopic(updates, clock)
         self._boundary: dict[int, int] = {}
+        self._before: Mapping[int, int] = {}
         self._boundary_at = self._looked_at = clock.monotonic()
         self.refused = 0
         """How many records went to the dead letters."""
@@ -109,6 +111,8 @@ class Feeder:
         if self._topic_id not in ("", described.topic_id):
             raise made_anew(self._topic, self._topic_id, described.topic_id)
         self._topic_id = described.topic_id
+        # With from_earliest it is read again from below that.
+        self._before = found.ends or {}
         self._progress = SourceProgress(positions)
         self._mapper = self._mapper_of(self._topic_id)
         if found.ends is None and found.other_ids:
@@ -260,8 +264,8 @@ class Feeder:
 
     def _write_boundary(self, ends: Mapping[int, int]) -> None:
         self._boundary, self._boundary_at = dict(ends), self._clock.monotonic()
-        updates_id = self._updates.topic_id
-        self._whole.write(BoundaryRecord(self._topic_id, self._clock.now_ms(), self._boundary, self._topic, updates_id))
+        updates_id, said = self._updates.topic_id, no_lower(ends, self._before)
+        self._whole.write(BoundaryRecord(self._topic_id, self._clock.now_ms(), said, self._topic, updates_id))
 
 
 def where_to_begin(

@@ -154,6 +154,14 @@ def start_positions(
     return positions
 
 
+def no_lower(ends: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
+    """The ends of a boundary that is written behind one with the ends `before`: what was sent stays sent.
+
+    Whoever looks for the last boundary would else find less, and miss records that were deleted after they were sent.
+    """
+    return {partition: max(end, before.get(partition, 0)) for partition, end in ends.items()}
+
+
 def check_starts(source: SourceDescription, positions: Mapping[int, int]) -> None:
     """Raises ChangelogRecreated: records of the source were deleted before they were read."""
     for partition, position in positions.items():

@@ -4,7 +4,8 @@
     -> each partition of the updates topic    [0,"<id of orders>.spent",17,{"0":991900,"1":990012},"orders","<its id>"]
 
 All rows below these offsets were acknowledged before Spark logged them. What Spark has not committed is read again, and
-no boundary takes it.
+no boundary takes it. A new checkpoint reads from the start what an earlier one has read: its boundaries say no less
+than the last one that is there. So whoever looks for the last one finds the highest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import msgspec
 from keyhole.clock import Clock
 from keyhole.errors import ChangelogRecreated, CheckpointMismatch
 from keyhole.feed.fed_topics import UpdatesTopic
+from keyhole.feed.positions import no_lower
+from keyhole.feed.updates_search import last_boundary
 from keyhole.feed.whole_topic import WholeTopic
 from keyhole.protocol.updates import BoundaryRecord
 
@@ -42,6 +45,10 @@ class CommittedBatch(NamedTuple):
 
     batch: int
     ends: Sequence[Mapping[int, int]]
+
+    def at_least(self, before: Sequence[Mapping[int, int]]) -> CommittedBatch:
+        """The same, and also all below these ends, by source: see `ends_before`."""
+        return self._replace(ends=[no_lower(ends, than) for ends, than in zip(self.ends, before, strict=True)])
 
 
 def last_batch(log: CheckpointLogs, topics: Sequence[str]) -> CommittedBatch | None:
@@ -85,6 +92,18 @@ def ends_of(entry: str, topics: Sequence[str]) -> list[dict[int, int]]:
             raise _mismatch(f"has offsets of topic {other[0]} where those of topic {topic} should be")
         found.append(of_source.get(topic, {}))
     return found
+
+
+def ends_before(updates: UpdatesTopic, sources: Mapping[str, str]) -> list[Mapping[int, int]]:
+    """By source, up to where its last boundary in the updates topic says that all was sent; empty: there is none.
+
+    Args:
+        sources: As of write_boundaries.
+
+    Raises:
+        KeyholeError: Kafka can't be reached, or refuses.
+    """
+    return [last_boundary(updates, topic, source).ends or {} for source, topic in sources.items()]
 
 
 def write_boundaries(

@@ -12,7 +12,7 @@ Each step can be taken again: a start that dies after any of them is followed by
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ from keyhole.spark.driver.real_time_session import check_session, check_slots, c
 from keyhole.spark.driver.real_time_source import OFFSET, PARTITION, RealTimeSource, slots_of, source_of
 from keyhole.spark.exposed import PREFIX
 from keyhole.spark.sink import Sink
-from keyhole.spark.write_path.batch_boundaries import CommittedBatch, last_batch, write_boundaries
+from keyhole.spark.write_path.batch_boundaries import CommittedBatch, ends_before, last_batch, write_boundaries
 from keyhole.spark.write_path.real_time_query import RealTimeQuery
 from keyhole.spark.write_path.real_time_state import kafka_options, most_bytes, real_time_part, row_actions
 from keyhole.spark.write_path.real_time_topics import QueryTopic, TopicsWatch, look
@@ -182,9 +182,10 @@ def realtime(
         topic = updates_topic_name(config.application, descriptor.state)
         with closing(KafkaUpdates(config.bootstrap_servers, topic)) as updates:
             united = united.selectExpr(*within(most_bytes(sink_options, updates.most_bytes)))
+            before = ends_before(updates, sources)
             if begins:
                 # What is gone by now is not missed later, and what goes from now on is.
-                starts = CommittedBatch(0, [_source_now(branch).starts for branch in branches])
+                starts = CommittedBatch(0, [_source_now(branch).starts for branch in branches]).at_least(before)
                 write_boundaries(updates, descriptor.updates_topic_id, sources, starts, clock)
         writer = united.writeStream.format("kafka").outputMode("update").queryName(query)
         writer = writer.options(**sink_options, topic=topic)
@@ -192,7 +193,8 @@ def realtime(
         started = writer.trigger(realTime=batch).start()  # type: ignore[call-overload]  # PySpark's types lack it
         if stats.served:
             follow_progress(started._jsq.streamingQuery(), str(started.runId), stats.counts.spark(query))
-        boundaries = _Boundaries(SparkLog(session, started), started, config, descriptor, branches, clock)
+        log = SparkLog(session, started)
+        boundaries = _Boundaries(log, started, config, descriptor, branches, before, clock)
     except BaseException:
         if started is not None:
             with suppress(Exception):
@@ -340,6 +342,9 @@ class _Boundaries:
     """Call it: writes the boundary of the last committed batch, where that is due. One thread.
 
     Spark's logs, which may be far away, are read only once a batch has ended.
+
+    Args:
+        before: As ends_before gave it at the start.
     """
 
     def __init__(
@@ -349,9 +354,11 @@ class _Boundaries:
         config: JobConfig,
         descriptor: StateDescriptor,
         branches: list[_Branch],
+        before: Sequence[Mapping[int, int]],
         clock: Clock,
     ) -> None:
         self._log = log
+        self._before = before
         self._progress: Callable[[], Any] = query._jsq.lastProgress
         self._bootstrap_servers = config.bootstrap_servers
         self._topic = updates_topic_name(config.application, descriptor.state)
@@ -384,6 +391,6 @@ class _Boundaries:
             self._watch()
             with closing(KafkaUpdates(self._bootstrap_servers, self._topic)) as updates:
                 sources = {branch.name: branch.source.topic for branch in self._branches}
-                write_boundaries(updates, self._updates_id, sources, batch, self._clock)
+                write_boundaries(updates, self._updates_id, sources, batch.at_least(self._before), self._clock)
             self._written, self._written_at = batch.batch, self._clock.monotonic()
         self._looked = True
