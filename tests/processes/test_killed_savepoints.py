@@ -91,6 +91,7 @@ class Restored:
     application: str
     directory: Path
     renamed: Mapping[str, str] = field(default_factory=lambda: {"operator": "subtasks"})
+    epochs: Mapping[str, int] = field(default_factory=lambda: {MAIN: 4, RULES: 4})
 
     @property
     def changelog(self) -> KafkaChangelog:
@@ -129,7 +130,7 @@ class Restored:
             changed = msgspec.structs.replace(of, application=self.application, state=renamed, key_groups=groups)
             wanted[renamed] = changed, every_kind.expected(changed, name)
         assert found == wanted
-        assert epochs == {MAIN: 4, RULES: 4}
+        assert epochs == self.epochs
         laid = self.directory / "checkpoints" / MAIN
         files = {str(path.relative_to(laid)): path.read_text() for path in laid.rglob("*") if path.is_file()}
         # What was settled for names that have changed is there under the new ones, too.

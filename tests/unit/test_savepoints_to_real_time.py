@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keyhole.coordinator.feed_run import FeedRun
-from keyhole.errors import KeyholeError, SavepointMismatch
+from keyhole.errors import ChangelogRecreated, KeyholeError, SavepointMismatch
 from keyhole.model.state import StateKind, ValueField, ValueSchema
 from keyhole.protocol.control import read_control
 from keyhole.protocol.fed_sources import source_of_branch
@@ -167,8 +167,19 @@ def test_the_topic_is_the_one_that_the_offsets_name(savepoint: Folder) -> None:
 def test_a_topic_that_lacks_records_is_refused_before_anything_is_written(
     savepoint: Folder, source: QueriedTopic, why: str
 ) -> None:
+    kafka = MemoryKafka()
     with pytest.raises(SavepointMismatch, match=why):
-        plan_of(savepoint, RestoreOptions(real_time={"main": source}))
+        restored(savepoint, kafka, RestoreOptions("app", real_time={"main": source}))
+    with pytest.raises(ChangelogRecreated):
+        MemoryChangelog(kafka, "app").control("test").read(1)
+
+
+def test_a_restore_that_has_ended_says_so_also_where_the_topic_has_lost_records_since(savepoint: Folder) -> None:
+    kafka = MemoryKafka()
+    restored(savepoint, kafka)
+    later = QueriedTopic(SOURCE.topic_id, {0: 1_000, 1: 1_000})
+    with pytest.raises(SavepointMismatch, match="restored from this savepoint already: start the job"):
+        restored(savepoint, kafka, RestoreOptions(real_time={"main": later}))
 
 
 def test_a_checkpoint_beside_it_is_refused(savepoint: Folder) -> None:

@@ -54,6 +54,18 @@ def position_from(query: SavedQuery, name: str, source: QueriedTopic) -> FeedPos
         name: Of the query from now on: a real-time query of that name gives it to its rows.
 
     Raises:
+        SavepointMismatch: As source_topic_of.
+    """
+    _, ends = _topic_and_ends(query)
+    seen = {partition: SeenPartition(end, 0, 0, []) for partition, end in ends.items()}
+    names = (source.topic_id, source_of_branch(source.topic_id, name))
+    return FeedPosition(seen={of: dict(seen) for of in names})
+
+
+def check_source(query: SavedQuery, source: QueriedTopic) -> None:
+    """Passes where the topic has all that the savepoint lacks. Of a restore that has ended it is asked no more.
+
+    Raises:
         SavepointMismatch: The topic has lost records that the savepoint has not; or it has fewer than that.
     """
     topic, ends = _topic_and_ends(query)
@@ -71,9 +83,6 @@ def position_from(query: SavedQuery, name: str, source: QueriedTopic) -> FeedPos
             "one that the query has read",
             query=query.query,
         )
-    seen = {partition: SeenPartition(end, 0, 0, []) for partition, end in ends.items()}
-    names = (source.topic_id, source_of_branch(source.topic_id, name))
-    return FeedPosition(seen={of: dict(seen) for of in names})
 
 
 def check_states(states: Collection[StateDescriptor], query: str) -> None:

@@ -24,7 +24,7 @@ from keyhole.protocol.control import (
 from keyhole.protocol.seen import FeedPosition
 from keyhole.protocol.start import UPDATES
 from keyhole.savepoint.manifest import SavedQuery, SavedState, Savepoint
-from keyhole.savepoint.moved_lane import QueriedTopic, check_states, position_from
+from keyhole.savepoint.moved_lane import QueriedTopic, check_source, check_states, position_from
 from keyhole.savepoint.subject import unusable
 
 # As a job's names are checked (keyhole.model.names).
@@ -66,12 +66,14 @@ class PlannedQuery:
 
     Attributes:
         feed: Of a query that goes on in the real-time lane, which has no checkpoint: from where its key groups do.
+        source: The topic that such a query reads.
     """
 
     saved: SavedQuery
     query: str
     checkpoint: str
     feed: FeedPosition | None = None
+    source: QueriedTopic | None = None
 
     @property
     def stamp(self) -> EpochStamp:
@@ -127,7 +129,7 @@ def plan_restore(savepoint: Savepoint, options: RestoreOptions) -> Plan:
 def _planned_query(saved: SavedQuery, options: RestoreOptions) -> PlannedQuery:
     name = options.queries.get(saved.query, saved.query)
     if (source := options.real_time.get(saved.query)) is not None:
-        return PlannedQuery(saved, name, "", position_from(saved, name, source))
+        return PlannedQuery(saved, name, "", position_from(saved, name, source), source)
     return PlannedQuery(saved, name, options.checkpoints[saved.query])
 
 
@@ -217,7 +219,8 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
         records: Of its control topic; none where there is no topic.
 
     Raises:
-        SavepointMismatch: The application has states, or another restore was begun there, or this one has ended.
+        SavepointMismatch: The application has states, or another restore was begun there, or this one has ended. Or a
+            query can't go on in the real-time lane, as its topic has lost records.
     """
     begun = savepoints(records)
     if begun and all(other.finished and other.fingerprint == plan.fingerprint for other in begun):
@@ -239,6 +242,9 @@ def check_target(plan: Plan, records: Mapping[str, bytes]) -> bool:
             f"and delete the topics keyhole.{plan.application}.* first",
             application=plan.application,
         )
+    for query in plan.queries:
+        if query.source is not None:
+            check_source(query.saved, query.source)
     return bool(begun)
 
 
