@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from keyhole.errors import Fenced, KafkaUnreachable
 from keyhole.feed.kafka import lease
 from keyhole.feed.kafka.lease import KafkaFeederLease
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class _Kafka:
@@ -52,3 +54,27 @@ def test_a_commit_without_an_answer_is_asked_after(
         opened.keep({0: 1})
         with pytest.raises(error):
             opened.keep({0: 2})
+
+
+def test_a_call_that_kafka_s_client_never_ends_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its broker died in the middle: the feeder begins again, or ends."""
+    ended = threading.Event()
+
+    class Hanging(_Kafka):
+        def send_offsets_to_transaction(self, *_: object) -> None:
+            assert ended.wait(5 * PATIENCE_SECONDS)
+
+    for name, value in {"Producer": Hanging, "Consumer": _Kafka, "_SECONDS": 0.01, "_CLOSE_SECONDS": 0.01}.items():
+        monkeypatch.setattr(lease, name, value)
+    opened = KafkaFeederLease("localhost:1", "name", "orders")
+    opened.keep({0: 1})
+    with pytest.raises(KafkaUnreachable, match="no answer in time"):
+        opened.keep({0: 2})
+    closing_it = threading.Thread(target=opened.close)
+    closing_it.start()
+    closing_it.join(PATIENCE_SECONDS)
+    try:
+        assert not closing_it.is_alive()
+    finally:
+        ended.set()
+        closing_it.join()

@@ -6,8 +6,9 @@ They are in no topic that anybody reads but for the lag: Kafka's tools show it u
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -24,6 +25,7 @@ from keyhole.changelog.kafka.consumer import consumer_settings
 from keyhole.changelog.kafka.transactions import take_id
 
 _SECONDS = 30.0
+_CLOSE_SECONDS = 5.0
 _TIMEOUT_MS = 60_000
 
 
@@ -31,6 +33,8 @@ class KafkaFeederLease:
     """FeederLease (keyhole.feed.fed_topics). One thread; close it.
 
     Kafka is asked on a thread of its own, so that feeding goes on meanwhile: `keep` raises what came of the one before.
+    Where a broker dies in the middle, librdkafka waits for it in spite of its deadline (send_offsets_to_transaction),
+    for as long as it is away. Nobody waits for such a thread, nor does the end of the process.
 
     Args:
         name: Of the lease: its transactional.id, and the group that has the positions.
@@ -51,7 +55,6 @@ class KafkaFeederLease:
         consumer = Consumer({**consumer_settings(bootstrap_servers), "group.id": name})
         self._group = consumer.consumer_group_metadata()
         consumer.close()
-        self._thread = ThreadPoolExecutor(1, "keyhole-feed-lease")
         self._kept: Future[None] | None = None
 
     def take(self) -> None:
@@ -64,7 +67,18 @@ class KafkaFeederLease:
             except TimeoutError as error:
                 raise unreachable(self._bootstrap_servers, f"keep {self._name}", "no answer in time") from error
         offsets = [TopicPartition(self._topic, partition, end) for partition, end in ends.items()]
-        self._kept = self._thread.submit(self._commit, offsets)
+        self._kept = Future()
+        threading.Thread(
+            target=self._answer, args=(self._kept, offsets), name="keyhole-feed-lease", daemon=True
+        ).start()
+
+    def _answer(self, kept: Future[None], offsets: list[TopicPartition]) -> None:
+        try:
+            self._commit(offsets)
+        except BaseException as error:  # noqa: BLE001 - the next `keep` raises it
+            kept.set_exception(error)
+        else:
+            kept.set_result(None)
 
     def _commit(self, offsets: list[TopicPartition]) -> None:
         deadline = Deadline(_SECONDS)
@@ -92,6 +106,7 @@ class KafkaFeederLease:
 
     def close(self) -> None:
         """Whoever takes it next need not wait for a transaction that is open."""
-        self._thread.shutdown(wait=True)
+        if self._kept is not None and wait([self._kept], _CLOSE_SECONDS).not_done:
+            return  # who takes it next ends it
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(1.0)
