@@ -96,7 +96,7 @@ OF_SCANS = {
     "whole scan of two epochs": (ROWS, SUMS),
     "whole scan loses a key": (ROWS, CHAINS),
     "snapshot scanned at the last": (EPOCHS, TALLIES),
-    "kept index entry": (TWICE, VALUES),
+    "kept index entry": (TWICE, SPANS),
     "predicate on another row": (ROWS, VALUES),
 }
 OF_COUNTS = {"whole scan loses a key": (COUNTS, CHAINS)}
