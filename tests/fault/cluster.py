@@ -56,6 +56,7 @@ class Plan:
         executors: With Spark: how many processes run the tasks; 0: the driver's own.
         reader_pause_seconds: Each reader waits up to so long between two reads. Readers and whom they ask take most
             of an episode's processor time.
+        selected: Which states are watched by predicates; empty: all that are watched.
         hedge_quantile: Of the proxy, and so of readers who go to the servers themselves; 0: nothing is hedged.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
@@ -79,6 +80,7 @@ class Plan:
     pace_seconds: float = 0.2
     reader_pause_seconds: float = 0.06
     hedge_quantile: float = 0.0
+    selected: tuple[str, ...] = ()
     staged_bytes: int = 0
     plant: str = ""
     plant_proxy: str = ""

@@ -71,7 +71,8 @@ def run_episode(
         watch = Watch(list(cluster.processes.values()), note)
         if not _await(lambda: _complete(cluster) >= 1, _FIRST_EPOCH_SECONDS):
             raise AssertionError(f"no epoch was completed within {_FIRST_EPOCH_SECONDS:g} s; {events} {directory}")
-        readers = Readers(cluster.proxy, cluster.application, plan.states, plan.seed, note, plan.reader_pause_seconds)
+        asked = (cluster.application, plan.states, plan.seed)
+        readers = Readers(cluster.proxy, *asked, note, plan.reader_pause_seconds, plan.selected)
         faults = _schedule(plan, cluster) if faults is None else faults
         injector.run(faults, plan.seconds, _Pace(cluster).keep)
         _await(lambda: enough(seen(0)), _REST_SECONDS)

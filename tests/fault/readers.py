@@ -41,10 +41,18 @@ class Readers:
     Args:
         note: Called on that thread.
         pause_seconds: Each waits up to so long between two reads.
+        selected: Which of the states the reader by predicates watches; empty: all that can be.
     """
 
     def __init__(
-        self, target: str, application: str, states: Sequence[str], seed: int, note: Note, pause_seconds: float
+        self,
+        target: str,
+        application: str,
+        states: Sequence[str],
+        seed: int,
+        note: Note,
+        pause_seconds: float,
+        selected: Sequence[str] = (),
     ) -> None:
         self._target = target
         self._application = application
@@ -52,6 +60,7 @@ class Readers:
         self._note = note
         self._seed = seed
         self._pause_seconds = pause_seconds
+        self._selected = selected
         self._closed = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="fault-readers", daemon=True)
         self._thread.start()
@@ -83,7 +92,7 @@ class Readers:
             known: dict[str, Sequence[KnownEntry]] = {}
             shared = (self._seed, self._note, self._closed, self._pause_seconds)
             whole = WholeReader(client, self._application, self._states, *shared, known)
-            watched = watched_states(self._states)
+            watched = watched_states(self._selected or self._states)
             selecting = [SelectingReader(client, self._application, watched, *shared, known)] if watched else []
             direct = DirectReader(directly, self._application, self._states, *shared)
             await asyncio.gather(

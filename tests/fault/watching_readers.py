@@ -32,10 +32,12 @@ SELECTING = "selecting"
 # For how long nothing may come before it looks again.
 _SILENT_SECONDS = 15.0
 _MOST_AT_ONCE = 25
-# Of a predicate that hardly anything meets there are few changes.
+# There may be few changes.
 _MOST_MESSAGES = 20
-# As often it watches by a predicate before it takes another one.
-_MOST_OF_ONE = 6
+# By a predicate it watches for less long, and as often at the most before it takes another one: where an epoch takes
+# seconds, one that hardly anything meets would take minutes.
+_MOST_SELECTED = 6
+_MOST_OF_ONE = 3
 
 Note = Callable[[Watched | FailedRead], None]
 
@@ -49,6 +51,7 @@ class WatchingReader(ReaderOfOne):
     """It stays away for up to ten times `pause_seconds`, each time that it leaves."""
 
     kind = WATCHING
+    most_messages = _MOST_MESSAGES
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class WatchingReader(ReaderOfOne):
         """Each time that a watch is left."""
 
     async def _take(self, changes: AsyncWatch, most: int) -> None:
-        for _ in range(_MOST_MESSAGES):
+        for _ in range(self.most_messages):
             if self._closed.is_set():
                 return
             began = time.monotonic()
@@ -127,6 +130,7 @@ class SelectingReader(WatchingReader):
     """
 
     kind = SELECTING
+    most_messages = _MOST_SELECTED
 
     def __init__(
         self,
