@@ -18,6 +18,7 @@ from keyhole.spark.driver.data_frames import classic
 from keyhole.spark.driver.layout import HashLayout, layout_of
 from keyhole.spark.driver.micro_batch import MicroBatch, OutputMode, current
 from keyhole.spark.driver.partitioning import by_key_group
+from tests.support.micro_batches import session_settings
 from tests.support.streams import file_stream, run_to_end
 
 SCHEMA = "k string, g int, t timestamp, v double"
@@ -112,7 +113,8 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
     data = file_stream(spark, directory / "source", SCHEMA, [BATCHES[0], FEW, BATCHES[1]])
     counts = data.withWatermark("t", "1 minute").groupBy("k", "g").agg(F.max("v").alias("m")).select("m", "g", "k")
-    run_to_end(counts, "update", see, checkpoint, "counts")
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "4"}):
+        run_to_end(counts, "update", see, checkpoint, "counts")
     for name in ("3", ".3.crc"):
         (checkpoint / "commits" / name).unlink()
     run_to_end(counts, "update", see_again, checkpoint, "counts")

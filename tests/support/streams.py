@@ -45,7 +45,8 @@ def spark(
     """
     from keyhole.spark.session import local_settings, start_session
 
-    settings = local_settings([*spark_jars, *s3_jars], tmp_path_factory.mktemp("spark"))
+    # Each task costs what it costs to begin, and a processor's a Python worker, however few its rows are.
+    settings = local_settings([*spark_jars, *s3_jars], tmp_path_factory.mktemp("spark"), partitions=2)
     session = start_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
     yield session
     session.stop()
