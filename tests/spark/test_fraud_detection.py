@@ -156,27 +156,26 @@ _NO_GROUPING = (
 )
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        *(({"by": by}, _NO_GROUPING) for by in ("", "Account", "account,merchant", 7, None, {}, [7], [None], ["x"])),
-        *(({"by": by}, _NO_GROUPING) for by in (["account", "account"], [["account"]], ["account", 7], {"account": 1})),
-        ({}, _NO_GROUPING),
-        ({"by": [], "of": "time"}, "of is none of cents, fee"),
-    ],
-)
-def test_a_grouping_or_an_amount_that_can_not_be_is_refused_with_those_that_can(
-    spark: SparkSession, fields: dict[str, object], reason: str
-) -> None:
+_BAD_BY: list[object] = ["", "Account", "account,merchant", 7, None, {}, [7], [None], ["x"]]
+_BAD_BY += [["account", "account"], [["account"]], ["account", 7], {"account": 1}]
+_NEITHER_GROUPS_NOR_ADDS_UP: list[tuple[dict[str, object], str]] = [
+    *(({"by": by}, _NO_GROUPING) for by in _BAD_BY),
+    ({}, _NO_GROUPING),
+    ({"by": [], "of": "time"}, "of is none of cents, fee"),
+]
+
+
+def test_a_grouping_or_an_amount_that_can_not_be_is_refused_with_those_that_can(spark: SparkSession) -> None:
     reasons: list[str] = []
 
     def accept(parsed: DataFrame, problem: Column) -> DataFrame:
         reasons.extend(row[0] for row in parsed.select(problem).collect())
         return drop(parsed, problem)
 
-    assert pipeline.aggregations(records(spark, [aggregation(**fields)]), accept).collect() == []
-    assert reasons == [reason]
-    assert aggregation_of(aggregation(**fields)) is None
+    values = [aggregation(**fields) for fields, _ in _NEITHER_GROUPS_NOR_ADDS_UP]
+    assert pipeline.aggregations(records(spark, values), accept).collect() == []
+    assert reasons == [reason for _, reason in _NEITHER_GROUPS_NOR_ADDS_UP]
+    assert [aggregation_of(value) for value in values] == [None] * len(values)
 
 
 def test_of_records_with_any_fault_spark_takes_what_the_recount_takes_as_it_takes_it(spark: SparkSession) -> None:
