@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from jobs.vital_signs.pipeline import chunks, exposing, monitored
 from jobs.vital_signs.recount import chunk_of
 from jobs.vital_signs.source import Sent, Shape
 from keyhole.spark.changes import split
+from keyhole.spark.running import ROCKSDB
+from tests.support.micro_batches import session_settings
 from tests.support.odd_records import NO_OBJECTS, odd_records
-from tests.support.streams import RunQuery, Stream
+from tests.support.streams import RunQuery, Stream, file_stream, run_to_end
 from tests.support.vital_signs import BEGIN_US, BLOB_US, chunk
 
 
@@ -152,16 +155,30 @@ def test_a_stream_of_chunks_ends_up_in_files_each_once(stream: Stream, run_query
     written.assert_has_all_once()
 
 
+@pytest.fixture(scope="module")
+def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint and the files of a query whose first minute is in files. What is after it is open, and a timer is
+    set to the second one.
+    """
+    directory = tmp_path_factory.mktemp("begun")
+    data = file_stream(spark, directory / "source", "value string", rows_of(BATCHES[:2]))
+    with session_settings(spark, ROCKSDB):
+        written = Written(directory / "blobs")
+        run_to_end(monitored(chunks(data), exposing(BLOB_US)), "update", written, directory / "checkpoint")
+    return directory
+
+
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize("then_seconds", [25, 90], ids=["shorter", "longer"])
 def test_a_checkpoint_goes_on_with_blobs_of_another_length_and_no_chunk_is_lost_or_twice(
-    stream: Stream, run_query: RunQuery, tmp_path: Path, then_seconds: int
+    spark: SparkSession, begun: Path, run_query: RunQuery, tmp_path: Path, then_seconds: int
 ) -> None:
+    for made in ("checkpoint", "blobs"):
+        shutil.copytree(begun / made, tmp_path / made)
     written = Written(tmp_path / "blobs")
-    # At the end of the first run what is after the first minute is open, and a timer set to the second one.
-    for batches, blob_us in [(BATCHES[:2], BLOB_US), (BATCHES, then_seconds * SECOND_US)]:
-        data = stream("value string", rows_of(batches))
-        run_query(monitored(chunks(data), exposing(blob_us)), "update", written)
+    # Of the source, which the checkpoint knows by its path, the first two files are as they were.
+    data = file_stream(spark, begun / "source", "value string", rows_of(BATCHES))
+    run_query(monitored(chunks(data), exposing(then_seconds * SECOND_US)), "update", written)
 
     lengths = {path.parent.name for path in written.folder.glob("*/*/*/*.parquet")}
     assert lengths == {"60s", f"{then_seconds}s"}
