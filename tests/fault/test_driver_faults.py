@@ -30,7 +30,8 @@ def test_with_spark_nothing_is_lost_nothing_twice_and_no_answer_is_wrong(
         spark=True,
         executors=executors,
         replicas=0,
-        reader_pause_seconds=0.3,  # an epoch takes seconds
+        # An epoch takes seconds, and as long as readers leave it the processor.
+        reader_pause_seconds=0.8,
         hedge_quantile=0.9 if executors else 0.0,
         staged_bytes=0 if executors else 2000,
     )

@@ -24,7 +24,7 @@ def test_under_any_schedule_of_faults_nothing_is_lost_nothing_twice_and_no_answe
         SCHEDULED_SECONDS,
         (*DRAWN, *BY_CLOCK),
         replicas=1,
-        reader_pause_seconds=0.15,
+        reader_pause_seconds=0.3,
         hedge_quantile=0.9,
         staged_bytes=2000,
         epochs_under_faults=20,

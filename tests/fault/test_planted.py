@@ -131,7 +131,7 @@ def test_a_planted_bug_of_each_kind_that_only_spark_has_is_caught(tmp_path: Path
         spark=True,
         plant="forgotten subtask",
         epochs=8,
-        reader_pause_seconds=0.3,
+        reader_pause_seconds=0.8,
     )
     # The driver dies in an epoch of both operators, and comes back with another number of subtasks.
     spark = replace(
