@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from keyhole import AsyncClient
 from keyhole.client.options import ManyOptions
 from keyhole.errors import EpochGone, KeyholeError
 from tests.fault.history import Asked, FailedRead, Read
 from tests.fault.questions import claim_of, drawn
+from tests.fault.readers_of_one import Shared
 from tests.fault.recount import SHAPES, EntryOf, Question, ScanOf
 from tests.fault.tempers import LOOKUP_SECONDS, TEMPERS
 from tests.fault.workload import OPERATORS
 
 DIRECT = "direct"
-
-Note = Callable[[Read | FailedRead], None]
 
 
 class DirectReader:
@@ -27,33 +23,18 @@ class DirectReader:
 
     Args:
         client: With `routing="direct"`, on the event loop that this is used on.
-        note: Is told of what was read, and of what has failed.
-        closed: When it ends.
-        pause_seconds: It waits up to so long between two reads.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        application: str,
-        states: Sequence[str],
-        seed: int,
-        note: Note,
-        closed: threading.Event,
-        pause_seconds: float,
-    ) -> None:
+    def __init__(self, client: AsyncClient, states: Sequence[str], shared: Shared) -> None:
         self._client = client
-        self._application = application
+        self._shared = shared
         self._states = [of for of in states if SHAPES[of].gets and of not in OPERATORS]
-        self._draw = random.Random(f"{seed} {DIRECT}")
-        self._note = note
-        self._closed = closed
-        self._pause_seconds = pause_seconds
+        self._draw = shared.draw(DIRECT)
         self._seen = dict.fromkeys(self._states, 0)
 
     async def follow(self) -> None:
         """Until it is closed."""
-        while self._states and not self._closed.is_set():
+        while self._states and not self._shared.closed.is_set():
             temper = self._draw.choice(TEMPERS)
             state = self._draw.choice(temper.of(self._states))
             asked, began = temper.asked(self._seen[state]), time.monotonic()
@@ -64,11 +45,11 @@ class DirectReader:
                 if isinstance(error, EpochGone):
                     self._seen[state] = 0
                 ended = time.monotonic()
-                self._note(FailedRead(DIRECT, began, ended, state, asked, error.reason, str(error)[:200]))
+                self._shared.note(FailedRead(DIRECT, began, ended, state, asked, error.reason, str(error)[:200]))
             else:
                 self._seen[state] = max(self._seen[state], *(claim.epoch for claim in read.claims))
-                self._note(read)
-            await asyncio.sleep(self._draw.uniform(0.0, self._pause_seconds))
+                self._shared.note(read)
+            await self._shared.pause(self._draw)
 
     def _questions(self, state: str) -> tuple[Question, ...]:
         """Some keys or entries: scans don't go to servers directly."""
@@ -87,7 +68,7 @@ class DirectReader:
             "consistency": consistency,  # type: ignore[typeddict-item]  # one of those that there are
             "timeout": LOOKUP_SECONDS,
         }
-        answers = await self._client.get_many(self._application, state, keys, **options)  # type: ignore[arg-type]
+        answers = await self._client.get_many(self._shared.application, state, keys, **options)  # type: ignore[arg-type]
         rows = tuple(tuple(dict(answer.value).values()) if answer.found else None for answer in answers)
         claims = tuple(claim_of(answer.source) for answer in answers)
         return Read(DIRECT, began, time.monotonic(), state, asked, tuple(questions), rows, claims)

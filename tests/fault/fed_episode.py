@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,16 +55,16 @@ class FedReaders(Readers):
             await asyncio.gather(*(self._read(stub, temper) for temper in _TEMPERS))
 
     async def _read(self, stub: object, temper: Temper) -> None:
-        draw = random.Random(f"{self._seed} {temper.name}")
+        draw = self._shared.draw(temper.name)
         seen = dict.fromkeys(names(SUMS), 0)
-        while not self._closed.is_set():
+        while not self._shared.closed.is_set():
             keys = tuple(draw.sample(names(SUMS), 1 if temper.monotonic else _MOST_KEYS))
             event = await self._ask(stub, temper.name, SUMS, keys, temper.asked(seen[keys[0]]))
             if isinstance(event, Read):
                 for key, claim in zip(keys, event.claims, strict=True):
                     seen[key] = max(seen[key], claim.epoch)
-            self._note(event)
-            await asyncio.sleep(draw.uniform(0.0, self._pause_seconds))
+            self._shared.note(event)
+            await self._shared.pause(draw)
 
 
 def run_fed_episode(

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keyhole import AsyncClient, Entries, Source
 from keyhole.client import AsyncMirror
 from keyhole.errors import KeyholeError
-from tests.fault.history import Asked, Claim, FailedRead, Read
+from tests.fault.history import Asked, Claim, Read
 from tests.fault.questions import drawn
-from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
+from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne, Shared
 from tests.fault.recount import EntryOf, Question, ScanOf, Shown
 from tests.fault.workload import BY_CLOCK, OPERATORS
 
 MIRRORING = "mirroring"
 _ANY = Asked(0)
-
-Note = Callable[[Read | FailedRead], None]
 
 
 def mirrored_states(states: Sequence[str]) -> list[str]:
@@ -28,32 +25,23 @@ def mirrored_states(states: Sequence[str]) -> list[str]:
 
 
 class MirroringReader(ReaderOfOne):
-    """It waits up to `pause_seconds` between two reads."""
+    """By a client of others, too."""
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        application: str,
-        state: str,
-        seed: int,
-        note: Note,
-        closed: threading.Event,
-        pause_seconds: float,
-    ) -> None:
-        super().__init__(MIRRORING, client, application, state, seed, note, closed, pause_seconds)
-        self._path = f"{application}/{state}"
+    def __init__(self, client: AsyncClient, state: str, shared: Shared) -> None:
+        super().__init__(MIRRORING, client, state, shared)
+        self._path = f"{shared.application}/{state}"
         self._begun = 0
 
     async def follow(self) -> None:
         """Until it is closed. A mirror that can't begin, or has ended, is followed by another one."""
-        while not self._closed.is_set():
+        while not self._shared.closed.is_set():
             began = time.monotonic()
             self._begun += 1
             try:
                 async with self._client.mirror(self._path, timeout=TIMEOUT_SECONDS) as mirror:
-                    while not self._closed.is_set():
+                    while not self._shared.closed.is_set():
                         began = time.monotonic()
-                        self._note(self._read(mirror, began, drawn(self._draw, self._state)))
+                        self._shared.note(self._read(mirror, began, drawn(self._draw, self._state)))
                         await self._pause()
             except KeyholeError as error:
                 self._failed(self._name, began, error.reason, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from tests.fault.direct_readers import DirectReader
 from tests.fault.history import Asked, Claim, Counted, FailedRead, Read, Scanned, Watched
 from tests.fault.mirroring_readers import MirroringReader, mirrored_states
 from tests.fault.questions import claim, drawn, entries_of, get_many, row_of, scan
-from tests.fault.readers_of_one import TIMEOUT_SECONDS
+from tests.fault.readers_of_one import TIMEOUT_SECONDS, Shared
 from tests.fault.recount import Question, ScanOf, Shown
 from tests.fault.tempers import LOOKUP_SECONDS, TEMPERS, Temper
 from tests.fault.watching_readers import SelectingReader, WatchingReader, watched_states
@@ -55,19 +54,15 @@ class Readers:
         selected: Sequence[str] = (),
     ) -> None:
         self._target = target
-        self._application = application
         self._states = states
-        self._note = note
-        self._seed = seed
-        self._pause_seconds = pause_seconds
         self._selected = selected
-        self._closed = threading.Event()
+        self._shared = Shared(application, seed, note, threading.Event(), pause_seconds)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="fault-readers", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Waits for the reads that are under way."""
-        self._closed.set()
+        self._shared.closed.set()
         self._thread.join()
 
     async def _run(self) -> None:
@@ -77,24 +72,14 @@ class Readers:
             AsyncClient(self._target, timeout=TIMEOUT_SECONDS, routing="direct") as directly,
         ):
             stub: Any = query_pb2_grpc.QueryStub(channel)
-            watching = [
-                WatchingReader(
-                    client, self._application, state, self._seed, self._note, self._closed, self._pause_seconds
-                )
-                for state in watched_states(self._states)
-            ]
-            mirroring = [
-                MirroringReader(
-                    client, self._application, state, self._seed, self._note, self._closed, self._pause_seconds
-                )
-                for state in mirrored_states(self._states)
-            ]
+            shared = self._shared
+            watching = [WatchingReader(client, state, shared) for state in watched_states(self._states)]
+            mirroring = [MirroringReader(client, state, shared) for state in mirrored_states(self._states)]
             known: dict[str, Sequence[KnownEntry]] = {}
-            shared = (self._seed, self._note, self._closed, self._pause_seconds)
-            whole = WholeReader(client, self._application, self._states, *shared, known)
+            whole = WholeReader(client, self._states, shared, known)
             watched = watched_states(self._selected or self._states)
-            selecting = [SelectingReader(client, self._application, watched, *shared, known)] if watched else []
-            direct = DirectReader(directly, self._application, self._states, *shared)
+            selecting = [SelectingReader(client, watched, shared, known)] if watched else []
+            direct = DirectReader(directly, self._states, shared)
             await asyncio.gather(
                 whole.follow(),
                 direct.follow(),
@@ -105,10 +90,10 @@ class Readers:
             )
 
     async def _read(self, stub: Any, temper: Temper) -> None:
-        draw = random.Random(f"{self._seed} {temper.name}")
+        draw = self._shared.draw(temper.name)
         states = temper.of(self._states)
         seen = dict.fromkeys(states, 0)
-        while states and not self._closed.is_set():
+        while states and not self._shared.closed.is_set():
             state = draw.choice(states)
             event = await self._ask(stub, temper.name, state, drawn(draw, state), temper.asked(seen[state]))
             if isinstance(event, Read):
@@ -117,8 +102,8 @@ class Readers:
                 seen[state] = max(seen[state], *lacks)
             elif event.reason == EpochGone.reason:
                 seen[state] = 0  # begins again with the last one
-            self._note(event)
-            await asyncio.sleep(draw.uniform(0.0, self._pause_seconds))
+            self._shared.note(event)
+            await self._shared.pause(draw)
 
     async def _ask(
         self, stub: Any, reader: str, state: str, questions: tuple[Question, ...], asked: Asked
@@ -138,11 +123,11 @@ class Readers:
         return Read(reader, began, ended, state, asked, questions * (len(claims) // len(questions)), answers, claims)
 
     async def _get(self, stub: Any, state: str, keys: Sequence[Any], asked: Asked) -> _ShownAndClaims:
-        response = await stub.GetMany(get_many(self._application, state, keys, asked), timeout=LOOKUP_SECONDS)
+        response = await stub.GetMany(get_many(self._shared.application, state, keys, asked), timeout=LOOKUP_SECONDS)
         return tuple(map(row_of, response.answers)), tuple(claim(answer.source) for answer in response.answers)
 
     async def _scan(self, stub: Any, state: str, of: ScanOf, asked: Asked) -> _ShownAndClaims:
-        call = stub.Scan(scan(self._application, state, of, asked), timeout=LOOKUP_SECONDS)
+        call = stub.Scan(scan(self._shared.application, state, of, asked), timeout=LOOKUP_SECONDS)
         pages = [page async for page in call]
         claims = tuple(dict.fromkeys(claim(page.source) for page in pages if page.HasField("source")))
         return (entries_of(state, pages),) * len(claims), claims

@@ -5,9 +5,8 @@ Another one watches a state by a predicate, and then another state by another on
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -18,9 +17,9 @@ from keyhole.encoding.watch_token import marks_of
 from keyhole.errors import KeyholeError, ResumeGone, StaleDescriptor
 from keyhole.model.state import KeyType
 from tests.fault.asked_where import KnownEntry, Where, drawn_where
-from tests.fault.history import FailedRead, Seen, Watched
+from tests.fault.history import Seen, Watched
 from tests.fault.questions import predicate
-from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne
+from tests.fault.readers_of_one import TIMEOUT_SECONDS, ReaderOfOne, Shared
 from tests.fault.recount import SHAPES
 from tests.fault.states import INDEXED
 from tests.fault.workload import BY_CLOCK, OPERATORS, names
@@ -39,8 +38,6 @@ _MOST_MESSAGES = 20
 _MOST_SELECTED = 6
 _MOST_OF_ONE = 3
 
-Note = Callable[[Watched | FailedRead], None]
-
 
 def watched_states(states: Sequence[str]) -> list[str]:
     """Those whose changes epochs tell: an entry that expires comes as a deletion later than a recount has it."""
@@ -48,36 +45,27 @@ def watched_states(states: Sequence[str]) -> list[str]:
 
 
 class WatchingReader(ReaderOfOne):
-    """It stays away for up to ten times `pause_seconds`, each time that it leaves."""
+    """It stays away for up to ten pauses of others, each time that it leaves."""
 
     kind = WATCHING
     most_messages = _MOST_MESSAGES
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        application: str,
-        state: str,
-        seed: int,
-        note: Note,
-        closed: threading.Event,
-        pause_seconds: float,
-    ) -> None:
-        super().__init__(self.kind, client, application, state, seed, note, closed, pause_seconds)
+    def __init__(self, client: AsyncClient, state: str, shared: Shared) -> None:
+        super().__init__(self.kind, client, state, shared)
         self._token: str | None = None
         self._chain = 0
         self._where: Where | None = None
 
     async def follow(self) -> None:
         """Until it is closed."""
-        while not self._closed.is_set():
+        while not self._shared.closed.is_set():
             began = time.monotonic()
             if self._token is None:
                 self._chain += 1
                 self._begin()
             where = predicate(self._state, self._where)
             try:
-                name = self._application, self._state
+                name = self._shared.application, self._state
                 async with self._client.watch(
                     *name, after=self._token, where=where, timeout=TIMEOUT_SECONDS
                 ) as changes:
@@ -98,7 +86,7 @@ class WatchingReader(ReaderOfOne):
 
     async def _take(self, changes: AsyncWatch, most: int) -> None:
         for _ in range(self.most_messages):
-            if self._closed.is_set():
+            if self._shared.closed.is_set():
                 return
             began = time.monotonic()
             async with asyncio.timeout(_SILENT_SECONDS):
@@ -117,7 +105,7 @@ class WatchingReader(ReaderOfOne):
             ended = time.monotonic()
             further = _further(self._state, self._token, complete) if complete else ()
             told = (tuple(seen), complete, further, self._where)
-            self._note(Watched(self.kind, self._chain, began, ended, self._state, *told))
+            self._shared.note(Watched(self.kind, self._chain, began, ended, self._state, *told))
             if not most:
                 return
 
@@ -135,15 +123,11 @@ class SelectingReader(WatchingReader):
     def __init__(
         self,
         client: AsyncClient,
-        application: str,
         states: Sequence[str],
-        seed: int,
-        note: Note,
-        closed: threading.Event,
-        pause_seconds: float,
+        shared: Shared,
         known: Mapping[str, Sequence[KnownEntry]],
     ) -> None:
-        super().__init__(client, application, states[0], seed, note, closed, pause_seconds)
+        super().__init__(client, states[0], shared)
         self._states = states
         self._known = known
         self._times = 0

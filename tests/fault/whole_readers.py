@@ -5,10 +5,8 @@ snapshots of several states.
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from keyhole import AsyncClient
@@ -18,7 +16,7 @@ from keyhole.errors import KeyholeError
 from tests.fault.asked_where import KnownEntry, drawn_where
 from tests.fault.history import Asked, Claim, Counted, FailedRead, KeysOf, Read, Scanned
 from tests.fault.questions import claim_of, predicate
-from tests.fault.readers_of_one import TIMEOUT_SECONDS
+from tests.fault.readers_of_one import TIMEOUT_SECONDS, Shared
 from tests.fault.recount import SHAPES
 from tests.fault.states import INDEXED
 from tests.fault.workload import BY_CLOCK, OPERATORS, names
@@ -30,8 +28,6 @@ _MOST_STATES = 2
 _MOST_KEYS = 6
 _STALE = ("when_needed", "when_needed", "never", "always")
 
-Note = Callable[[Read | Scanned | Counted | FailedRead], None]
-
 
 class WholeReader:
     """Of all states that have keys. On the event loop of its client.
@@ -40,42 +36,33 @@ class WholeReader:
     key group may be that has no entry.
 
     Args:
-        note: Is told of what was read, and of what has failed.
-        closed: When it ends.
-        pause_seconds: Between two reads it waits for up to four times as long.
+        shared: Between two reads it waits for up to four times as long as others.
         known: By state, what a scan has last found: what predicates are made of.
     """
 
     def __init__(
         self,
         client: AsyncClient,
-        application: str,
         states: Sequence[str],
-        seed: int,
-        note: Note,
-        closed: threading.Event,
-        pause_seconds: float,
+        shared: Shared,
         known: MutableMapping[str, Sequence[KnownEntry]],
     ) -> None:
         self._client = client
-        self._application = application
+        self._shared = shared
         self._states = [of for of in states if of not in OPERATORS]
         self._indexed = [of for of in self._states if of in INDEXED]
-        self._draw = random.Random(f"{seed} {WHOLE}")
-        self._note = note
-        self._closed = closed
-        self._pause_seconds = pause_seconds
+        self._draw = shared.draw(WHOLE)
         self._known = known
         self._seen = 0
 
     async def follow(self) -> None:
         """Until it is closed."""
-        while self._states and not self._closed.is_set():
+        while self._states and not self._shared.closed.is_set():
             if self._draw.random() < 0.5:
                 await self._snapshot()
             else:
                 await self._last()
-            await asyncio.sleep(self._draw.uniform(0.0, _PAUSES * self._pause_seconds))
+            await self._shared.pause(self._draw, _PAUSES)
 
     async def _last(self) -> None:
         """One state as it is: committed, or with what is staged. Every other time one that has an index."""
@@ -94,7 +81,7 @@ class WholeReader:
         states = self._draw.sample(self._states, min(_MOST_STATES, len(self._states)))
         began = time.monotonic()
         try:
-            paths = [f"{self._application}/{state}" for state in states]
+            paths = [f"{self._shared.application}/{state}" for state in states]
             snapshot = await self._client.snapshot(*paths, timeout=TIMEOUT_SECONDS)
         except KeyholeError as error:
             self._failed(began, states[0], Asked(0), error)
@@ -133,13 +120,13 @@ class WholeReader:
             self._failed(began, state, asked, error)
         else:
             self._seen = max(self._seen, *(claim.epoch for claim in noted.claims), 0)
-            self._note(noted)
+            self._shared.note(noted)
 
     async def _count(
         self, reads: AsyncClient | AsyncStateSnapshot, state: str, asked: Asked, of: KeysOf, options: Any
     ) -> Counted:
         began = time.monotonic()
-        found = await reads.aggregate(self._application, state, {"n": agg.count()}, **options)
+        found = await reads.aggregate(self._shared.application, state, {"n": agg.count()}, **options)
         claims = tuple(map(claim_of, found.sources))
         return Counted(WHOLE, began, time.monotonic(), state, asked, of, found["n"], claims)
 
@@ -150,7 +137,7 @@ class WholeReader:
         options = {**options, "ordered": of.order == "ascending", "descending": of.order == "descending"}
         claims: dict[Claim, int] = {}
         entries = []
-        async with reads.scan_all(self._application, state, **options) as scan:
+        async with reads.scan_all(self._shared.application, state, **options) as scan:
             async for entry in scan:
                 # The entries of a broadcast state are its keys.
                 key, map_key = (entry.key, entry.map_key) if entry.key != () else (entry.map_key, None)
@@ -164,13 +151,13 @@ class WholeReader:
         """Some keys of one value each."""
         keys, began = self._draw.sample(names(state), _MOST_KEYS), time.monotonic()
         try:
-            answers = await snapshot.get_many(self._application, state, keys, timeout=TIMEOUT_SECONDS)
+            answers = await snapshot.get_many(self._shared.application, state, keys, timeout=TIMEOUT_SECONDS)
         except KeyholeError as error:
             self._failed(began, state, asked, error)
             return
         rows = tuple(tuple(dict(answer.value).values()) if answer.found else None for answer in answers)
         claims = tuple(claim_of(answer.source) for answer in answers)
-        self._note(Read(WHOLE, began, time.monotonic(), state, asked, tuple(keys), rows, claims))
+        self._shared.note(Read(WHOLE, began, time.monotonic(), state, asked, tuple(keys), rows, claims))
 
     def _failed(self, began: float, state: str, asked: Asked, error: KeyholeError) -> None:
-        self._note(FailedRead(WHOLE, began, time.monotonic(), state, asked, error.reason, str(error)[:200]))
+        self._shared.note(FailedRead(WHOLE, began, time.monotonic(), state, asked, error.reason, str(error)[:200]))
