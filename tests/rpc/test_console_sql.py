@@ -125,8 +125,11 @@ async def test_no_query_makes_a_large_answer(server: FakeServer, monkeypatch: py
 
 async def test_nothing_else_is_printed_where_the_answer_is(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what a library says, nor the bar that DuckDB draws for a query of two seconds."""
-    printing = "of.answer = lambda question, was=of.answer: (print(1), was(question))[1]"
-    monkeypatch.setattr(sql_queries, "_RUN", f"from keyhole.sql import one_query as of; {printing}; of.main()")
+    printing = "of.answer = lambda question, was=of.answer: (print(1), was(question), no_pandas())[1]"
+    # Nor is pandas loaded, which takes a while and is not used.
+    looking = "no_pandas = lambda: 1 // ('pandas' not in sys.modules)"
+    run = f"import sys; from keyhole.sql import one_query as of; {looking}; {printing}; of.main()"
+    monkeypatch.setattr(sql_queries, "_RUN", run)
     async with console(server) as asked:
         found = await asked.found("select current_setting('enable_progress_bar')")
         assert found["rows"] == [[False]]
