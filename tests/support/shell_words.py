@@ -14,8 +14,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 
 from keyhole import config
-from keyhole.cli.arguments import parser_of_all
 from keyhole.demo.described_jobs import described, job_names
+from tests.support.known_commands import known_commands
 from tests.support.snippets import ROOT
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -97,7 +97,7 @@ def _keyhole(words: Sequence[str]) -> list[str]:
         given = given[: given.index(">")]
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            parser_of_all().parse_args(given)
+            known_commands().parse_args(given)
     except (SystemExit, argparse.ArgumentError):
         return [said.getvalue().strip().splitlines()[-1]]
     return []

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.errors import InvalidConfiguration, ValueMismatch
 from keyhole.feed.column_text import column_and_type, column_and_value, column_name, quoted, reduced_column
@@ -17,13 +16,14 @@ from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.rows import SourceRecord
 from tests.support.examples import examples
 from tests.support.hostile_names import OF_KEYS
+from tests.support.known_commands import known_commands
 from tests.support.of_all import of_all
 
 ODD = ["net:eur", "a=b", ":", "=", '"', 'the "net"', "a:b=c", "max_by(a:b)", "größe:日", "a b", "sum=sum:sum"]
 
 
 def options_of(*words: str) -> FeedOptions:
-    return feed_options(parser_of_all().parse_args(["feed", "shop/odd", "--topic", "orders", *words]))
+    return feed_options(known_commands().parse_args(["feed", "shop/odd", "--topic", "orders", *words]))
 
 
 def update(options: FeedOptions, row: dict[str, object]) -> tuple[object, object, object]:

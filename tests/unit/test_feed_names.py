@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from keyhole.cli.arguments import parser_of_all
 from keyhole.cli.feed import feed_options
 from keyhole.encoding.codec import StateCodec
 from keyhole.errors import InvalidConfiguration
@@ -27,6 +26,7 @@ from services.state_server.write.update_reader import UpdateReader
 from tests.support.avro_records import framed, record_schema
 from tests.support.hostile_names import OF_FIELDS, OF_KEYS, attribute
 from tests.support.http_values import plain
+from tests.support.known_commands import known_commands
 from tests.support.of_all import of_all
 from tests.support.protobuf_records import framed as of_protobuf
 from tests.support.schema_registry import StandInSource
@@ -43,7 +43,7 @@ class Topic:
     """A topic, and the state that is made of it by these words."""
 
     def __init__(self, *words: str, encoding: RecordEncoding = JSON) -> None:
-        options = feed_options(parser_of_all().parse_args(["feed", "app/names", "--topic", "orders", *words]))
+        options = feed_options(known_commands().parse_args(["feed", "app/names", "--topic", "orders", *words]))
         self.of = settled(None, describe(options))
         self._mapper = RecordMapper(
             self.of, options.format, "src", encoding, columns=options.columns, deletions=options.deletions
