@@ -23,8 +23,6 @@ import psutil
 
 from keyhole import AsyncClient, Client
 from keyhole.rpc import forked
-from tests.support.direct_reads import reaches
-from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
 from tests.support.waiting import LONG_SECONDS
 
@@ -284,6 +282,7 @@ def closes(address: str) -> None:
 
 def direct_used_before(address: str) -> None:
     """A client that asks the servers itself; the child's own one too, once it is closed."""
+    from tests.support.direct_reads import reaches
 
     def read(client: Client) -> str:
         until = time.monotonic() + LIMIT_SECONDS / 2
@@ -309,6 +308,9 @@ def direct_used_before(address: str) -> None:
 
 async def printed_by(scenario: str, *, by_proxy: bool = False) -> list[str]:
     """What the processes of the scenario print, within a limit that ends all of them."""
+    # Here: a process of a scenario needs no servers, and is nothing but its start.
+    from tests.support.proxies import fake_servers, proxy_of
+
     async with AsyncExitStack() as stack:
         (server,) = await stack.enter_async_context(fake_servers("a"))
         server.host(descriptor(), rows(10))
