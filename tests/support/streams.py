@@ -45,7 +45,7 @@ def spark(
     """
     from keyhole.spark.session import local_settings, start_session
 
-    # Each task costs what it costs to begin, and a processor's a Python worker, however few its rows are.
+    # However few its rows are, each task has a start of its own, and one of a processor a Python worker, too.
     settings = local_settings([*spark_jars, *s3_jars], tmp_path_factory.mktemp("spark"), partitions=2)
     session = start_session("keyhole-tests", settings | {"spark.log.level": "ERROR"})
     yield session

@@ -65,6 +65,21 @@ def test_what_is_no_target_is_refused_at_once_with_what_to_give(make: Any, writt
 
 
 @pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((), "is left out.*like proxy:7400$"),
+        (("127.0.0.1", 7400), r"is given as 2 arguments.*like 127\.0\.0\.1:7400$"),
+        (("proxy", "7401"), "is given as 2 arguments.*like proxy:7401$"),
+        (("proxy-0", "proxy-1", "proxy-2"), "is given as 3 arguments.*like proxy:7400$"),
+    ],
+)
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_no_target_and_one_in_parts_are_refused_with_what_to_give(make: Any, arguments: Any, what: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"the target {what}"):
+        make(*arguments)
+
+
+@pytest.mark.parametrize(
     ("written", "targets"),
     [
         ("proxy-0:7400,proxy-1:7401", ("proxy-0:7400", "proxy-1:7401")),

@@ -11,6 +11,7 @@ from keyhole.client.options import Routing, defaults, is_direct
 from keyhole.client.target import Targets, targets_of
 from keyhole.client.wire.connection import Connection
 from keyhole.errors import ClientClosed, InvalidConfiguration, MalformedRequest, Unsupported
+from keyhole.model.given import LEFT_OUT
 from keyhole.rpc import channels, forked
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -23,13 +24,13 @@ class EventLoopClient:
 
     def __init__(
         self,
-        target: Targets,
-        *,
+        target: Targets = LEFT_OUT,
+        *more: NoReturn,
         timeout: Duration = 5.0,
         credentials: Credentials = PLAIN,
         routing: Routing = "proxy",
     ) -> None:
-        self._targets = targets_of(target)
+        self._targets = targets_of(target, *more)
         self._target = ",".join(self._targets)
         self._timeout = seconds_of("timeout", timeout)
         if self._timeout <= 0:

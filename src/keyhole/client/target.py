@@ -10,6 +10,7 @@ from typing import TypeAlias
 from keyhole.addresses import joined, port_of
 from keyhole.config import DEFAULT_HTTP_PORT, DEFAULT_PROXY_PORT
 from keyhole.errors import InvalidConfiguration
+from keyhole.model.given import LEFT_OUT
 
 # What gRPC takes as it is: dns:///proxies:7400 for several addresses of one name.
 _OF_GRPC = ("dns:", "unix:", "unix-abstract:", "vsock:", "ipv4:", "ipv6:", "xds:")
@@ -22,12 +23,20 @@ Targets: TypeAlias = str | Sequence[str]
 """One target, or several: separated by commas, or a list."""
 
 
-def targets_of(given: object) -> tuple[str, ...]:
+def targets_of(given: object, *more: object) -> tuple[str, ...]:
     """One target or several, each once, as `target_of` takes it.
+
+    Args:
+        more: What a client was given behind its target: nothing, or it is refused.
 
     Raises:
         InvalidConfiguration: One of them is none, or there is none.
     """
+    if given is LEFT_OUT:
+        raise _wrong("is left out")
+    if more:
+        host_and_port = str(more[0]).isdecimal()
+        raise _wrong(f"is given as {1 + len(more)} arguments", f"{given}:{more[0]}" if host_and_port else "")
     if isinstance(given, str):
         several = "," in given and not given.startswith(_OF_SEVERAL_ADDRESSES)
         written: Sequence[object] = [part.strip() for part in given.split(",")] if several else [given]

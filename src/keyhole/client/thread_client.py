@@ -18,6 +18,7 @@ from keyhole.client.bounds import Duration
 from keyhole.client.options import Routing
 from keyhole.client.target import Targets, targets_of
 from keyhole.errors import ClientClosed, Unsupported
+from keyhole.model.given import LEFT_OUT
 from keyhole.rpc import forked
 from keyhole.security.credentials import PLAIN, Credentials
 
@@ -31,13 +32,13 @@ class ThreadClient:
 
     def __init__(
         self,
-        target: Targets,
-        *,
+        target: Targets = LEFT_OUT,
+        *more: NoReturn,
         timeout: Duration = 5.0,
         credentials: Credentials = PLAIN,
         routing: Routing = "proxy",
     ) -> None:
-        targets = targets_of(target)
+        targets = targets_of(target, *more)
         self._target = ",".join(targets)
         self._client = AsyncClient(targets, timeout=timeout, credentials=credentials, routing=routing)
         self._closed = self._left_open = False

@@ -9,8 +9,16 @@ from typing import Any, Final, NoReturn, TypeVar
 from keyhole.errors import MalformedRequest
 
 _C = TypeVar("_C", bound=type)
-# In place of an argument that a call has left out, so that the refusal says what to write.
-LEFT_OUT: Final[Any] = object()
+
+
+class _LeftOut:
+    """In place of an argument that a call has left out, so that the refusal says what to write."""
+
+    def __repr__(self) -> str:
+        return "..."  # in help(), which shows defaults
+
+
+LEFT_OUT: Final[Any] = _LeftOut()
 _MAY_BE_REFUSED = (
     "get", "get_async", "get_many", "get_many_async", "scan_all", "watch", "count", "describe_state"
 )  # fmt: skip
