@@ -71,11 +71,13 @@ async def reads(request: pytest.FixtureRequest) -> AsyncIterator[_Reads]:
 
 
 async def test_a_slow_owner_is_not_waited_for_alone_and_not_suspected(reads: _Reads) -> None:
-    reads.network.cut("owner")
-    assert await reads.one() is Role.STANDBY
-    reads.network.heal("owner")
+    async with asyncio.timeout(LONG_SECONDS):
+        # On a machine that stands still for a while, the link may be found lost before the owner is found slow.
+        while not reads.hedging.answered_keys:
+            reads.network.cut("owner")
+            assert await reads.one() is Role.STANDBY
+            reads.network.heal("owner")
     assert reads.hedging.keys >= 1
-    assert reads.hedging.answered_keys >= 1
     async with asyncio.timeout(LONG_SECONDS):
         while await reads.one() is not Role.OWNER:  # its first answers may come late
             pass
