@@ -70,6 +70,7 @@ def test_what_is_no_target_is_refused_at_once_with_what_to_give(make: Any, writt
         ((), "is left out.*like proxy:7400$"),
         (("127.0.0.1", 7400), r"is given as 2 arguments.*like 127\.0\.0\.1:7400$"),
         (("proxy", "7401"), "is given as 2 arguments.*like proxy:7401$"),
+        (("proxy:7401", 5), r"is given as 2 arguments.*\(timeout=, credentials=, routing=\).*like proxy:7400$"),
         (("proxy-0", "proxy-1", "proxy-2"), "is given as 3 arguments.*like proxy:7400$"),
     ],
 )

@@ -35,8 +35,11 @@ def targets_of(given: object, *more: object) -> tuple[str, ...]:
     if given is LEFT_OUT:
         raise _wrong("is left out")
     if more:
-        host_and_port = str(more[0]).isdecimal()
-        raise _wrong(f"is given as {1 + len(more)} arguments", f"{given}:{more[0]}" if host_and_port else "")
+        in_parts = isinstance(given, str) and _HOST.fullmatch(given) and port_of(str(more[0])) is not None
+        raise _wrong(
+            f"is given as {1 + len(more)} arguments, where all but one have a name (timeout=, credentials=, routing=)",
+            f"{given}:{more[0]}" if in_parts else "",
+        )
     if isinstance(given, str):
         several = "," in given and not given.startswith(_OF_SEVERAL_ADDRESSES)
         written: Sequence[object] = [part.strip() for part in given.split(",")] if several else [given]
