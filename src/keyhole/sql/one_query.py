@@ -138,7 +138,8 @@ def _cut(text: str, most: int) -> str:
 
 class _WithoutPandas(MetaPathFinder):
     """pyarrow loads pandas, where it is installed, for its first value: a third of the processor time of a process
-    that uses nothing of it."""
+    that uses nothing of it. None in `sys.modules` keeps it out, too, but DuckDB looks there, and takes it for pandas.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
