@@ -15,6 +15,7 @@ from keyhole.errors import ChangelogRecreated, KeyholeError
 from keyhole.feed.kafka.updates_topic import KafkaUpdates
 from keyhole.protocol.updates import BoundaryRecord, decode
 from keyhole.spark import queryable
+from keyhole.spark.driver.query_tasks import QueryTasks
 from keyhole.spark.queryable import RealTimeQuery
 from keyhole.spark.write_path import real_time
 from keyhole.spark.write_path.batch_boundaries import write_boundaries
@@ -136,3 +137,32 @@ def test_what_an_earlier_checkpoint_has_read_may_be_gone_though_a_later_one_died
     send(range(5_000, 5_100))
     until(lambda: total() == sum(range(5_100)), LONG_SECONDS, 0.2)
     query.stop()
+
+
+def test_a_query_that_has_stopped_sends_nothing_any_more(scenarios: Scenarios) -> None:
+    scenario = scenarios()
+    kafka, topic = scenario.service.bootstrap_servers, f"{scenario.application}-events"
+    make_topic(kafka, topic, 1)
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    # Spark can't interrupt it: a row of value n has n steps.
+    key = "if(size(filter(sequence(1, int(string(value))), x -> x % 7 = 0)) < 0, 'b', 'a')"
+
+    def send(value: int) -> None:
+        producer.produce(topic, str(value))
+        assert producer.flush(LONG_SECONDS) == 0
+
+    def total() -> int | None:
+        with suppress(KeyholeError):
+            found = scenario.client.get(scenario.application, STATE, "a")
+            return found.value.n if found.found else None
+        return None
+
+    query = started(scenario, topic, "first", key=key, batch="10 minutes")
+    send(1)
+    until(lambda: total() == 1, LONG_SECONDS, 0.05)
+    tasks = QueryTasks(scenario.spark.sparkContext, query.query)
+    assert tasks() == 1
+    for _ in range(20):
+        send(1_000_000)
+    query.stop()
+    assert tasks() == 0

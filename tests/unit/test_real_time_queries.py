@@ -297,6 +297,14 @@ def test_a_checkpoint_is_looked_at_with_the_updates_topic_that_is_on_record_befo
 
 
 class Quick(SystemClock):
+    """Of whose seconds a thousand pass in one."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 1000
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds / 1000)
+
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return event.wait(min(seconds, 0.001))
 
@@ -328,6 +336,9 @@ class Beside:
         if self.closing is not None:
             raise self.closing
 
+    def tasks(self) -> int:
+        return 0
+
     def look(self) -> None:
         self.looks += 1
         if self.looks > 3:
@@ -338,7 +349,7 @@ class Beside:
 
 def test_a_run_that_was_replaced_stops_its_query_with_the_reason() -> None:
     beside = Beside()
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     assert query.isActive
     beside.fenced = Fenced("taken over")
     with pytest.raises(Fenced, match="taken over"):
@@ -350,7 +361,7 @@ def test_a_run_that_was_replaced_stops_its_query_with_the_reason() -> None:
 
 def test_a_run_that_can_not_know_what_is_on_record_stops_its_query() -> None:
     beside = Beside()
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     beside.lost = KafkaUnreachable("start it again")
     with pytest.raises(KafkaUnreachable, match="start it again"):
         query.awaitTermination(LONG_SECONDS)
@@ -361,7 +372,7 @@ def test_a_run_that_can_not_know_what_is_on_record_stops_its_query() -> None:
 def test_a_topic_that_was_made_anew_stops_the_query_and_kafka_that_is_away_does_not() -> None:
     beside = Beside()
     beside.error = KafkaUnreachable("away")
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     assert beside.looked.wait(LONG_SECONDS)
     assert query.isActive
     beside.error = ChangelogRecreated("anew")
@@ -373,7 +384,7 @@ def test_a_topic_that_was_made_anew_stops_the_query_and_kafka_that_is_away_does_
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_the_run_is_closed_when_the_query_ends(by_spark: bool) -> None:
     beside = Beside()
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     if by_spark:
         beside.stop()
     else:
@@ -386,7 +397,7 @@ def test_the_run_is_closed_when_the_query_ends(by_spark: bool) -> None:
 def test_what_fails_in_spark_while_it_looks_leaves_no_query_without_its_run(caplog: pytest.LogCaptureFixture) -> None:
     beside = Beside()
     beside.error = PySparkException("the log can't be read")
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     assert beside.looked.wait(LONG_SECONDS)
     assert query.isActive
     assert not beside.closed.is_set()
@@ -397,10 +408,35 @@ def test_what_fails_in_spark_while_it_looks_leaves_no_query_without_its_run(capl
     assert beside.closed.is_set()
 
 
+def test_a_query_has_ended_once_its_tasks_have() -> None:
+    class Slow(Beside):
+        left = 3
+
+        def tasks(self) -> int:
+            assert not self.closed.is_set(), "the run is held as long as rows are sent"
+            self.left -= 1
+            return self.left
+
+    beside = Slow()
+    RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick()).stop()
+    assert beside.left == 0
+    assert beside.closed.is_set()
+
+
+def test_nobody_waits_for_ever_for_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    beside = Beside()
+    query = RealTimeQuery(beside, beside, beside.look, lambda: 2, Quick())
+    query.stop()
+    assert query.awaitTermination(LONG_SECONDS)
+    assert [record.msg for record in caplog.records] == [
+        "tasks of an ended query still run: what they send counts once"
+    ]
+
+
 def test_nobody_waits_for_ever_for_a_run_that_does_not_end_in_order() -> None:
     beside = Beside()
     beside.closing = OSError("no answer")
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     query.stop()
     assert query.awaitTermination(LONG_SECONDS)
 
@@ -411,7 +447,7 @@ def test_a_query_that_spark_can_not_stop_is_told_once_its_run_has_ended() -> Non
             raise PySparkException("it does not stop")
 
     beside = Stuck()
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     with pytest.raises(PySparkException, match="does not stop"):
         query.stop()
     assert beside.closed.is_set()
@@ -493,7 +529,7 @@ def test_partitions_that_no_core_is_left_for_stop_the_query_once_it_is_no_moment
 
 def test_too_few_cores_stop_a_query_with_the_reason() -> None:
     beside = Beside()
-    query = RealTimeQuery(beside, beside, beside.look, Quick())
+    query = RealTimeQuery(beside, beside, beside.look, beside.tasks, Quick())
     beside.error = InvalidConfiguration("too few cores")
     with pytest.raises(InvalidConfiguration, match="too few cores"):
         query.awaitTermination(LONG_SECONDS)

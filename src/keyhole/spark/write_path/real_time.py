@@ -48,6 +48,7 @@ from keyhole.spark.declaration.schema import describe
 from keyhole.spark.driver.data_frames import quoted
 from keyhole.spark.driver.executors import addresses_of
 from keyhole.spark.driver.progress_listener import follow_progress
+from keyhole.spark.driver.query_tasks import QueryTasks
 from keyhole.spark.driver.real_time_log import CheckpointMark, CheckpointMarks, SparkLog
 from keyhole.spark.driver.real_time_plan import check_real_time
 from keyhole.spark.driver.real_time_session import check_session, check_slots, check_sub
@@ -201,7 +202,7 @@ def realtime(
                 started.stop()
         run.close()
         raise
-    made = RealTimeQuery(started, run, boundaries, clock)
+    made = RealTimeQuery(started, run, boundaries, QueryTasks(session.sparkContext, started), clock)
     _running.append((made, sum(count for _, count in partitions)))
     return made
 

@@ -18,6 +18,7 @@ from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError, ValueMismatch
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
+_TASKS_SECONDS, _TASKS_LOOK_SECONDS = 60.0, 0.05
 
 # The first error that Spark names, if SQL's class of it is that of data: of casts, divisions, places in arrays.
 _OF_DATA = re.compile(r"\[(?!STREAM_FAILED)([A-Z][A-Z0-9_.]+)\][^\[]*?SQLSTATE: 22[0-9A-Z]{3}\b")
@@ -61,12 +62,16 @@ class RealTimeQuery:
         query: Spark's.
         run: Has started; closed when the query has ended.
         look: Writes the boundary of a batch that was committed since, if there is one. Called twice a second.
+        tasks: How many tasks of the query run.
     """
 
-    def __init__(self, query: RunningQuery, run: HeldRun, look: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self, query: RunningQuery, run: HeldRun, look: Callable[[], None], tasks: Callable[[], int], clock: Clock
+    ) -> None:
         self._query = query
         self._run = run
         self._look = look
+        self._tasks = tasks
         self._clock = clock
         self._stopped = threading.Event()
         self._ended = threading.Event()
@@ -96,7 +101,8 @@ class RealTimeQuery:
     def stop(self) -> None:
         """Ends it, in mid-batch: what was sent counts, and is read again by the next start, which changes nothing.
 
-        Blocks until the query and the run have ended. Raises what Spark raises where it can't stop the query.
+        Blocks until the query, its tasks and the run have ended: no row is sent any more. Raises what Spark raises
+        where it can't stop the query.
         """
         self._stopped.set()
         try:
@@ -175,8 +181,17 @@ class RealTimeQuery:
             _log.warning("no boundary is written: it is tried again", extra={"why": why})
         self._warned = why
 
+    def _await_tasks(self) -> None:
+        """Spark says that a query has ended before its tasks have: what they still send, the next start would miss."""
+        until = self._clock.monotonic() + _TASKS_SECONDS
+        while (left := self._tasks()) and self._clock.monotonic() < until:
+            self._clock.sleep(_TASKS_LOOK_SECONDS)
+        if left:
+            _log.warning("tasks of an ended query still run: what they send counts once", extra={"tasks": left})
+
     def _end(self) -> None:
         try:
+            self._await_tasks()
             self._run.close()
         except Exception:  # noqa: BLE001 - who waits for the end must not wait for ever
             _log.exception("the run of a real-time query has not ended in order")

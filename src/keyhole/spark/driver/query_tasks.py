@@ -1,0 +1,30 @@
+"""The tasks of a streaming query, which go on for a moment when Spark says that the query has ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.query import StreamingQuery
+
+
+class QueryTasks:
+    """Of one query. Any thread. Call it: how many of its tasks run; 0 where Spark has gone. Blocks for the JVM."""
+
+    def __init__(self, context: SparkContext, query: StreamingQuery) -> None:
+        self._tracker = context.statusTracker()
+        # Spark runs all jobs of a query in the group of this name.
+        self._group = str(query.runId)
+
+    def __call__(self) -> int:
+        # Py4J says in many ways that the JVM has gone, and with it all tasks.
+        with suppress(Exception):
+            return self._running()
+        return 0
+
+    def _running(self) -> int:
+        # A batch begins when the tasks of the one before have ended.
+        job = max(self._tracker.getJobIdsForGroup(self._group), default=None)
+        found = None if job is None else self._tracker.getJobInfo(job)
+        stages = [] if found is None else [self._tracker.getStageInfo(stage) for stage in found.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
