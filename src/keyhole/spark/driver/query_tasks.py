@@ -26,5 +26,9 @@ class QueryTasks:
         # A batch begins when the tasks of the one before have ended.
         job = max(self._tracker.getJobIdsForGroup(self._group), default=None)
         found = None if job is None else self._tracker.getJobInfo(job)
-        stages = [] if found is None else [self._tracker.getStageInfo(stage) for stage in found.stageIds]
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+        if found is None:
+            return 0
+        stages = [self._tracker.getStageInfo(stage) for stage in found.stageIds]
+        running = sum(stage.numActiveTasks for stage in stages if stage is not None)
+        # As long as a job runs, the tracker is late: it may not know of tasks that began a moment after their stage.
+        return max(running, 1) if found.status == "RUNNING" else running
