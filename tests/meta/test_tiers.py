@@ -141,7 +141,8 @@ def test_a_run_refuses_a_core_test_that_asks_for_kafka_also_where_it_is_left_out
 
 def test_ci_runs_each_further_tier_from_all_folders_that_have_it() -> None:
     """But for the platform, which a machine need not have."""
-    stages = dict(re.findall(r"^ *stage \w+ uv run pytest -m (\w+) (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M))
+    steps = (TESTS.parent / ".ci/run").read_text()
+    stages = dict(re.findall(r"^ *stage \w+ uv run pytest -m (\w+) (.*)$", steps, re.M))
     assert set(stages) == {"spark", "processes", "fault"}
     marked: dict[str, set[str]] = {tier: {f"tests/{f}" for f, of in OF_FOLDER.items() if of == tier} for tier in stages}
     for path in [file for folder in OF_FOLDER for file in (TESTS / folder).rglob("*.py")]:
