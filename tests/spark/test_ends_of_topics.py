@@ -9,9 +9,11 @@ import sys
 import pytest
 from confluent_kafka import Producer
 
+from keyhole.changelog.kafka import reader
 from keyhole.changelog.kafka.offsets import TopicOffsets
 from keyhole.changelog.kafka.reader import CommittedLog
 from keyhole.changelog.kafka.record_topics import make_topics
+from keyhole.changelog.kafka.unmade_topics import unmade
 from keyhole.errors import ChangelogRecreated
 from tests.support.waiting import LONG_SECONDS
 
@@ -63,6 +65,20 @@ def test_committed_records_end_before_a_transaction_that_is_open(kafka: str, app
         assert offsets.ends({application: [0, 1]}, DEADLINE) == {(application, 0): 0, (application, 1): 1}
         producer.commit_transaction(DEADLINE)
         assert offsets.starts({application: [0, 1]}, DEADLINE) == {(application, 0): 0, (application, 1): 0}
+
+
+def test_a_topic_that_was_never_made_is_refused_at_once(
+    kafka: str, application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new query's first batch asks so for the control topic: brokers that may be behind need not be waited for."""
+    monkeypatch.setattr(reader, "_NEW_TOPIC_SECONDS", float("inf"))
+    make_topics(kafka, {application: 1}, DEADLINE)
+    none = f"{application}-none"
+    assert unmade(kafka, [application, none], DEADLINE) == {none}
+    with pytest.raises(ChangelogRecreated, match=none):
+        CommittedLog(kafka).ends([(application, 0), (none, 0)], DEADLINE)
+    with contextlib.closing(TopicOffsets(kafka)) as offsets:
+        assert offsets.ends({none: [0]}, DEADLINE) == {}, "and nothing was made"
 
 
 def test_what_there_is_not_is_missing_or_refused_by_its_name(kafka: str, application: str) -> None:

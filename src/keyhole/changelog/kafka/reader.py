@@ -13,6 +13,7 @@ from keyhole.changelog.base import Partition, RestoredEpochs
 from keyhole.changelog.kafka.asked_offsets import UNKNOWN, OffsetsClient
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
 from keyhole.changelog.kafka.consumer import RecordRun, TopicPart, as_records, consumer_settings, offset_of, runs
+from keyhole.changelog.kafka.unmade_topics import unmade
 from keyhole.changelog.records import EACH_EPOCH, EpochAssembler, PieceLimits
 from keyhole.changelog.settings import topic_name
 from keyhole.errors import ChangelogRecreated
@@ -26,7 +27,8 @@ _LIMITS = PieceLimits(records=50_000, bytes=16 << 20, unmarked_records=50_000, u
 _FETCHED_RECORDS = 2_000
 _CONSUME_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
-# A topic that was made a moment ago may not be known to every broker yet.
+# A topic that was made a moment ago may not be known to every broker yet; where the controller does not say which there
+# are, this is waited for.
 _NEW_TOPIC_SECONDS = 2.0
 _REQUEST_SECONDS = 3.0
 
@@ -92,6 +94,7 @@ class CommittedLog:
         if not parts:
             return {}
         deadline = Deadline(deadline_seconds)
+        unknown: set[str] = set()
         while True:
             # A new client each time: one that remembers the leader of before a broker's restart asks it in vain until
             # the request times out, and then takes "no offset" for an answer.
@@ -101,6 +104,10 @@ class CommittedLog:
                     if not asked.errors:
                         return asked.found
                     error = next(iter(asked.errors.values()))
+                    if not unknown:
+                        unknown = {part[0] for part, of in asked.errors.items() if of.code() in UNKNOWN}
+                        if gone := unmade(self._bootstrap_servers, unknown, min(_REQUEST_SECONDS, deadline.left)):
+                            raise self._gone(", ".join(sorted(gone)))
                 except KafkaException as exception:
                     error = error_of(exception)
                 if deadline.age > _NEW_TOPIC_SECONDS:

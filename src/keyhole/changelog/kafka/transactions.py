@@ -29,6 +29,9 @@ from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
 _FULL_QUEUE_POLL_SECONDS = 0.01
+_CONNECT_SECONDS = 1.0
+# Kafka's own topic of transactions: asked for by name, a broker has less to say than of all topics.
+_TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 class PartitionAppend(NamedTuple):
@@ -83,6 +86,9 @@ def take_id(producer: Producer, transactional_id: str, bootstrap_servers: str, d
         Fenced: Somebody took the id meanwhile.
         InvalidConfiguration: The broker refuses, for a reason that only its operator can remove.
     """
+    # Where no broker is connected yet, librdkafka looks for the coordinator again only half a second later.
+    with contextlib.suppress(KafkaException):  # whatever it is, what follows says it better
+        producer.list_topics(_TRANSACTIONS_TOPIC, min(_CONNECT_SECONDS, deadline.left))
     while True:
         try:
             producer.init_transactions(deadline.left)
