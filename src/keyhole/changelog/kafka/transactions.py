@@ -86,9 +86,11 @@ def take_id(producer: Producer, transactional_id: str, bootstrap_servers: str, d
         Fenced: Somebody took the id meanwhile.
         InvalidConfiguration: The broker refuses, for a reason that only its operator can remove.
     """
-    # Where no broker is connected yet, librdkafka looks for the coordinator again only half a second later.
+    # Where no broker is connected yet, librdkafka looks for the coordinator again only half a second later. It is
+    # connected once there are two answers: after the first one it gives up that connection for one to the same broker.
     with contextlib.suppress(KafkaException):  # whatever it is, what follows says it better
-        producer.list_topics(_TRANSACTIONS_TOPIC, min(_CONNECT_SECONDS, deadline.left))
+        for _ in range(2):
+            producer.list_topics(_TRANSACTIONS_TOPIC, min(_CONNECT_SECONDS, deadline.left))
     while True:
         try:
             producer.init_transactions(deadline.left)
