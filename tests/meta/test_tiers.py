@@ -141,8 +141,7 @@ def test_a_run_refuses_a_core_test_that_asks_for_kafka_also_where_it_is_left_out
 
 def test_ci_runs_each_further_tier_from_all_folders_that_have_it() -> None:
     """But for the platform, which a machine need not have."""
-    steps = (TESTS.parent / ".ci/run").read_text()
-    stages = dict(re.findall(r"^ *stage \w+ uv run pytest -m (\w+) (.*)$", steps, re.M))
+    stages = dict(re.findall(r"^stage \w+ uv run pytest -m (\w+) (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M))
     assert set(stages) == {"spark", "processes", "fault"}
     marked: dict[str, set[str]] = {tier: {f"tests/{f}" for f, of in OF_FOLDER.items() if of == tier} for tier in stages}
     for path in [file for folder in OF_FOLDER for file in (TESTS / folder).rglob("*.py")]:
@@ -154,7 +153,7 @@ def test_ci_runs_each_further_tier_from_all_folders_that_have_it() -> None:
 
 def test_ci_runs_all_property_tests_with_all_their_examples() -> None:
     """Hypothesis marks them."""
-    (stage,) = re.findall(r"^ *stage properties uv run pytest (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M)
+    (stage,) = re.findall(r"^stage properties uv run pytest (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M)
     *options, first, second = stage.split()
     assert options == ["--all-examples", "-m", '"core', "and", 'hypothesis"']
     drawn = {
