@@ -19,6 +19,7 @@ from keyhole.spark.stacks import STACKS
 
 (WRITER,) = FILE_CHECKPOINTS
 PARTITIONS, ZONE, DAEMON = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone", "spark.python.daemon.module"
+POLLING = {"spark.sql.streaming.pollingDelay": "50ms"}
 HOST, ADDRESS, JARS = "spark.driver.host", "spark.driver.bindAddress", "spark.jars"
 JAVA = "spark.driver.extraJavaOptions"
 OF_THE_ENVIRONMENT = (
@@ -66,6 +67,7 @@ def test_on_this_machine_a_builder_has_as_many_partitions_as_cores_and_nobody_el
         PARTITIONS: "3",
         ZONE: "UTC",
         DAEMON: "keyhole.spark.daemon",
+        **POLLING,
         HOST: "127.0.0.1",
         ADDRESS: "127.0.0.1",
     }
@@ -74,7 +76,12 @@ def test_on_this_machine_a_builder_has_as_many_partitions_as_cores_and_nobody_el
 
 
 def test_on_a_cluster_partitions_addresses_and_python_are_left_to_it() -> None:
-    assert made({"spark.master": "yarn"}) == {"spark.master": "yarn", ZONE: "UTC", DAEMON: "keyhole.spark.daemon"}
+    assert made({"spark.master": "yarn"}) == {
+        "spark.master": "yarn",
+        ZONE: "UTC",
+        DAEMON: "keyhole.spark.daemon",
+        **POLLING,
+    }
     assert made({"spark.master": "yarn"}, partitions=32)[PARTITIONS] == "32"
     assert made({"spark.master": "local-cluster[2,1,1024]"}).keys() & {PARTITIONS, HOST} == set()
     assert "PYSPARK_PYTHON" not in os.environ
@@ -104,12 +111,12 @@ def test_what_the_builder_has_stays(
 def test_what_is_said_to_spark_in_its_other_ways_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text(f"# {PARTITIONS} 1\n  {ZONE}   Asia/Tokyo \nspark.master=yarn\n")
-    assert made({}) == {DAEMON: "keyhole.spark.daemon"}
+    assert made({}) == {DAEMON: "keyhole.spark.daemon", **POLLING}
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--master local[5] --conf {DAEMON}=mine pyspark-shell")
-    assert made({}) == {PARTITIONS: "5", HOST: "127.0.0.1", ADDRESS: "127.0.0.1"}
+    assert made({}) == {PARTITIONS: "5", HOST: "127.0.0.1", ADDRESS: "127.0.0.1", **POLLING}
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(configuring, "_of_the_submission", lambda: {"spark.master": "yarn", DAEMON: "mine"})
-    assert made({}) == {ZONE: "UTC"}
+    assert made({}) == {ZONE: "UTC", **POLLING}
 
 
 def test_what_is_set_afterwards_counts() -> None:

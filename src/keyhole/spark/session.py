@@ -159,7 +159,12 @@ def cluster_settings(jars: Sequence[Path], *, partitions: int | None) -> dict[st
 
 
 def _of_every_job(jars: Sequence[Path], partitions: int | None) -> dict[str, str]:
-    settings = {"spark.sql.session.timeZone": "UTC", "spark.python.daemon.module": "keyhole.spark.daemon"}
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "keyhole.spark.daemon",
+        # A query without new data asks its source a hundred times a second by default.
+        "spark.sql.streaming.pollingDelay": "50ms",
+    }
     if partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
     if jars:
