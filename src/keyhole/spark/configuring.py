@@ -1,7 +1,8 @@
 """`queryable.configure`: the settings of keyhole.spark.session for a session that somebody builds without it.
 
 given to the builder, to spark-submit, or in spark-defaults.conf    stays
-else, of every job                                                  Python's workers, the time zone
+else, of every job                                                  Python's workers, the time zone, how often an
+                                                                    idle query looks for new data
 else, where all of Spark is on this machine                         also partitions, its address, the JVM's archive
 where a checkpoint's location says that it is in files, or at s3a   how it is written
 """
@@ -28,6 +29,7 @@ from keyhole.spark.session import (
     CHECKPOINT_LOCATION,
     FILE_CHECKPOINTS,
     LOOPBACK,
+    POLLING,
     S3_CHECKPOINTS,
     SETTINGS_FOLDER,
     SUBMITTED,
@@ -113,6 +115,7 @@ def configure(
     checkpoint = checkpoint or given.get(CHECKPOINT_LOCATION, "")
     settings = {
         **cluster_settings(paths if jars else (), partitions=partitions or cores),
+        **POLLING,
         **(_of_this_machine(given, submitted=submitted) if cores else {}),
         **_writing(checkpoint, paths, given, submitted=submitted, here=cores is not None),
     }

@@ -94,7 +94,7 @@ class CommittedLog:
         if not parts:
             return {}
         deadline = Deadline(deadline_seconds)
-        unknown: set[str] = set()
+        told = False
         while True:
             # A new client each time: one that remembers the leader of before a broker's restart asks it in vain until
             # the request times out, and then takes "no offset" for an answer.
@@ -104,10 +104,12 @@ class CommittedLog:
                     if not asked.errors:
                         return asked.found
                     error = next(iter(asked.errors.values()))
-                    if not unknown:
-                        unknown = {part[0] for part, of in asked.errors.items() if of.code() in UNKNOWN}
-                        if gone := unmade(self._bootstrap_servers, unknown, min(_REQUEST_SECONDS, deadline.left)):
+                    unknown = {topic for (topic, _), of in asked.errors.items() if of.code() in UNKNOWN}
+                    if unknown and not told:
+                        gone = unmade(self._bootstrap_servers, unknown, min(_REQUEST_SECONDS, deadline.left))
+                        if gone:
                             raise self._gone(", ".join(sorted(gone)))
+                        told = gone is not None
                 except KafkaException as exception:
                     error = error_of(exception)
                 if deadline.age > _NEW_TOPIC_SECONDS:

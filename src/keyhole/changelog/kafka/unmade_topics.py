@@ -9,13 +9,17 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
 from keyhole.changelog.kafka.admin_client import Admin, answer
+from keyhole.changelog.kafka.clients import error_of, is_unanswered
 
 
-def unmade(bootstrap_servers: str, topics: Collection[str], timeout_seconds: float) -> set[str]:
+def unmade(bootstrap_servers: str, topics: Collection[str], timeout_seconds: float) -> set[str] | None:
     """Those of the topics that were never made, or are deleted. Blocks.
 
-    The question is whether they could be made; nothing is. Who may not make topics gets no answer: then none is named,
-    as where no broker answers in time.
+    The question is whether they could be made; nothing is. Who may not make topics gets no answer for them: none of
+    them is named.
+
+    Returns:
+        None: nobody has answered in time.
     """
     if not topics:
         return set()
@@ -26,8 +30,13 @@ def unmade(bootstrap_servers: str, topics: Collection[str], timeout_seconds: flo
         )
         for topic, future in asked.items():
             try:
-                answer(future, timeout_seconds)
-            except (KafkaException, TimeoutError):
-                continue
-            found.add(topic)
+                # The client ends it by itself in time; the second more is for its answer to get here.
+                answer(future, timeout_seconds + 1)
+            except TimeoutError:
+                return None
+            except KafkaException as exception:
+                if is_unanswered(error_of(exception)):
+                    return None
+            else:
+                found.add(topic)
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
 
 
 class QueryTasks:
@@ -17,10 +19,11 @@ class QueryTasks:
         self._group = str(query.runId)
 
     def __call__(self) -> int:
-        # Py4J says in many ways that the JVM has gone, and with it all tasks.
-        with suppress(Exception):
+        try:
             return self._running()
-        return 0
+        except Exception:  # noqa: BLE001 - Py4J says in many ways that the JVM has gone, and with it all tasks
+            _log.info("Spark does not tell of a query's tasks: they count as ended", exc_info=True)
+            return 0
 
     def _running(self) -> int:
         # A batch begins when the tasks of the one before have ended.

@@ -196,13 +196,14 @@ def realtime(
             follow_progress(started._jsq.streamingQuery(), str(started.runId), stats.counts.spark(query))
         log = SparkLog(session, started)
         boundaries = _Boundaries(log, started, config, descriptor, branches, before, clock)
+        tasks = QueryTasks(session.sparkContext, started)
     except BaseException:
         if started is not None:
             with suppress(Exception):
                 started.stop()
         run.close()
         raise
-    made = RealTimeQuery(started, run, boundaries, QueryTasks(session.sparkContext, started), clock)
+    made = RealTimeQuery(started, run, boundaries, tasks, clock)
     _running.append((made, sum(count for _, count in partitions)))
     return made
 

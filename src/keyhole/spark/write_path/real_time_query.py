@@ -18,7 +18,7 @@ from keyhole.errors import Fenced, KafkaUnreachable, KeyholeError, ValueMismatch
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-_TASKS_SECONDS, _TASKS_LOOK_SECONDS = 60.0, 0.05
+_TASKS_SECONDS, _TASKS_LOOK_SECONDS = 20, 0.05
 
 # The first error that Spark names, if SQL's class of it is that of data: of casts, divisions, places in arrays.
 _OF_DATA = re.compile(r"\[(?!STREAM_FAILED)([A-Z][A-Z0-9_.]+)\][^\[]*?SQLSTATE: 22[0-9A-Z]{3}\b")
@@ -101,8 +101,8 @@ class RealTimeQuery:
     def stop(self) -> None:
         """Ends it, in mid-batch: what was sent counts, and is read again by the next start, which changes nothing.
 
-        Blocks until the query, its tasks and the run have ended: no row is sent any more. Raises what Spark raises
-        where it can't stop the query.
+        Blocks until the query, its tasks and the run have ended: no row is sent any more. Tasks that Spark can't end
+        are waited for 20 s. Raises what Spark raises where it can't stop the query.
         """
         self._stopped.set()
         try:
@@ -183,15 +183,26 @@ class RealTimeQuery:
 
     def _await_tasks(self) -> None:
         """Spark says that a query has ended before its tasks have: what they still send, the next start would miss."""
-        until = self._clock.monotonic() + _TASKS_SECONDS
-        while (left := self._tasks()) and self._clock.monotonic() < until:
+        ended: bool | None = True
+        with suppress(Exception):  # why it has ended is for who awaits it
+            ended = self._query.awaitTermination(_TASKS_SECONDS)
+        until = self._clock.monotonic() + (_TASKS_SECONDS if ended else 0)
+        # Spark hears of a job that has just begun a moment later: none is running if none was twice.
+        left, before = self._tasks(), 1
+        while (left or before) and self._clock.monotonic() < until:
             self._clock.sleep(_TASKS_LOOK_SECONDS)
+            left, before = self._tasks(), left
         if left:
             _log.warning("tasks of an ended query still run: what they send counts once", extra={"tasks": left})
 
     def _end(self) -> None:
         try:
             self._await_tasks()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
             self._run.close()
         except Exception:  # noqa: BLE001 - who waits for the end must not wait for ever
             _log.exception("the run of a real-time query has not ended in order")
