@@ -22,6 +22,7 @@ from pathlib import Path
 
 directory = Path(sys.argv[1])
 {made}
+assert spark.conf.get("spark.sql.streaming.pollingDelay") == sys.argv[2]
 source, checkpoint = directory / "source", directory / "checkpoint"
 source.mkdir()
 query = (
@@ -75,10 +76,16 @@ SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 @pytest.mark.parametrize("made", [OURS, OF_ONES_OWN], ids=["Keyhole's session", "a builder of one's own"])
 @pytest.mark.parametrize(
-    "starting", [[sys.executable], [SUBMIT, "--master", "local[2]"]], ids=["python", "spark-submit"]
+    ("starting", "polling"),
+    [
+        ([sys.executable], "50ms"),
+        # What a submission says stays.
+        ([SUBMIT, "--master", "local[2]", "--conf", "spark.sql.streaming.pollingDelay=7ms"], "7ms"),
+    ],
+    ids=["python", "spark-submit"],
 )
 def test_a_batch_starts_one_process_for_each_file_that_it_writes_and_no_other(
-    starting: list[str], made: str, tmp_path: Path
+    starting: list[str], polling: str, made: str, tmp_path: Path
 ) -> None:
     job = tmp_path / "job.py"
     job.write_text(JOB.replace("{made}", made))
@@ -87,7 +94,7 @@ def test_a_batch_starts_one_process_for_each_file_that_it_writes_and_no_other(
     if archive := archive_of_spark(os.environ):
         environ["JDK_JAVA_OPTIONS"] = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), *reading(archive)])
     done = subprocess.run(
-        [*starting, str(job), str(tmp_path)], env=environ, capture_output=True, text=True, check=False
+        [*starting, str(job), str(tmp_path), polling], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     noted = json.loads((tmp_path / "told").read_text())
