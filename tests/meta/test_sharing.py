@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sharing import LONGEST, WITH_SPARK, place, unit, unshared
+from tests.support.sharing import LONGEST, WITH_SPARK, place, unit, unshared, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,6 +32,11 @@ def test_a_file_that_begins_to_use_spark_is_refused_until_it_shares_one() -> Non
     assert unshared("tests/processes/test_new.py", ["tmp_path"]) is None
     assert unshared("tests/spark/test_new.py", ["spark"]) is None
     assert unshared(WITH_SPARK[0], ["spark"]) is None
+
+
+def test_tests_that_wait_more_have_more_processes() -> None:
+    tiers = ("core or smoke", "spark", "processes", "fault", "")
+    assert [workers(tier, 2) for tier in tiers] == [3, 4, 5, 3, 3]
 
 
 def test_what_takes_longest_is_begun_first() -> None:

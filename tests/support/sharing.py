@@ -80,6 +80,9 @@ LONGEST = (
 
 _ALONE = ("tests/fault/", "tests/fuzz/")
 
+# Of two cores, three processes left a third idle in the tier spark, and two fifths in the tier processes.
+_MORE_WORKERS = {"spark": 2, "processes": 3}
+
 
 def place(nodeid: str) -> int:
     """Where a test stands among those of its tier."""
@@ -108,11 +111,15 @@ class Sharing(LoadFileScheduling):
         return unit(nodeid)
 
 
+def workers(tier: str, processors: int) -> int:
+    """How many processes run a tier's tests: more than there are processors, by how long its tests wait for others."""
+    return processors + _MORE_WORKERS.get(tier, 1)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors: tests wait for other processes, and for time to pass, half of their own."""
-    del config
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return workers(config.option.markexpr, processors)
 
 
 @pytest.hookimpl(optionalhook=True)
