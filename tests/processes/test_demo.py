@@ -73,10 +73,17 @@ def broken_off_in_time(started: str, process: subprocess.Popen[bytes], log: Path
 def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_last_start(tmp_path: Path) -> None:
     ours = set()
     with contextlib.ExitStack() as open_sockets:
-        for port in (DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT):
-            with contextlib.suppress(OSError):  # then another demo has it
-                open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-                ours.add(port)
+
+        def take() -> bool:
+            for port in (DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT):
+                with contextlib.suppress(OSError):  # then another demo has it
+                    open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                    ours.add(port)
+            return bool(ours)
+
+        # Of those that run beside this test each ends at some time.
+        with contextlib.suppress(TimeoutError):
+            until(take, LONG_SECONDS, 0.5)
         with demo(tmp_path) as (process, log):
             broken_off_in_time("source", process, log)
             assert len(ports_in(log.read_text())) == 4
