@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -59,39 +60,48 @@ def bounded(scenario: Scenario) -> int:
     return max(record.ends.get(0, 0) for record in log if isinstance(record, BoundaryRecord))
 
 
-def test_a_new_checkpoint_passes_over_no_record_that_is_gone_unread(scenarios: Scenarios) -> None:
-    scenario = scenarios()
+def sum_of_a(scenario: Scenario) -> int | None:
+    with suppress(KeyholeError):
+        found = scenario.client.get(scenario.application, STATE, "a")
+        return found.value.n if found.found else None
+    return None
+
+
+def made_source(scenario: Scenario) -> tuple[str, Callable[[Iterable[int]], None]]:
+    """A topic of one partition, and what sends values to it: it returns once Kafka has them."""
     kafka, topic = scenario.service.bootstrap_servers, f"{scenario.application}-events"
     make_topic(kafka, topic, 1)
     producer = Producer({"bootstrap.servers": kafka})
 
-    def send(*values: int) -> None:
+    def send(values: Iterable[int]) -> None:
         for value in values:
             producer.produce(topic, str(value))
         assert producer.flush(LONG_SECONDS) == 0
 
-    def total() -> int | None:
-        with suppress(KeyholeError):
-            found = scenario.client.get(scenario.application, STATE, "a")
-            return found.value.n if found.found else None
-        return None
+    return topic, send
+
+
+def test_a_new_checkpoint_passes_over_no_record_that_is_gone_unread(scenarios: Scenarios) -> None:
+    scenario = scenarios()
+    kafka = scenario.service.bootstrap_servers
+    topic, send = made_source(scenario)
 
     # What is gone before a first start is missed by nobody.
-    send(1000, 2000)
+    send([1000, 2000])
     delete_below(kafka, topic, 1)
     query = started(scenario, topic, "first")
     assert bounded(scenario) == 1, "where it begins is on record before its first row"
-    send(1, 2)
-    until(lambda: total() == 2003 and bounded(scenario) == 4, LONG_SECONDS, 0.2)
+    send([1, 2])
+    until(lambda: sum_of_a(scenario) == 2003 and bounded(scenario) == 4, LONG_SECONDS, 0.2)
     query.stop()
 
-    send(10, 20)
+    send([10, 20])
     delete_below(kafka, topic, 5)
     with pytest.raises(ChangelogRecreated, match="offset 4 of partition 0 is next, and it begins at 5"):
         started(scenario, topic, "second")
-    assert total() == 2003, "and nobody was disturbed"
+    assert sum_of_a(scenario) == 2003, "and nobody was disturbed"
     query = started(scenario, topic, "third", from_earliest=True)
-    until(lambda: total() == 2023, LONG_SECONDS, 0.2)
+    until(lambda: sum_of_a(scenario) == 2023, LONG_SECONDS, 0.2)
     query.stop()
 
 
@@ -99,14 +109,9 @@ def test_what_an_earlier_checkpoint_has_read_may_be_gone_though_a_later_one_died
     scenarios: Scenarios, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = scenarios()
-    kafka, topic, keys = scenario.service.bootstrap_servers, f"{scenario.application}-events", 50
-    make_topic(kafka, topic, 1)
-    producer, key = Producer({"bootstrap.servers": kafka}), f"string(bigint(string(value)) % {keys})"
-
-    def send(numbers: range) -> None:
-        for number in numbers:
-            producer.produce(topic, str(number))
-        assert producer.flush(LONG_SECONDS) == 0
+    kafka, keys = scenario.service.bootstrap_servers, 50
+    topic, send = made_source(scenario)
+    key = f"string(bigint(string(value)) % {keys})"
 
     def total() -> int:
         with suppress(KeyholeError):
@@ -141,28 +146,15 @@ def test_what_an_earlier_checkpoint_has_read_may_be_gone_though_a_later_one_died
 
 def test_a_query_that_has_stopped_sends_nothing_any_more(scenarios: Scenarios) -> None:
     scenario = scenarios()
-    kafka, topic = scenario.service.bootstrap_servers, f"{scenario.application}-events"
-    make_topic(kafka, topic, 1)
-    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    topic, send = made_source(scenario)
     # Spark can't interrupt it: a row of value n has n steps.
     key = "if(size(filter(sequence(1, int(string(value))), x -> x % 7 = 0)) < 0, 'b', 'a')"
 
-    def send(value: int) -> None:
-        producer.produce(topic, str(value))
-        assert producer.flush(LONG_SECONDS) == 0
-
-    def total() -> int | None:
-        with suppress(KeyholeError):
-            found = scenario.client.get(scenario.application, STATE, "a")
-            return found.value.n if found.found else None
-        return None
-
     query = started(scenario, topic, "first", key=key, batch="10 minutes")
-    send(1)
-    until(lambda: total() == 1, LONG_SECONDS, 0.05)
+    send([1])
+    until(lambda: sum_of_a(scenario) == 1, LONG_SECONDS, 0.05)
     tasks = QueryTasks(scenario.spark.sparkContext, query.query)
     assert tasks() == 1
-    for _ in range(20):
-        send(1_000_000)
+    send([1_000_000] * 20)
     query.stop()
     assert tasks() == 0
