@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keyhole.changelog.base import Changelog, Marker, Partition, PartitionChanges
@@ -23,6 +24,7 @@ from keyhole.local.kafka import LocalKafka
 from keyhole.local.ports import free_ports
 from keyhole.model.epoch import START, EpochStamp
 from keyhole.model.state import KeyColumn, KeyType, StateDescriptor, StateKind, ValueSchema
+from tests.support.holding_relay import HoldingRelay
 from tests.support.waiting import LONG_SECONDS, until
 
 DEADLINE = LONG_SECONDS
@@ -33,9 +35,17 @@ DESCRIPTOR = StateDescriptor("app", "a", "q", StateKind.VALUE, 1, (KeyColumn("k"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java) -> Iterator[LocalKafka]:
+def relay() -> HoldingRelay:
+    return HoldingRelay(*free_ports(2))
+
+
+@pytest.fixture(scope="module")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java, relay: HoldingRelay
+) -> Iterator[LocalKafka]:
     """A broker of this module's own: it is stopped and killed. Runs again before each test."""
-    with LocalKafka(tmp_path_factory.mktemp("broker"), jars, java) as started:
+    directory = tmp_path_factory.mktemp("broker")
+    with LocalKafka(directory, jars, java, relayed={relay.target: relay.port}) as started, relay:
         yield started
 
 
@@ -165,6 +175,32 @@ def test_a_commit_that_is_not_answered_is_an_unknown_outcome_and_the_marker_deci
     time.sleep(1)
     # Whichever it is, once the grant is fenced it stays.
     assert last_epoch_and_row(changelog) == decided
+
+
+@pytest.mark.parametrize("record_seconds", [None, 1.0], ids=["sent once more", "given up"])
+def test_records_whose_answer_was_lost_are_not_taken_for_those_of_the_next_commit(
+    broker: LocalKafka, relay: HoldingRelay, record_seconds: float | None
+) -> None:
+    application = f"app-{uuid.uuid4().hex[:8]}"
+    changelog = KafkaChangelog(broker.bootstrap_servers, application)
+    changelog.admin().ensure(msgspec.structs.replace(DESCRIPTOR, application=application), DEADLINE)
+    transactions = Transactions(f"127.0.0.1:{relay.port}", f"grant-{application}", record_seconds=record_seconds)
+    writer = KafkaWriter(application, transactions)
+    writer.open(DEADLINE)
+    writer.commit([changes(1, b"1")], DEADLINE)
+    relay.lose()
+    with pytest.raises(KafkaUnreachable):
+        writer.commit([changes(2, b"never")], 3.0)
+    assert relay.lost.wait(LONG_SECONDS), "else the broker never had them"
+    relay.lose_no_more()
+    for epoch in (3, 4):
+        offsets = writer.commit([changes(epoch, b"%d" % epoch)], DEADLINE)
+    writer.close()
+    reader = changelog.reader()
+    until(lambda: reader.ends({"a": [0]}, DEADLINE)[PART] > offsets[PART], LONG_SECONDS)
+    pieces = list(reader.epochs({PART: START}, {PART: offsets[PART] + 1}, DEADLINE))
+    reader.close()
+    assert [(of.position.epoch, of.changes[-1][1]) for of in pieces] == [(1, b"1"), (3, b"3"), (4, b"4")]
 
 
 def threads_of(pid: int) -> set[str]:

@@ -105,8 +105,9 @@ class FeedStack:
         until(condition, 5 * LONG_SECONDS, _LOOK_SECONDS, self._said)
 
     def _said(self) -> list[str]:
-        """The end of what each process has said."""
-        return [f"{child.name}: {child.output()[-2000:]}" for child in (self.server, *self._started_ones)]
+        """What there is to read, and the end of what each process has said."""
+        said = [f"{child.name}: {child.output()[-2000:]}" for child in (self.server, *self._started_ones)]
+        return [f"{self.readable()} of {self.total} rows are readable", *said]
 
     def send(self, count: int, note: str | None = None) -> None:
         """Rows, each with an amount of its own, and with a note, if any."""

@@ -28,6 +28,7 @@ from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost
 
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
+_RECORD_SECONDS = 30.0
 _FULL_QUEUE_POLL_SECONDS = 0.01
 _CONNECT_SECONDS = 1.0
 # Kafka's own topic of transactions: asked for by name, a broker has less to say than of all topics.
@@ -45,11 +46,13 @@ class PartitionAppend(NamedTuple):
 
 @dataclass
 class _PartitionSent:
-    """What became of the records for one partition: how many there are, and the offsets of the first and the last."""
+    """What became of the records for one partition: how many there are, and of the first and the last their offsets, or
+    why they have none."""
 
     count: int = 0
     first: int = -1
     last: int = -1
+    error: KafkaError | None = None
 
     @property
     def complete(self) -> bool:
@@ -65,6 +68,7 @@ class _PartitionSent:
 
         def acknowledged(error: KafkaError | None, message: Message) -> None:
             if error is not None:
+                self.error = error
                 return
             offset = message.offset()
             assert offset is not None
@@ -112,12 +116,21 @@ class Transactions:
 
     Args:
         timeout_ms: A transaction that is open for longer is ended by Kafka, and the next call raises Fenced.
+        record_seconds: A record without an answer for so long is given up, and its transaction with it. None: 30 s, or
+            the deadline of `open` where that is longer.
     """
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        record_seconds: float | None = None,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._id = transactional_id
         self._timeout_ms = timeout_ms
+        self._record_seconds = record_seconds
         self._producer: Producer | None = None
         self._must_abort = False
         self._ended: Fenced | OutcomeUnknown | None = None
@@ -132,7 +145,10 @@ class Transactions:
         """
         deadline = Deadline(deadline_seconds)
         if self._producer is None:
-            self._producer = Producer(_settings(self._bootstrap_servers, self._id, self._timeout_ms))
+            seconds = self._record_seconds or max(_RECORD_SECONDS, deadline_seconds)
+            record_timeout_ms = min(self._timeout_ms, round(1000 * seconds))
+            settings = _settings(self._bootstrap_servers, self._id, self._timeout_ms, record_timeout_ms)
+            self._producer = Producer(settings)
         take_id(self._producer, self._id, self._bootstrap_servers, deadline)
 
     def write(self, batches: Sequence[PartitionAppend], deadline_seconds: float) -> list[int]:
@@ -183,6 +199,8 @@ class Transactions:
             raise
         if unacknowledged > 0:
             raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
+        if (error := next((of.error for of in sent if of.error is not None), None)) is not None:
+            raise self._refused(error, deadline)
         if not all(of.complete for of in sent):
             raise self._given_up(deadline, "its broker has fewer records than it has acknowledged")
         self._commit(deadline)
@@ -260,10 +278,18 @@ class Transactions:
             raise unreachable(self._bootstrap_servers, f"abort the last transaction of {self._id}", "no answer in time")
 
     def _abort(self, deadline: Deadline) -> None:
-        """Aborts, or leaves it to be finished before the next transaction: without a commit the result is the same."""
+        """Aborts, or leaves it to be finished before the next transaction: without a commit the result is the same.
+
+        First each record is answered, or times out, which ends the producer's epoch. An abort would drop those that
+        wait for a second try, and give their sequence numbers to the next records, as if they had never been sent
+        (librdkafka 2.16, rd_kafka_toppar_purge_queues). A broker that had taken the first ones then took the next ones
+        for the same, acknowledged them and dropped them: a commit without its records.
+        """
         assert self._producer is not None
         self._must_abort = True
         try:
+            if self._producer.flush(deadline.left):
+                return
             self._producer.abort_transaction(deadline.left)
         except KafkaException as exception:
             error = error_of(exception)
@@ -285,11 +311,12 @@ def _largest(batches: Sequence[PartitionAppend]) -> tuple[str, int]:
     return max(sizes, key=operator.itemgetter(1))
 
 
-def _settings(bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> Settings:
+def _settings(bootstrap_servers: str, transactional_id: str, timeout_ms: int, record_timeout_ms: int) -> Settings:
     return {
         **common_settings(bootstrap_servers),
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
+        "message.timeout.ms": record_timeout_ms,
         "acks": "all",
         "enable.idempotence": True,
         "compression.type": "lz4",
