@@ -88,6 +88,7 @@ def _plan(seed: int, arguments: argparse.Namespace) -> Plan:
         # Where there is no replica, standbys alone must do.
         replicas=seed % 2,
         hedge_quantile=0.9 if seed % 2 else 0.0,
+        loses_answers=seed % 5 < 2,
         staged_bytes=2000 if seed % 3 == 0 else 0,
         plant=arguments.plant,
     )

@@ -25,7 +25,7 @@ from keyhole.testing.kill_points import KillPoints
 from keyhole.testing.network import Network
 from tests.fault.driver import Settings
 from tests.fault.processes import Managed
-from tests.fault.schedule import Targets
+from tests.fault.schedule import Kind, Targets
 from tests.fault.workload import subtasks
 
 _HOST = "127.0.0.1"
@@ -35,6 +35,9 @@ _KAFKA_WAIT_SECONDS = 600
 # Longer than any fault lasts, and than the first batch of a driver with Spark takes on a busy machine.
 _EPOCH_DEADLINE_SECONDS = 60
 KILL_EPOCH = 10
+# Of a server (tests/fault/state_server.py) and of the driver. Shorter than answers are lost for.
+_KAFKA_DEADLINES = ("FAULT_KAFKA_DEADLINE_SECONDS", "KEYHOLE_JOB_KAFKA_DEADLINE_SECONDS")
+_SHORT_KAFKA_DEADLINE_SECONDS = 3
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Plan:
             of an episode's processor time.
         selected: Which states are watched by predicates; empty: all that are watched.
         hedge_quantile: Of the proxy, and so of readers who go to the servers themselves; 0: nothing is hedged.
+        loses_answers: Answers are lost, too, and the servers and the driver give Kafka up before they come again.
         staged_bytes: What a server keeps of staged rows in memory; the others go to disk. 0: as many as by default.
         plant: A bug that the state servers get, or several (tests/fault/planted.py); empty: none.
         plant_proxy: The same of the proxy (tests/fault/planted_proxy.py).
@@ -81,6 +85,7 @@ class Plan:
     reader_pause_seconds: float = 0.06
     hedge_quantile: float = 0.0
     selected: tuple[str, ...] = ()
+    loses_answers: bool = False
     staged_bytes: int = 0
     plant: str = ""
     plant_proxy: str = ""
@@ -90,6 +95,11 @@ class Plan:
     kill_at: Mapping[str, str] = field(default_factory=dict)
     kill_epoch: int = KILL_EPOCH
     waits: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The faults that a schedule is drawn from."""
+        return [kind for kind in Kind if self.loses_answers or kind is not Kind.LOSE_ANSWERS]
 
 
 class Cluster:
@@ -112,6 +122,8 @@ class Cluster:
         self._ports = dict(zip(holders, free_ports(len(holders)), strict=True))
         self._machine = machine
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("KEYHOLE_")}
+        if plan.loses_answers:
+            self._environ |= dict.fromkeys(_KAFKA_DEADLINES, str(_SHORT_KAFKA_DEADLINE_SECONDS))
         self._relays: dict[str, int] = {}
         self._driver_starts = itertools.count()
         clients = ("driver", *holders)

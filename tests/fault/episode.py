@@ -112,8 +112,8 @@ class _Pace:
 
 def _schedule(plan: Plan, cluster: Cluster) -> list[Fault]:
     """Clocks don't jump where entries expire by them: nobody would know when."""
-    kinds = [kind for kind in Kind if kind is not Kind.CLOCK_JUMP or not BY_CLOCK.keys() & set(plan.states)]
-    return schedule(plan.seed, plan.seconds, cluster.targets, kinds)
+    without = {Kind.CLOCK_JUMP} if BY_CLOCK.keys() & set(plan.states) else set()
+    return schedule(plan.seed, plan.seconds, cluster.targets, [of for of in plan.kinds if of not in without])
 
 
 def _rest(cluster: Cluster) -> int:

@@ -38,7 +38,14 @@ def main() -> int:
     until, seed, right = time.monotonic() + 60 * arguments.minutes, arguments.seed, True
     while time.monotonic() < until:
         directory = Path(tempfile.mkdtemp(prefix=f"keyhole-fed-{seed}-"))
-        if not _episode(Plan(seed, arguments.episode_seconds, (SUMS,), replicas=seed % 2), directory, machine):
+        plan = Plan(
+            seed,
+            arguments.episode_seconds,
+            (SUMS,),
+            replicas=seed % 2,
+            loses_answers=seed % 4 < 2,
+        )
+        if not _episode(plan, directory, machine):
             right = False
             shutil.copytree(directory, arguments.keep / f"fed-{seed}", dirs_exist_ok=True)
         shutil.rmtree(directory, ignore_errors=True)

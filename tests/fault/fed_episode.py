@@ -127,7 +127,7 @@ def run_fed_episode(
 
 def _schedule(plan: Plan, cluster: FedCluster) -> list[Fault]:
     """Clocks don't jump: they say how old answers are."""
-    return schedule(plan.seed, plan.seconds, cluster.targets, [kind for kind in Kind if kind is not Kind.CLOCK_JUMP])
+    return schedule(plan.seed, plan.seconds, cluster.targets, [of for of in plan.kinds if of is not Kind.CLOCK_JUMP])
 
 
 def _await_boundaries(cluster: FedCluster) -> None:

@@ -81,6 +81,8 @@ def _cut(cluster: Cluster, fault: Fault) -> Iterator[None]:
         network.slow(link, fault.amount)
     elif fault.kind is Kind.RESET:
         network.reset(link)
+    elif fault.kind is Kind.LOSE_ANSWERS:
+        network.lose_answers(link)
     else:
         network.cut(link, there=fault.amount != 2, back=fault.amount != 1)
     yield
@@ -120,6 +122,7 @@ STRIKES: Mapping[Kind, Strike] = {
     Kind.CUT: _cut,
     Kind.SLOW: _cut,
     Kind.RESET: _cut,
+    Kind.LOSE_ANSWERS: _cut,
     Kind.CLOCK_JUMP: _jump,
     Kind.KILL_KAFKA: _kill_kafka,
 }

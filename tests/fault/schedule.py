@@ -21,6 +21,7 @@ class Kind(StrEnum):
     CUT = "cut"  # nothing passes a link, in one direction or both
     SLOW = "slow"  # everything that passes a link takes longer
     RESET = "reset"  # a link's connections break
+    LOSE_ANSWERS = "lose_answers"  # what is asked gets through a link; in place of its answer the connection breaks
     LOSE_EXECUTOR = "lose_executor"  # one of Spark's executors is killed together with a server
     CLOCK_JUMP = "clock_jump"  # a process's wall clock goes wrong, and right again
     KILL_KAFKA = "kill_kafka"  # SIGKILL to the broker, and a restart
@@ -70,6 +71,7 @@ _WEIGHTS: Mapping[Kind, int] = {
     Kind.CUT: 8,
     Kind.SLOW: 3,
     Kind.RESET: 3,
+    Kind.LOSE_ANSWERS: 4,
     Kind.CLOCK_JUMP: 4,
     Kind.KILL_KAFKA: 2,
 }
@@ -116,6 +118,8 @@ def _fault(draw: random.Random, at: float, targets: Targets, kinds: Sequence[Kin
             return Fault(at, kind, (draw.choice(targets.links),), seconds, draw.uniform(0.01, 0.2))
         case Kind.RESET:
             return Fault(at, kind, (draw.choice(targets.links),), 0.0)
+        case Kind.LOSE_ANSWERS:
+            return Fault(at, kind, (draw.choice(targets.links),), draw.uniform(*_LONG))
         case Kind.CLOCK_JUMP:
             who = draw.choice((*targets.servers, *targets.replicas, targets.driver))
             return Fault(at, kind, (who,), seconds, draw.choice((-1, 1)) * 10 ** draw.uniform(0, 5))

@@ -7,7 +7,7 @@ import os
 import sys
 
 from keyhole.testing.kill_points import KillPoints
-from services.state_server import __main__
+from services.state_server import __main__, app
 from services.state_server.read import table
 from services.state_server.read.indexed_scans import IndexRule
 from services.state_server.read.scans import ScanLimits
@@ -29,6 +29,8 @@ if __name__ == "__main__":
     watches.WatchLimits = lambda: _FEW_CHANGES  # type: ignore[attr-defined,assignment,misc]  # what it calls
     query_servicer.ScanLimits = lambda: _SMALL_PAGES  # type: ignore[assignment,misc]  # what it calls
     table.IndexRule = lambda: _ALL_BY_INDEX  # type: ignore[attr-defined,assignment,misc]  # what it calls
+    if seconds := os.environ.get("FAULT_KAFKA_DEADLINE_SECONDS"):
+        app._KAFKA_DEADLINE_SECONDS = float(seconds)
     hooks.watch_key_groups()
     planted.plant(os.environ.get("FAULT_PLANT", ""))
     fed_planted.plant_if_asked()

@@ -91,6 +91,26 @@ def test_a_reset_breaks_connections_and_new_ones_may_be_made(linked: tuple[Netwo
         assert exchanged(another, b"again")
 
 
+def test_where_answers_are_lost_what_is_asked_gets_through_and_the_connection_breaks() -> None:
+    network = Network()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        (port,) = free_ports(1)
+        network.link("a>b", port, listening.getsockname()[1])
+        for lost in (True, False):
+            with socket.create_connection(("127.0.0.1", port), timeout=LONG_SECONDS) as near:
+                far, _ = listening.accept()
+                with far:
+                    if lost:
+                        network.lose_answers("a>b")
+                    near.sendall(b"asked")
+                    assert far.recv(1024) == b"asked"
+                    far.sendall(b"answered")
+                    with suppress(ConnectionResetError):
+                        assert near.recv(1024) == (b"" if lost else b"answered")
+            network.heal("a>b")
+    network.close()
+
+
 def test_what_happens_to_a_link_happens_to_all_of_its_ports(linked: tuple[Network, socket.socket]) -> None:
     """Also to one that leads to another address of this machine's."""
     network, first = linked

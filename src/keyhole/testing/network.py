@@ -26,8 +26,11 @@ class _Direction:
         self.open = asyncio.Event()
         self.open.set()
         self.delay_seconds = 0.0
+        self.breaks = False
 
     async def passed(self) -> None:
+        if self.breaks:
+            raise ConnectionResetError
         await self.open.wait()
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
@@ -132,6 +135,14 @@ class Network:
 
         self._on(name, slow)
 
+    def lose_answers(self, name: str) -> None:
+        """What is asked gets through, and in place of its answer the connection breaks. Idempotent."""
+
+        def lose(link: _Link) -> None:
+            link.back.breaks = True
+
+        self._on(name, lose)
+
     def reset(self, name: str) -> None:
         """Breaks the connections that there are; new ones may be made."""
 
@@ -146,7 +157,7 @@ class Network:
 
         def heal(link: _Link) -> None:
             for way in (link.there, link.back):
-                way.delay_seconds = 0.0
+                way.delay_seconds, way.breaks = 0.0, False
                 way.open.set()
 
         self._on(name, heal)
