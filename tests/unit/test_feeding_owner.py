@@ -70,6 +70,30 @@ async def test_the_next_owner_shows_what_the_one_before_has_shown_though_it_was_
     await closed(next_one)
 
 
+async def test_a_key_group_that_comes_is_read_with_the_assignment_that_gives_it_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = Fed()
+    fed.rules()
+    await fed.open()
+    assert await fed.assign([0])
+    fed.add(NAMES[1], 5)
+    caught_up, looks = fed.host.feeding.caught_up, []
+
+    async def looking(stop: threading.Event) -> None:
+        await caught_up(stop)
+        looks.append(fed.table.groups)
+        assert fed.sums(NAMES[:1]) == [None]
+
+    monkeypatch.setattr(fed.host.feeding, "caught_up", looking)
+    assert await fed.assign([0, 1])
+    assert looks == [{0}], "its owner until then may answer on, by the assignment before"
+    assert fed.sums(NAMES[:2]) == [None, 5]
+    sources = fed.table.lookup([key(NAMES[1])]).sources
+    assert [(of.generation, of.assignment_version) for of in sources] == [(1, 2)]
+    await closed(fed)
+
+
 async def test_an_owner_whose_grant_was_fenced_gives_it_up_tells_its_coordinator_and_goes_on_answering() -> None:
     fed = await begun()
     fed.add(NAMES[0], 1)

@@ -247,7 +247,8 @@ class QueryStates:
         """As `publish`, by the assignment that each is published by. Event loop.
 
         What would take a key group away that is still to be owned is not published: it is restored, and readers see
-        what they saw before.
+        what they saw before. One that comes is shown by the take-over that brings it: until then its owner may answer
+        on, by the assignment before.
         """
         for view in views:
             table = view.state.table
@@ -255,8 +256,8 @@ class QueryStates:
                 self._publish_changes(view, view.over)
                 continue
             owned = table.groups & table.given.assigned
-            if owned <= view.groups:
-                self.publish([view], table.standing)
+            if owned and owned <= view.groups:
+                self.publish([view._replace(groups=owned)], table.standing)
             else:
                 view.snapshot.close()
                 # What is committed, those who watch get all the same.
