@@ -65,7 +65,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--warm", type=float, default=10.0, help="seconds before, of which nothing counts")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pause-ms", type=float, default=1.0, help="of readers, between an answer and the next lookup")
-    parser.add_argument("--key-groups", type=int, default=64, help="of the states that Spark feeds")
+    parser.add_argument("--key-groups", type=int, default=64, help="of the states")
     parser.add_argument("--batch", default="10 seconds", help="of the part ends")
     parser.add_argument("--ends-seconds", type=float, default=60.0, help="of the part ends")
     parser.add_argument("--updates", type=int, default=1_000_000, help="of the part merging")

@@ -75,7 +75,9 @@ class Sides:
 
     def feed(self, name: str) -> Side:
         """`keyhole feed`, as a user starts it."""
-        child = self._stack.enter_context(feeding(self._running, f"realtime-{name}/{STATE}", f"readings-{name}"))
+        options = "--value", "number:bigint", "--key-groups", str(self._key_groups)
+        path, topic = f"realtime-{name}/{STATE}", f"readings-{name}"
+        child = self._stack.enter_context(feeding(self._running, path, topic, *options))
         return Side(name, f"readings-{name}", self.answers(name), {"feed": child.pid})
 
     def real_time(self, name: str) -> Side:
@@ -175,14 +177,10 @@ SIDES: dict[str, Callable[[Sides, str], Side]] = {
 
 
 @contextlib.contextmanager
-def feeding(running: Cluster, path: str, topic: str, *more: str) -> Iterator[Child]:
-    """`keyhole feed` of a topic into the state application/state.
-
-    Args:
-        more: Options instead of the one that keeps the last reading of each sensor.
-    """
+def feeding(running: Cluster, path: str, topic: str, *options: str) -> Iterator[Child]:
+    """`keyhole feed` of a topic into the state application/state."""
     command = [sys.executable, "-m", "keyhole.cli.main", "feed", path, "--topic", topic, "--key", "sensor"]
-    command += [*(more or ("--value", "number:bigint")), "--bootstrap-servers", running.bootstrap_servers]
+    command += [*options, "--bootstrap-servers", running.bootstrap_servers]
     command += ["--servers", ",".join(running.servers)]
     log = running.directory / f"feed-{path.replace('/', '-')}.log"
     child = Child("keyhole feed", command, Path(log), os.environ)
