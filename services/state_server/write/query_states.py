@@ -255,9 +255,9 @@ class QueryStates:
             if view.over is not None:
                 self._publish_changes(view, view.over)
                 continue
-            owned = table.groups & table.given.assigned
-            if owned and owned <= view.groups:
-                self.publish([view._replace(groups=owned)], table.standing)
+            owned, ready = table.groups & table.given.assigned, table.given.ready
+            if owned <= view.groups and (owned or ready):
+                self.publish([view if ready else view._replace(groups=owned)], table.standing)
             else:
                 view.snapshot.close()
                 # What is committed, those who watch get all the same.
