@@ -46,6 +46,7 @@ class HoldingRelay:
 
     def lose(self) -> None:
         """From now on records get through, and a connection ends in place of their acknowledgement. Idempotent."""
+        self.lost.clear()
         self._loses.set()
 
     def lose_no_more(self) -> None:

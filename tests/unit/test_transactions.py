@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from keyhole.changelog.kafka.transactions import PartitionAppend, Transactions
-from keyhole.errors import KafkaUnreachable
+from keyhole.errors import KafkaUnreachable, OutcomeUnknown
 
 Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -63,6 +63,21 @@ class Losing:
         self.aborted = True
 
 
+class Dropping(Losing):
+    """A producer of which one record is refused for good, by this error, and the others are dropped for that."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(0)
+        self._code = code
+
+    def flush(self, timeout: float) -> int:
+        for number, (delivered, offset) in enumerate(self._callbacks):
+            error = KafkaError(KafkaError._PURGE_QUEUE if number else self._code)
+            delivered(error, cast(Message, Taken(offset)))
+        self._callbacks.clear()
+        return 0
+
+
 def written(producer: Losing, records: int) -> list[int]:
     transactions = Transactions("127.0.0.1:1", "grant")
     transactions._producer = cast(Producer, producer)
@@ -90,3 +105,15 @@ def test_a_transaction_whose_records_are_all_there_is_committed(records: int) ->
     producer = Losing(0)
     assert written(producer, records) == [records]
     assert producer.committed
+
+
+def test_a_producer_that_has_dropped_records_writes_no_more_unless_it_begins_another_epoch() -> None:
+    for code, ended in [(KafkaError.TOPIC_AUTHORIZATION_FAILED, True), (KafkaError._MSG_TIMED_OUT, False)]:
+        producer = Dropping(code)
+        transactions = Transactions("127.0.0.1:1", "grant")
+        transactions._producer = cast(Producer, producer)
+        both = [PartitionAppend("topic", partition, [], (b"last", b"")) for partition in range(2)]
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown if ended else KafkaUnreachable):
+                transactions.write(both, 1.0)
+        assert (producer.committed, producer.aborted) == (False, True)

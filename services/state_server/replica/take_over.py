@@ -136,14 +136,11 @@ class TakeOvers:
         for state in hosted.values():
             state.table.given.begin_take_over()
         self._settings.changed()
-        views = await self._thread.call(self._restore, wanted, stop)
-        if self._feeding.fed:
-            # What the owner before has shown of their updates is not taken back.
-            for view in views:
-                view.snapshot.close()
-            await self._feeding.caught_up(stop)
-            views = await self._thread.call(self._owned_views, wanted)
-        self._states.publish(views, Standing(complete, version))
+        try:
+            self._states.publish(await self._restored(wanted, stop), Standing(complete, version))
+        finally:
+            for state in hosted.values():
+                state.table.given.take_over_ended()
         for state in hosted.values():
             state.table.given.taken_over()
         self._lease.confirm()
@@ -152,6 +149,17 @@ class TakeOvers:
             "owns key groups",
             extra={"query": self._query, "version": version, "key_groups": {s: len(g) for s, g in wanted.items()}},
         )
+
+    async def _restored(self, wanted: Mapping[str, frozenset[int]], stop: threading.Event) -> list[PublishedView]:
+        """Views of what is wanted, once it is here."""
+        views = await self._thread.call(self._restore, wanted, stop)
+        if not self._feeding.fed:
+            return views
+        # What the owner before has shown of their updates is not taken back.
+        for view in views:
+            view.snapshot.close()
+        await self._feeding.caught_up(stop)
+        return await self._thread.call(self._owned_views, wanted)
 
     def _owned_views(self, wanted: Mapping[str, frozenset[int]]) -> list[PublishedView]:
         """Views of what is wanted, which is owned still: while updates were applied, the grant may have been lost. On

@@ -255,9 +255,9 @@ class QueryStates:
             if view.over is not None:
                 self._publish_changes(view, view.over)
                 continue
-            owned, ready = table.groups & table.given.assigned, table.given.ready
-            if owned <= view.groups and (owned or ready):
-                self.publish([view if ready else view._replace(groups=owned)], table.standing)
+            owned, awaiting = table.groups & table.given.assigned, table.given.awaiting
+            if owned <= view.groups and (owned or not awaiting):
+                self.publish([view._replace(groups=owned) if awaiting else view], table.standing)
             else:
                 view.snapshot.close()
                 # What is committed, those who watch get all the same.

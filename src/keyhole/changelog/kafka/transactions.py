@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from keyhole.errors import Fenced, KeyholeError, OutcomeUnknown, StageLost
 # The broker's default maximum. Nobody waits for it: whoever takes over bumps the id, which ends the transaction.
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
 _RECORD_SECONDS = 30.0
+_EPOCH_SECONDS = 0.02
+_DROPPED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FULL_QUEUE_POLL_SECONDS = 0.01
 _CONNECT_SECONDS = 1.0
 # Kafka's own topic of transactions: asked for by name, a broker has less to say than of all topics.
@@ -133,6 +136,9 @@ class Transactions:
         self._record_seconds = record_seconds
         self._producer: Producer | None = None
         self._must_abort = False
+        # Of the transaction under way, or the last one; and whether librdkafka has ended it by itself in the midst.
+        self._sent: Sequence[_PartitionSent] = ()
+        self._broken_off = False
         self._ended: Fenced | OutcomeUnknown | None = None
 
     def open(self, deadline_seconds: float) -> None:
@@ -185,7 +191,8 @@ class Transactions:
         assert self._producer is not None, "open() comes first"
         deadline = Deadline(deadline_seconds)
         self._finish_abort(deadline)
-        sent = [_PartitionSent() for _ in batches]
+        sent = self._sent = [_PartitionSent() for _ in batches]
+        self._broken_off = False
         try:
             self._producer.begin_transaction()
             for index, batch in enumerate(batches):
@@ -193,14 +200,18 @@ class Transactions:
             # Flushed before the commit is asked for: as long as it was not, an abort is certain.
             unacknowledged = self._producer.flush(deadline.left)
         except KafkaException as exception:
-            raise self._refused(error_of(exception), deadline) from exception
+            error = error_of(exception)
+            self._broken_off = error.code() == KafkaError._STATE
+            raise self._refused(error, deadline) from exception
         except StageLost:
             self._abort(deadline)
             raise
         if unacknowledged > 0:
             raise self._given_up(deadline, f"records were not acknowledged within {deadline_seconds:g} s")
-        if (error := next((of.error for of in sent if of.error is not None), None)) is not None:
-            raise self._refused(error, deadline)
+        errors = [of.error for of in sent if of.error is not None]
+        if errors:
+            # The others were dropped for it.
+            raise self._refused(next((of for of in errors if of.code() not in _DROPPED), errors[0]), deadline)
         if not all(of.complete for of in sent):
             raise self._given_up(deadline, "its broker has fewer records than it has acknowledged")
         self._commit(deadline)
@@ -280,16 +291,23 @@ class Transactions:
     def _abort(self, deadline: Deadline) -> None:
         """Aborts, or leaves it to be finished before the next transaction: without a commit the result is the same.
 
-        First each record is answered, or times out, which ends the producer's epoch. An abort would drop those that
-        wait for a second try, and give their sequence numbers to the next records, as if they had never been sent
-        (librdkafka 2.16, rd_kafka_toppar_purge_queues). A broker that had taken the first ones then took the next ones
-        for the same, acknowledged them and dropped them: a commit without its records.
+        First each record is answered, or times out. An abort would drop those that wait for a second try, and give
+        their sequence numbers to the next records, as if they had never been sent (librdkafka,
+        rd_kafka_toppar_purge_queues). A broker that had taken the first ones then took the next ones for the same,
+        acknowledged them and dropped them: a commit without its records.
+
+        Raises:
+            OutcomeUnknown: librdkafka has dropped some by itself, for an error of another one. It may have given their
+                numbers away, so this producer writes no more.
         """
         assert self._producer is not None
         self._must_abort = True
         try:
             if self._producer.flush(deadline.left):
                 return
+            if any(of.error is not None for of in self._sent):
+                # It has said so a moment before it takes the producer to another epoch, which it must have done.
+                time.sleep(_EPOCH_SECONDS)
             self._producer.abort_transaction(deadline.left)
         except KafkaException as exception:
             error = error_of(exception)
@@ -299,6 +317,17 @@ class Transactions:
                 raise outcome_unknown(self._id, error.str()) from exception
         else:
             self._must_abort = False
+            if self._renumbered:
+                raise outcome_unknown(self._id, "records were dropped, and others may have got their numbers")
+
+    @property
+    def _renumbered(self) -> bool:
+        """Whether librdkafka has dropped records, and it is not known that it has begun another epoch since.
+
+        Of a partition whose records it drops the last one is among them, which has a callback, if it was sent at all.
+        """
+        codes = {of.error.code() for of in self._sent if of.error is not None}
+        return self._broken_off or (not codes.isdisjoint(_DROPPED) and KafkaError._MSG_TIMED_OUT not in codes)
 
 
 def _largest(batches: Sequence[PartitionAppend]) -> tuple[str, int]:
