@@ -117,3 +117,16 @@ def test_a_producer_that_has_dropped_records_writes_no_more_unless_it_begins_ano
             with pytest.raises(OutcomeUnknown if ended else KafkaUnreachable):
                 transactions.write(both, 1.0)
         assert (producer.committed, producer.aborted) == (False, True)
+
+
+def test_what_is_refused_before_any_record_was_sent_ends_no_producer() -> None:
+    class Unready(Losing):
+        def begin_transaction(self) -> None:
+            if not self.aborted:
+                raise KafkaException(KafkaError(KafkaError._STATE))
+            super().begin_transaction()
+
+    producer = Unready(0)
+    with pytest.raises(KafkaUnreachable):
+        written(producer, 1)
+    assert written(producer, 1) == [1]

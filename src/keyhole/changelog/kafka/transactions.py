@@ -201,7 +201,7 @@ class Transactions:
             unacknowledged = self._producer.flush(deadline.left)
         except KafkaException as exception:
             error = error_of(exception)
-            self._broken_off = error.code() == KafkaError._STATE
+            self._broken_off = error.code() == KafkaError._STATE and any(of.count for of in sent)
             raise self._refused(error, deadline) from exception
         except StageLost:
             self._abort(deadline)
