@@ -25,8 +25,7 @@ class GivenGroups:
         self._followed: frozenset[int] = frozenset()
         self._warm: frozenset[int] = frozenset()
         self._ready = False
-        self.awaiting = False
-        """A take-over is under way, which is to show key groups that are not answered for yet."""
+        self._awaiting = False
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -49,6 +48,11 @@ class GivenGroups:
         return self._ready
 
     @property
+    def awaiting(self) -> bool:
+        """A take-over is under way, which is to show key groups that are not answered for yet."""
+        return self._awaiting
+
+    @property
     def readable(self) -> bool:
         """Whether all that is to be owned is answered for as its owner, and all that is to be followed as a standby."""
         return self._assigned <= self._owned.groups and self._followed <= self._standby.groups
@@ -61,16 +65,16 @@ class GivenGroups:
         """What is not to be owned is no longer answered for as its owner; what is to be owned is about to be read."""
         self._owned.withdraw(self._owned.groups - self._assigned)
         self._ready = self._assigned <= self._owned.groups
-        self.awaiting = not self._ready
+        self._awaiting = not self._ready
 
     def taken_over(self) -> None:
         """All that was assigned is published. Until now the standby copy answered for what was followed of it."""
-        self._ready, self.awaiting = True, False
+        self._ready = True
         self._standby.withdraw(self._owned.groups)
 
     def take_over_ended(self) -> None:
         """However it has: what comes to be owned is shown as it comes. Idempotent."""
-        self.awaiting = False
+        self._awaiting = False
 
     def release(self, groups: frozenset[int]) -> None:
         """These are not to be owned any more, and not answered for as their owner."""

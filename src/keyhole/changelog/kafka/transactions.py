@@ -165,7 +165,8 @@ class Transactions:
             TooLarge: A record is too large. Nothing was written.
             StageLost: The records can't be read. Nothing was written.
             Fenced: Somebody took the id.
-            OutcomeUnknown: The records may or may not be committed.
+            InvalidConfiguration: Kafka refuses a record, for a reason that only its operator can remove.
+            OutcomeUnknown: The records may or may not be committed; or they are not, and nothing more can be written.
         """
         if self._ended is not None:
             raise self._ended
