@@ -16,6 +16,7 @@ import pytest
 
 from keyhole.config import DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT
 from keyhole.demo.command import SHOWN
+from keyhole.local.ports import Reservations
 from keyhole.temporary import remove_abandoned
 from tests.support.embedded import KEYHOLE, assert_nothing_is_left, environ, ports_in, ran, still_there
 from tests.support.waiting import LONG_SECONDS, until
@@ -75,13 +76,15 @@ def test_the_default_ports_are_left_to_who_has_them_and_sigterm_breaks_off_the_l
     with contextlib.ExitStack() as open_sockets:
 
         def take() -> bool:
-            for port in (DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT):
-                with contextlib.suppress(OSError):  # then another demo has it
-                    open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-                    ours.add(port)
+            # Reserved while we bind it: a free port can be that of another demo's server, killed and not yet back.
+            with Reservations() as reserved:
+                for port in {DEFAULT_PROXY_PORT, DEFAULT_STATE_SERVER_PORT} - ours:
+                    if reserved.choose(port) == port:
+                        open_sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                        ours.add(port)
             return bool(ours)
 
-        # Of those that run beside this test each ends at some time.
+        # Another demo has them, perhaps. Each ends at some time.
         with contextlib.suppress(TimeoutError):
             until(take, LONG_SECONDS, 0.5)
         with demo(tmp_path) as (process, log):
