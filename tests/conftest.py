@@ -18,7 +18,7 @@ from keyhole.errors import JarsUnavailable, JavaMissing
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
-from tests.support.examples import ask_for_all, examples
+from tests.support.examples import SEED_OF_FURTHER, Asked, ask_for, examples
 
 pytest_plugins = [
     "tests.support.sharing",
@@ -110,21 +110,27 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, jars: list[Path], java: Java
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--all-examples` and `--thorough`: for those who have the time."""
-    parser.addoption("--all-examples", action="store_true", help="all examples of property tests, not a third of them")
-    parser.addoption("--thorough", action="store_true", help="all of them, and others in each run")
+    """`--further-examples` and `--thorough`: for those who have the time."""
+    further = "of property tests the two thirds of their examples that no other run has"
+    parser.addoption("--further-examples", action="store_true", help=further)
+    parser.addoption(
+        "--thorough", action="store_true", help="as many as there are of both kinds, and others in each run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without `--thorough` the same examples in every run: what fails then has to do with what was changed."""
     thorough = config.getoption("--thorough")
-    ask_for_all(thorough or config.getoption("--all-examples"))
+    further = config.getoption("--further-examples") and not thorough
+    ask_for(Asked.ALL if thorough else Asked.FURTHER if further else Asked.FIRST)
+    if further and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = SEED_OF_FURTHER
     settings.register_profile(
         "keyhole",
         max_examples=examples(100),
         # A busy machine is no failure: what takes too long ends by pytest's own limit.
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        derandomize=not thorough,
+        derandomize=not thorough and not further,
     )
     settings.load_profile("keyhole")

@@ -120,7 +120,7 @@ def test_a_run_says_how_far_it_is_what_it_left_out_and_how_to_run_it(run: Callab
     assert re.search(r"\d of 1, 0 failed, 0:\d\d  unit/test_a.py::test_a", said), said
     assert "1 passed, 1 deselected" in said
     assert "     1 of the tier spark      uv run pytest -m spark" in said
-    assert "two thirds of each property test's examples: uv run pytest --all-examples" in said
+    assert "two thirds of each property test's examples: uv run pytest --further-examples" in said
 
 
 def test_what_is_named_on_the_command_line_runs_as_it_would_without(run: Callable[..., str]) -> None:
@@ -151,11 +151,11 @@ def test_ci_runs_each_further_tier_from_all_folders_that_have_it() -> None:
     assert {tier: set(folders.split()) for tier, folders in stages.items()} == marked
 
 
-def test_ci_runs_all_property_tests_with_all_their_examples() -> None:
+def test_ci_runs_all_property_tests_with_their_further_examples() -> None:
     """Hypothesis marks them."""
     (stage,) = re.findall(r"^stage properties uv run pytest (.*)$", (TESTS.parent / ".ci/run").read_text(), re.M)
     *options, first, second = stage.split()
-    assert options == ["--all-examples", "-m", '"core', "and", 'hypothesis"']
+    assert options == ["--further-examples", "-m", '"core', "and", 'hypothesis"']
     drawn = {
         path
         for path in TESTS.rglob("test_*.py")
@@ -171,7 +171,11 @@ def test_each_property_test_that_says_how_many_examples_it_has_says_it_by_exampl
 
 
 def test_a_run_has_fewer_than_ten_examples_only_where_there_are_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examples, "_all", False)
-    assert [examples.examples(number) for number in (8, 12, 30, 60)] == [8, 10, 10, 20]
-    monkeypatch.setattr(examples, "_all", True)
-    assert [examples.examples(number) for number in (8, 12, 30, 60)] == [8, 12, 30, 60]
+    numbers = (8, 12, 30, 60)
+    of = {}
+    for asked in examples.Asked:
+        monkeypatch.setattr(examples, "_asked", asked)
+        of[asked] = [examples.examples(number) for number in numbers]
+    assert of[examples.Asked.FIRST] == [8, 10, 10, 20]
+    assert of[examples.Asked.FURTHER] == [1, 2, 20, 40]
+    assert of[examples.Asked.ALL] == [*numbers]

@@ -1,30 +1,46 @@
-"""How many examples a property test has: a third in each run, all of them where they are asked for.
+"""Which examples a property test has: the first third in each run, the further ones where they are asked for.
 
-Without `--all-examples`, `examples(60)` is 20, the same 20 in each run. CI has a stage with all 60. Half of a property
-test's time is what Hypothesis takes to think of its examples, so there is little else to save.
+`examples(60)` is 20, the same 20 in each run. With `--further-examples` it is 40 others, the same 40 each time; CI has
+a stage of these. With `--thorough` it is 60, and others each time. Half of a property test's time is what Hypothesis
+takes to think of its examples, so there is little else to save.
 """
 
 from __future__ import annotations
 
+from enum import Enum
+
 FEWEST = 10
-
-_all = False
-
-
-def ask_for_all(wanted: bool) -> None:
-    """Before any test module is imported: what they ask for is fixed then."""
-    global _all
-    _all = wanted
+SEED_OF_FURTHER = "1"
+"""What Hypothesis draws them by. Without one it draws by the test's own name and text, which gives the first ones."""
 
 
-def are_all() -> bool:
-    """Whether they were asked for."""
-    return _all
+class Asked(Enum):
+    """Which of its examples."""
+
+    FIRST = "the third that each run has"
+    FURTHER = "the other two thirds"
+    ALL = "as many as both, drawn anew"
+
+
+_asked = Asked.FIRST
+
+
+def ask_for(wanted: Asked) -> None:
+    """Before any test module is imported: how many they have is fixed then."""
+    global _asked
+    _asked = wanted
+
+
+def are_first() -> bool:
+    """Whether it is the third that each run has, and no more."""
+    return _asked is Asked.FIRST
 
 
 def examples(number: int, least: int = FEWEST) -> int:
-    """`number` where all are asked for, else a third of it, and never fewer than `least` of what there are.
+    """How many of `number` this run has: of the first ones never fewer than `least` of what there are.
 
-    `least` is said where a breakage (tests/support/breakages) would go unnoticed with a third.
+    `least` is said where a breakage (tests/support/breakages) would go unnoticed with a third. Hypothesis wants one
+    example at least: so many further ones has a test whose first ones are all.
     """
-    return number if _all else max(min(number, least), number // 3)
+    first = max(min(number, least), number // 3)
+    return {Asked.FIRST: first, Asked.FURTHER: max(1, number - first), Asked.ALL: number}[_asked]

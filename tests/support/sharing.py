@@ -36,6 +36,7 @@ LONGEST = (
     # Short: with three processes it waits behind the longest one, and nothing else does.
     "tests/fuzz/",
     "tests/fault/test_faults.py::",
+    "tests/fault/test_planted.py::test_a_planted_bug_of_each_kind_is_caught",
     "tests/fault/",
     *WITH_SPARK,
     "tests/processes/test_kill_driver.py",

@@ -182,5 +182,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if left[tier]:
             terminalreporter.write_line(f"{left[tier]:6} of the tier {tier:10} uv run pytest -m {tier}")
     terminalreporter.write_line('       all of them:              uv run pytest -m ""')
-    if not examples.are_all():
-        terminalreporter.write_line("       two thirds of each property test's examples: uv run pytest --all-examples")
+    if examples.are_first():
+        terminalreporter.write_line(
+            "       two thirds of each property test's examples: uv run pytest --further-examples"
+        )

@@ -47,6 +47,7 @@ STATE = StateDescriptor(
 SCHEMA = entry_schema(STATE)
 F = pc.field
 _AT = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
+NULL = pc.scalar(pa.scalar(None, pa.bool_()))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,16 @@ _AT = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
         (F("n").is_null(), field("n").is_null(), {"n"}),
         (F("n").is_valid(), field("n").is_not_null(), {"n"}),
         (~(F("n") == 3), ~(field("n") == 3), {"n"}),
+        (~F("city").isin(["a"]), ~(field("city").is_in(["a"]) & field("city").is_not_null()), {"city"}),
+        (pc.if_else(F("city").is_valid(), F("city").isin(["a"]), NULL), field("city").is_in(["a"]), {"city"}),
+        (~pc.if_else(F("city").is_valid(), F("city").isin(["a"]), NULL), ~field("city").is_in(["a"]), {"city"}),
+        (
+            pc.if_else(F("x").is_valid(), (F("x") == 0.0) | F("x").isin([1.0]), NULL),
+            ((field("x") == 0.0) | field("x").is_in([1.0])) & field("x").is_not_null(),
+            {"x"},
+        ),
+        (pc.if_else(F("city").is_valid(), F("city").isin(["a"]), F("n") > 1), None, {"n", "city"}),
+        (pc.if_else(F("n") > 1, F("x") > 1, F("x") < 1), None, {"n", "x"}),
         (F("ok") == pc.scalar(True), field("ok") == True, {"ok"}),  # noqa: E712 - a predicate
         (F("day") == dt.date(2026, 11, 27), field("day") == dt.date(2026, 11, 27), {"day"}),
         (F("at") > _AT, field("at") > _AT, {"at"}),
@@ -103,12 +114,17 @@ LEAVES = st.one_of(
     st.builds(lambda v: F("x") != v, st.sampled_from([0.0, 1.5])),
     st.builds(lambda v: F("city") < v, st.sampled_from(["a", "b"])),
     st.builds(lambda v: F("city").isin(v), st.lists(st.sampled_from(["a", "ä"]), min_size=1)),
+    st.builds(lambda v: F("x").isin(v), st.lists(st.sampled_from([0.0, -0.0, 1.5, math.nan]), min_size=1)),
     st.sampled_from([F("n").is_null(), F("x").is_valid(), F("n") < F("n")]),
 )
 FILTERS = st.recursive(
     LEAVES,
     lambda of: st.one_of(
-        st.builds(lambda a, b: a & b, of, of), st.builds(lambda a, b: a | b, of, of), st.builds(lambda a: ~a, of)
+        st.builds(lambda a, b: a & b, of, of),
+        st.builds(lambda a, b: a | b, of, of),
+        st.builds(lambda a: ~a, of),
+        st.builds(pc.if_else, of, of, st.just(NULL) | of),
+        st.builds(lambda n, a: pc.if_else(F(n).is_valid(), a, NULL), st.sampled_from(["n", "x", "city"]), of),
     ),
     max_leaves=6,
 )

@@ -89,14 +89,11 @@ class _FilterReading:
             _NoPredicateError, MalformedRequest, ValueMismatch: There is none.
         """
         if of.HasField("singular_or_list"):
-            self._check_exact(of.singular_or_list.value)
-            values = [_literal(option) for option in of.singular_or_list.options]
-            return self._checked(self._field(of.singular_or_list.value).is_in(values))
+            listed = self._listed(of, negated=negated)
+            # To Arrow null is in no list, and `not` of that is true; to servers it is null.
+            return listed & self._field(of.singular_or_list.value).is_not_null() if negated else listed
         if of.HasField("if_then"):
-            # How DuckDB has a list: null where the column is.
-            branches = of.if_then.ifs
-            if len(branches) == 1:
-                return self._exact(branches[0].then, negated=negated)
+            return self._null_where_null(of, negated=negated)
         name, parts = self._function(of)
         if name in ("and", "or") and len(parts) > 1:
             first, *others = [self._exact(part, negated=negated) for part in parts]
@@ -118,6 +115,28 @@ class _FilterReading:
             compared: Predicate = getattr(self._field(left), _COMPARED[name])(_literal(right))
             return self._checked(compared)
         raise _NoPredicateError
+
+    def _null_where_null(self, of: ArrowExpression, *, negated: bool) -> Predicate:
+        """Of `if column is not null then ... else null`, as DuckDB has its lists. No other choice is one that servers
+        can make: _NoPredicateError.
+        """
+        last, branches = getattr(of.if_then, "else"), of.if_then.ifs
+        name, tested = self._function(getattr(branches[0], "if"))
+        null = last.HasField("literal") and last.literal.WhichOneof("literal_type") is None
+        if len(branches) > 1 or name != "is_not_null" or not null:
+            raise _NoPredicateError
+        then = branches[0].then
+        if then.HasField("singular_or_list") and tested == [then.singular_or_list.value]:
+            return self._listed(then, negated=negated)  # to servers that is null by itself
+        return self._exact(then, negated=negated) & self._field(tested[0]).is_not_null()
+
+    def _listed(self, of: ArrowExpression, *, negated: bool) -> Predicate:
+        self._check_exact(of.singular_or_list.value)
+        values = [_literal(option) for option in of.singular_or_list.options]
+        predicate = self._checked(self._field(of.singular_or_list.value).is_in(values))
+        if negated and any(isinstance(value, float) and value == 0 for value in values):
+            raise _NoPredicateError  # to Arrow 0.0 is not in a list that has -0.0, to servers it is
+        return predicate
 
     def _checked(self, predicate: Predicate) -> Predicate:
         bound(predicate, self._descriptor)
