@@ -47,6 +47,10 @@ def test_the_command_takes_the_words_and_makes_the_state_of_them() -> None:
     assert (state.reducers, state.key_groups, state.ttl_ms) == (("sum",), 8, 1_000_000_000)
 
 
+def test_where_nothing_is_said_of_key_groups_the_command_chooses() -> None:
+    assert not [word for word in arguments() if word.startswith("--key-groups")]
+
+
 @pytest.mark.parametrize(
     ("more", "kind"),
     [

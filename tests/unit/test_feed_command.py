@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from keyhole.cli import feed
@@ -28,7 +29,7 @@ from keyhole.feed.registry.encodings import AvroEncoding, ProtobufEncoding
 from keyhole.feed.registry.schemas import RegisteredSchema
 from keyhole.feed.rows import SourceRecord
 from keyhole.feed.topic_feed import FeedFigures
-from keyhole.model.state import StateKind
+from keyhole.model.state import StateDescriptor, StateKind
 from keyhole.testing.clock import ManualClock
 from tests.support.avro_records import framed, record_schema
 from tests.support.schema_registry import StandInSource
@@ -67,7 +68,7 @@ def test_a_sum_by_customer_is_a_reducing_state() -> None:
 def test_rows_are_values_maps_and_lists(words: list[str], kind: StateKind) -> None:
     options = options_of(*KEY, "--value", "amount:double", "--value", "note", *words)
     of = describe(options)
-    assert (of.kind, of.query, of.key_groups) == (kind, "totals", 64)
+    assert (of.kind, of.query, of.key_groups) == (kind, "totals", 16)
     assert options.value == value_columns(["amount:double", "note"])
     assert options.ttl_ms == (2500 if "--ttl" in words else 0)
 
@@ -172,7 +173,7 @@ class FakeProcess:
 def test_what_it_ended_with_is_told_whoever_is_impatient_meanwhile(
     fails: KeyholeError | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(feed, "_check_topic", lambda *_: None)
+    monkeypatch.setattr(feed, "_looked_at", lambda *given: given[2])
     monkeypatch.setattr(feed, "_process", lambda *_: FakeProcess(fails))
     monkeypatch.setattr("keyhole.logs.configure", lambda _: None)
     monkeypatch.setattr("keyhole.logs.tell_crashes", lambda: None)
@@ -200,7 +201,7 @@ def test_what_it_reads_and_refuses_is_told_as_a_job_tells_it(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(feed, "_check_topic", lambda *_: None)
+    monkeypatch.setattr(feed, "_looked_at", lambda *given: given[2])
     monkeypatch.setattr(feed, "_process", lambda *_: Refusing(None))
     monkeypatch.setattr("keyhole.logs.configure", lambda _: None)
     monkeypatch.setattr("keyhole.logs.tell_crashes", lambda: None)
@@ -211,12 +212,15 @@ def test_what_it_reads_and_refuses_is_told_as_a_job_tells_it(
     assert "11 records read, 6 refused" in capsys.readouterr().out
 
 
-def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_looked_at_for_a_new_state_and_one_that_is_there_keeps_its_key_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked: list[str] = []
 
-    def recorded(_: str, application: str, state: str) -> None:
+    def recorded(_: str, application: str, state: str) -> StateDescriptor:
         if state != "there":
             raise UnknownState("no")
+        return msgspec.structs.replace(describe(options_of(*KEY, "--value", "a")), key_groups=5)
 
     def records(_: str, topic: str, partitions: int) -> list[SourceRecord]:
         looked.append(topic)
@@ -227,11 +231,13 @@ def test_records_are_looked_at_where_a_state_is_to_be_made_of_them_alone(monkeyp
     monkeypatch.setattr(feed, "recorded_state", recorded)
     monkeypatch.setattr(feed, "last_records", records)
     config = JobConfig("shop", ("s:1",), "k:1", kafka_deadline_seconds=77)
-    for name, words in (("there", []), ("new", ["--unchecked"]), ("new", [])):
+    key_groups = []
+    for name, words in (("there", []), ("there", ["--key-groups", "7"]), ("new", ["--unchecked"]), ("new", [])):
         options = parser_of_all().parse_args(["feed", f"shop/{name}", "--topic", name, *KEY, "--value", "a", *words])
         chosen = feed_options(options)
-        feed._check_topic(options, config, describe(chosen), chosen, JSON)
+        key_groups.append(feed._looked_at(options, config, describe(chosen), chosen, JSON).key_groups)
     assert looked == ["new"]
+    assert key_groups == [5, 7, 16, 16], "those on record, where none are asked for; other ones are refused later"
 
 
 AT = ["--bootstrap-servers", "k:1", "--servers", "s:1"]
@@ -272,7 +278,7 @@ def test_a_state_is_not_made_of_records_that_a_registry_does_not_tell(monkeypatc
     options = parser_of_all().parse_args([*FEED, *OF_AVRO, "http://r:1"])
     chosen = feed_options(options)
     with pytest.raises(InvalidConfiguration, match="it is away: check --registry"):
-        feed._check_topic(
+        feed._looked_at(
             options,
             JobConfig("shop", ("s:1",), "k:1"),
             describe(chosen),

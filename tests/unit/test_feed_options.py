@@ -35,7 +35,7 @@ def test_a_state_of_rows_has_the_columns_as_they_are() -> None:
         state="orders",
         query="orders",
         kind=StateKind.VALUE,
-        key_groups=64,
+        key_groups=16,
         key=(KeyColumn("customer", KeyType.STRING),),
         value=ValueSchema(1, (ValueField("amount", "double"), ValueField("note", "string"))),
         order_by="amount",

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import msgspec
 from rich.console import Console
 
 from keyhole import logs
@@ -45,7 +46,7 @@ from keyhole.feed.rates import Rates
 from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.feed.topic_feed import FeedFigures, TopicFeed
 from keyhole.installing import require
-from keyhole.model.state import DEFAULT_KEEP_DELETED_MS, DEFAULT_KEY_GROUPS, StateDescriptor
+from keyhole.model.state import DEFAULT_KEEP_DELETED_MS, FED_KEY_GROUPS, StateDescriptor
 from keyhole.model.state_path import state_path
 
 _BROKEN_OFF = 130
@@ -104,7 +105,7 @@ def feed_options(options: argparse.Namespace) -> FeedOptions:
         column_name(options.order_by or ""),
         options.max_length or 0,
         math.ceil(1000 * min(options.ttl or 0, _MOST_SECONDS)),
-        options.key_groups or DEFAULT_KEY_GROUPS,
+        options.key_groups or FED_KEY_GROUPS,
         RecordFormat(options.format),
         source_columns(options.reduce),
         tuple(map(column_name, options.index)),
@@ -173,7 +174,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with StopSignals() as signals:
             with ProgressLine(console) as line, _shown_meanwhile(line, f"looking at topic {options.topic}", clock):
-                _check_topic(options, config, descriptor, chosen, encoding)
+                descriptor = _looked_at(options, config, descriptor, chosen, encoding)
             process = _process(options, config, descriptor, chosen, encoding, clock)
             with closing(process), ProgressLine(console) as line:
                 with _shown_meanwhile(line, f"taking {options.state} over", clock):
@@ -227,25 +228,38 @@ def _encoding(options: argparse.Namespace, clock: Clock) -> RecordEncoding:
     return encoding(ConfluentRegistry(options.registry), clock)
 
 
-def _check_topic(
+def _recorded(config: JobConfig, descriptor: StateDescriptor) -> StateDescriptor | None:
+    """The state as it is on record. None: it is not there yet."""
+    try:
+        return recorded_state(config.bootstrap_servers, descriptor.application, descriptor.state)
+    except (UnknownApplication, UnknownState):
+        return None
+
+
+def _looked_at(
     options: argparse.Namespace,
     config: JobConfig,
     descriptor: StateDescriptor,
     chosen: FeedOptions,
     encoding: RecordEncoding,
-) -> None:
-    """Passes where the topic is there; of a state that is not there yet, where its records fit it, too."""
+) -> StateDescriptor:
+    """The state, with as many key groups as are on record, unless the command line says how many.
+
+    Raises:
+        InvalidConfiguration: The topic is not there; or the state is new, and the topic's records don't fit it.
+    """
     partitions = partitions_of(config.bootstrap_servers, options.topic, config.kafka_deadline_seconds)
+    recorded = _recorded(config, descriptor)
+    if recorded is not None:
+        return msgspec.structs.replace(descriptor, key_groups=options.key_groups or recorded.key_groups)
     if options.unchecked:
-        return
+        return descriptor
+    records = last_records(config.bootstrap_servers, options.topic, partitions)
     try:
-        recorded_state(config.bootstrap_servers, descriptor.application, descriptor.state)
-    except (UnknownApplication, UnknownState):
-        records = last_records(config.bootstrap_servers, options.topic, partitions)
-        try:
-            check_records(records, descriptor, chosen.format, options.topic, encoding, chosen.columns, chosen.deletions)
-        except RegistryAway as error:
-            raise InvalidConfiguration(f"{error}: check --registry, and what it needs in the file behind it") from None
+        check_records(records, descriptor, chosen.format, options.topic, encoding, chosen.columns, chosen.deletions)
+    except RegistryAway as error:
+        raise InvalidConfiguration(f"{error}: check --registry, and what it needs in the file behind it") from None
+    return descriptor
 
 
 def _process(

@@ -7,6 +7,7 @@ import argparse
 from keyhole.cli import run_commands
 from keyhole.cli.argument_values import count, count_or_none, kafka, seconds, seconds_or_none, state, topic
 from keyhole.cli.credential_arguments import add_credentials
+from keyhole.model.state import FED_KEY_GROUPS
 
 FORMATS = ("json", "debezium", "avro", "debezium-avro", "protobuf")
 UNORDERED = ("refuse", "delete", "ignore")
@@ -73,7 +74,10 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     kind.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long after its last row an entry is kept")
     _add_columns(kind, "--index", "FIELD", "of the value, by which scans find rows; may be repeated")
     kind.add_argument(
-        "--key-groups", type=count, metavar="N", help="the parts in which servers share it (64); they stay for good"
+        "--key-groups",
+        type=count,
+        metavar="N",
+        help=f"the parts in which servers share it ({FED_KEY_GROUPS}); they stay for good",
     )
     kind.add_argument(
         "--standbys", type=count_or_none, default=0, metavar="N", help="how many servers follow each part (%(default)s)"

@@ -21,7 +21,7 @@ from keyhole.feed.column_text import column_and_type, quoted, reduced_column
 from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.model.names import checked_name
 from keyhole.model.state import (
-    DEFAULT_KEY_GROUPS,
+    FED_KEY_GROUPS,
     MAX_KEY_GROUPS,
     KeyColumn,
     KeyType,
@@ -88,7 +88,7 @@ class FeedOptions:
     order_by: str = ""
     max_length: int = 0
     ttl_ms: int = 0
-    key_groups: int = DEFAULT_KEY_GROUPS
+    key_groups: int = FED_KEY_GROUPS
     format: RecordFormat = RecordFormat.JSON
     columns: tuple[str, ...] = ()
     index: tuple[str, ...] = ()

@@ -82,6 +82,8 @@ DEFAULT_KEEP_DELETED_MS = 86_400_000
 """How long a deletion is remembered by default: as long as Kafka keeps the tombstones of a compacted topic."""
 
 DEFAULT_KEY_GROUPS = 64
+# Of a state that a topic feeds: each is a partition of two topics, and costs requests to Kafka for each event.
+FED_KEY_GROUPS = 16
 MAX_KEY_GROUPS = 65_536
 
 

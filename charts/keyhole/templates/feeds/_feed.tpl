@@ -28,7 +28,7 @@
 {{- with .deleteWhen }}{{ $words = append $words (printf "--delete-when=%s" .) }}{{ end -}}
 {{- with .maxLength }}{{ $words = append $words (printf "--max-length=%s" (include "keyhole.text" .)) }}{{ end -}}
 {{- with .ttlSeconds }}{{ $words = append $words (printf "--ttl=%s" (include "keyhole.text" .)) }}{{ end -}}
-{{- $words = append $words (printf "--key-groups=%s" (include "keyhole.text" .keyGroups)) -}}
+{{- with .keyGroups }}{{ $words = append $words (printf "--key-groups=%s" (include "keyhole.text" .)) }}{{ end -}}
 {{- $words = append $words (printf "--standbys=%s" (include "keyhole.text" .standbys)) -}}
 {{- if .fromEarliest }}{{ $words = append $words "--from-earliest" }}{{ end -}}
 {{- if .strict }}{{ $words = append $words "--strict" }}{{ end -}}
