@@ -8,6 +8,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import read_control
 
 _OPEN_SECONDS = 30.0
+_DECLARED = "A state is there once the job, or the `keyhole feed`, that declares it has started"
 
 
 def recorded_state(bootstrap_servers: str, application: str, state: str) -> StateDescriptor:
@@ -21,10 +22,12 @@ def recorded_state(bootstrap_servers: str, application: str, state: str) -> Stat
     try:
         states = read_control(control.read(_OPEN_SECONDS), "").states
     except ChangelogRecreated as error:
-        raise UnknownApplication(f"no application {application} is known to Kafka") from error
+        raise UnknownApplication(
+            f"no application {application} is known to Kafka at {bootstrap_servers}. {_DECLARED}"
+        ) from error
     finally:
         control.close()
     if state not in states:
         has = f"; it has {', '.join(sorted(states))}" if states else ""
-        raise UnknownState(f"application {application} has no state {state}{has}")
+        raise UnknownState(f"application {application} has no state {state}{has}. {_DECLARED}")
     return states[state]
