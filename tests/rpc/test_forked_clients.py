@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,24 @@ async def test_a_connection_of_another_library_is_as_one_of_ours() -> None:
     beside, after = await printed_by("beside_another_library")
     assert beside.startswith(f"child: {_REFUSED}")
     assert after == "child: 1.0"
+
+
+async def test_a_fork_at_the_moment_at_which_a_connection_ends_leaves_no_child_that_waits_for_ever() -> None:
+    """gRPC's last thread holds a lock that no child would get."""
+    lines = await printed_by("closed_this_moment")
+    assert len(lines) == 20
+    # One whose connection takes longer to end is refused, and not waited for.
+    assert all(line == "child: 1.0" or line.startswith(f"child: {_REFUSED}") for line in lines), lines
+
+
+@pytest.mark.parametrize("name", ["event_engine", "lifeguard", "grpc_global_tim", "grpc_shutdown"])
+def test_a_thread_of_grpcs_is_known_by_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_TASKS", tmp_path)
+    for number, of in enumerate(("python", name)):
+        assert not forked.has_threads()
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "comm").write_text(f"{of}\n")
+    assert forked.has_threads()
 
 
 async def test_with_grpcs_support_of_forks_a_synchronous_connection_of_another_library_is_no_matter(

@@ -186,6 +186,19 @@ def beside_another_library(address: str) -> None:
     _fork(lambda: _read(client))
 
 
+def closed_this_moment(address: str) -> None:
+    """The same again and again, and no fork waits for what was closed but by itself."""
+    import grpc
+
+    client = Client(address, timeout=_TIMEOUT)
+    for _ in range(20):
+        channel = grpc.insecure_channel(address)
+        grpc.channel_ready_future(channel).result(LIMIT_SECONDS)
+        channel.close()
+        del channel
+        _fork(lambda: _read(client))
+
+
 def in_a_pool(address: str) -> None:
     """A client of the module, as tasks of multiprocessing and Celery have it."""
     _pooled.append(Client(address, timeout=_TIMEOUT))

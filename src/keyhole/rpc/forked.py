@@ -26,8 +26,9 @@ _log = logging.getLogger(__name__)
 _POLLER = "(_poll_wrapper)"
 
 
-# What gRPC has threads of while anybody uses it, as Linux names them.
-_ENGINE = b"event_engine"
+# Of gRPC's threads, as Linux names them: those that it has while anybody uses it, its timers among them, and the one
+# that ends last. A child that is forked while that one holds gRPC's lock waits for the lock for ever.
+_THREADS = (b"event_engine", b"lifeguard", b"grpc_global_tim", b"grpc_shutdown")
 _TASKS = Path("/proc/self/task")
 # The last of a connection that was closed just now.
 _END_SECONDS, _LOOK_SECONDS = 0.5, 0.005
@@ -101,7 +102,7 @@ def _goes_on() -> bool:
 def has_threads() -> bool:
     """Whether gRPC has threads in this process; yes also where one has just ended."""
     try:
-        return any((task / "comm").read_bytes().startswith(_ENGINE) for task in _TASKS.iterdir())
+        return any((task / "comm").read_bytes().startswith(_THREADS) for task in _TASKS.iterdir())
     except OSError:
         # Not Linux; or one has ended meanwhile.
         return _TASKS.exists()
