@@ -101,9 +101,11 @@ class TestDescriptor:
     def test_another_number_of_key_groups_is_had_by_a_savepoint_and_nothing_else_is(self) -> None:
         with pytest.raises(StateChanged, match=r"keyhole savepoint restore .* --key-groups counts=8"):
             settled(descriptor(state="counts"), descriptor(state="counts", key_groups=8))
-        with pytest.raises(StateChanged) as caught:
-            settled(descriptor(), descriptor(order_by="n"))
-        assert "savepoint" not in caught.value.message
+        fed = descriptor(updates_topic_id="t")
+        for stored, wanted in ((descriptor(), {"order_by": "n"}), (fed, {"updates_topic_id": "t", "key_groups": 8})):
+            with pytest.raises(StateChanged) as caught:
+                settled(stored, descriptor(**wanted))
+            assert "savepoint" not in caught.value.message
 
     def test_how_long_entries_live_may_change_but_not_whether_or_by_which_clock(self) -> None:
         stored = descriptor(ttl_ms=1000, ttl_clock=TtlClock.EVENT_TIME, topic_id="t")

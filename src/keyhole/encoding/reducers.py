@@ -73,7 +73,7 @@ _bits = struct.Struct(">d").pack
 
 @dataclass(frozen=True)
 class Reducer:
-    """One entry of the table.
+    """One entry of `REDUCERS`.
 
     Attributes:
         takes: The types that it takes, in words.
@@ -83,7 +83,7 @@ class Reducer:
             which it goes `by`, if it does.
         onto: Likewise with the stored row, where that is another thing.
         of_presence: What is merged is not the column's value, but 1 where it has one and 0 where it is null.
-        by: The reducer that the field must have which it goes by; empty: it goes by none.
+        by: Of `min_by` and `max_by`: the reducer that the other field must have. Empty: there is no other one.
     """
 
     takes: str

@@ -1,4 +1,4 @@
-"""The exactly-once feeder: reads a source topic, and sends each of its rows to the updates topic at least once.
+"""The feeder: reads a source topic, and sends each row to the updates topic at least once. Owners count it once.
 
     take the lease             whoever had it hears so at its next `keep`, and stops
     read the last boundary     from there on rows are sent
@@ -7,8 +7,8 @@
     read, map, send            each row under its number; what can't be read goes to the dead letters
     write boundaries           once all below them is acknowledged
 
-Owners count each row once, by its number. So a feeder that dies, or sends beside another one, changes nothing: the log
-has repetitions, which are passed over. It keeps no position but the boundaries.
+They do so by its number. So a feeder that dies, or sends beside another one, changes nothing: the log has repetitions,
+which are passed over. It keeps no position but the boundaries; the group's offsets are for Kafka's tools alone.
 """
 
 from __future__ import annotations

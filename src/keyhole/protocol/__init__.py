@@ -85,8 +85,9 @@ Invariants, and the tests that hold them:
        tests/unit/test_late_messages.py: test_a_late_open_run_takes_no_grant_that_was_fenced_since
     4. An epoch is committed only if every partition of every state is staged once, and each key group by one of them.
        tests/unit/test_decisions.py: TestDecide
-    5. Each key group takes an epoch once, whatever is sent again, lost or killed.
-       tests/property/test_protocol.py: TestProtocol, TestReducingProtocol
+    5. Each key group takes an epoch once, whatever is sent again, lost or killed: services/state_server/write/commit.py
+       In the real-time lane it takes each row once (seen.py): tests/property/test_seen_rows.py, test_updates_applied.py
+       tests/property/test_protocol.py: Protocol, run as TestProtocol, and ReducingProtocol
        tests/unit/test_schedules.py: test_a_transaction_whose_end_is_not_seen_counts_once_whether_it_was_applied_or_not
        tests/unit/test_schedules.py:
        test_a_replayed_epoch_that_is_wholly_committed_is_run_whole_and_written_nowhere

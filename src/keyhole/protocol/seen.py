@@ -27,7 +27,7 @@ from keyhole.hints import ready
 from keyhole.protocol.updates import MAX_SUB, BoundaryRecord, FeedRules, Record, RulesRecord, SourceRow, UpdateRecord
 
 _SUB_BITS = MAX_SUB.bit_length()
-# Of 64 key groups, which share a source's rows, a block has 16 numbers in about 300 bytes.
+# Key groups share a source's rows: with 64 of them a block has 16 numbers, in about 300 bytes.
 _BLOCK_BITS = 10
 _BLOCK = 1 << _BLOCK_BITS
 # Numbers are given up segment by segment. One ends after so many updates, or after this part of `rows_for_ms`.

@@ -1,9 +1,10 @@
 """Processes that were forked beside gRPC: whether it can be used in them.
 
 Of gRPC's threads a child has none. Where its asyncio API is in use when a process forks, calls in the child wait for
-ever, or gRPC ends the process (grpcio 1.85). It is the same where the other API is in use, while gRPC's support of
-forks is off. So a child says what is wrong before it calls. Where nothing of gRPC's is left at the fork, clients work
-in the child.
+ever, or gRPC ends the process (grpcio 1.85). While gRPC's support of forks is off, the same holds for its synchronous
+API. So a client in such a child raises Unsupported, and doesn't call. Where gRPC has no threads left at the fork,
+clients work in the child. A fork waits up to half a second for threads that end. Without /proc a connection of the
+synchronous API isn't seen.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from keyhole.errors import Unsupported
 
 _log = logging.getLogger(__name__)
 
-# The thread that grpc.aio has while it has a channel or a server: by the name of what it runs.
+# How the name of the thread ends that grpc.aio has while it has a channel or a server.
 _POLLER = "(_poll_wrapper)"
 
 
-# Of gRPC's threads, as Linux names them: those that it has while anybody uses it, its timers among them, and the one
-# that ends last. A child that is forked while that one holds gRPC's lock waits for the lock for ever.
+# Of gRPC's threads, as Linux names them: those that it has while anybody uses it, and `grpc_shutdown`, which ends last.
+# That one may hold gRPC's lock at a fork, and the child would wait for the lock for ever.
 _THREADS = (b"event_engine", b"lifeguard", b"grpc_global_tim", b"grpc_shutdown")
 _TASKS = Path("/proc/self/task")
-# The last of a connection that was closed just now.
+# How long a fork waits for the threads of what was closed just now, and how often it looks.
 _END_SECONDS, _LOOK_SECONDS = 0.5, 0.005
 
 
@@ -39,7 +40,7 @@ class Process:
 
     Attributes:
         cut_off: Calls would hang: it was forked beside gRPC, or one that it descends from was.
-        cuts_off: So it is in a child that is forked now.
+        cuts_off: Set just before a fork: what `cut_off` is in the child.
     """
 
     cut_off = False
@@ -55,7 +56,7 @@ def polling() -> bool:
 
 
 def fork_support() -> bool:
-    """Whether gRPC starts its threads again in children, as it does by default."""
+    """Whether gRPC starts its threads again in children: its default, which importing keyhole.rpc turns off."""
     core: Any = cygrpc
     return bool(core.is_fork_support_enabled())
 
@@ -79,7 +80,7 @@ def _before() -> None:
         process.cuts_off = polling()
     if not fork_support():
         if not process.cuts_off and _goes_on():
-            # What keeps the threads may be in cycles, too.
+            # So may be a channel that nobody has any more, which keeps its threads.
             gc.collect()
             process.cuts_off = _goes_on()
     elif process.cuts_off:
@@ -90,7 +91,7 @@ def _before() -> None:
 
 
 def _goes_on() -> bool:
-    """Whether gRPC has threads; those that end in a moment are waited for. Always no where it can't be seen."""
+    """Whether gRPC has threads; those that end in a moment are waited for. Always no without /proc."""
     until = time.monotonic() + _END_SECONDS
     while has_threads():
         if time.monotonic() > until:

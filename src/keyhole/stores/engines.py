@@ -76,5 +76,5 @@ def _entry_point(store: str) -> EntryPoint:
         return EntryPoint(store, store, ENTRY_POINTS)
     names = ", ".join(sorted({*OURS, *others.names}))
     raise InvalidConfiguration(
-        f"unknown store {store!r}; the stores are {names}, and any other as module:Engine (docs/stores.md)"
+        f"unknown store {store!r}; the stores are {names}, and any other as module:Engine (docs/store-of-your-own.md)"
     )
