@@ -18,7 +18,7 @@ from keyhole.errors import JarsUnavailable, JavaMissing
 from keyhole.local.jars import JarSet, default_cache_dir, fetch
 from keyhole.local.java import Java, find_java
 from keyhole.local.kafka import LocalKafka
-from tests.support.examples import SEED_OF_FURTHER, Asked, ask_for, examples
+from tests.support.examples import Asked, ask_for, draw_further, examples
 
 pytest_plugins = [
     "tests.support.sharing",
@@ -78,6 +78,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before Hypothesis draws."""
+    if item.config.getoption("--further-examples"):
+        draw_further(item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def java() -> Java:
     """The machine's Java."""
@@ -123,8 +129,6 @@ def pytest_configure(config: pytest.Config) -> None:
     thorough = config.getoption("--thorough")
     further = config.getoption("--further-examples") and not thorough
     ask_for(Asked.ALL if thorough else Asked.FURTHER if further else Asked.FIRST)
-    if further and config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = SEED_OF_FURTHER
     settings.register_profile(
         "keyhole",
         max_examples=examples(100),

@@ -177,5 +177,5 @@ def test_a_run_has_fewer_than_ten_examples_only_where_there_are_no_more(monkeypa
         monkeypatch.setattr(examples, "_asked", asked)
         of[asked] = [examples.examples(number) for number in numbers]
     assert of[examples.Asked.FIRST] == [8, 10, 10, 20]
-    assert of[examples.Asked.FURTHER] == [1, 2, 20, 40]
+    assert of[examples.Asked.FURTHER] == [1, 3, 21, 41]
     assert of[examples.Asked.ALL] == [*numbers]

@@ -71,8 +71,9 @@ async def looked_up(client: AsyncClient, url: str) -> AsyncIterator[list[int]]:
     async def by_http() -> None:
         async with aiohttp.ClientSession() as http:
             while not ends.is_set():
-                async with http.get(f"{url}/sensor-{counted[0] % 10}") as response:
-                    assert (response.status, (await response.json())["found"]) == (200, True)
+                async with http.get(f"{url}/sensor-{counted[0] % 10}?timeout={LONG_SECONDS}") as response:
+                    said = await response.json(content_type=None)
+                    assert (response.status, said.get("found")) == (200, True), said
                 counted[0] += 1
 
     tasks = [asyncio.create_task(by_grpc()), asyncio.create_task(by_http())]

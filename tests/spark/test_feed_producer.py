@@ -82,7 +82,7 @@ def test_a_state_that_is_not_fed_is_refused(kafka: str, declared: str) -> None:
         Producer(kafka, f"{declared}/{STATE}")
     with pytest.raises(UnknownState, match="has no state others; it has totals"):
         Producer(kafka, f"{declared}/others")
-    with pytest.raises(UnknownApplication, match="once the job, or the `keyhole feed`, that declares it has started"):
+    with pytest.raises(UnknownApplication, match="Start the job, or the `keyhole feed`, that declares the state"):
         Producer(kafka, f"{declared}-x/{STATE}")
 
 

@@ -1,17 +1,18 @@
 """Which examples a property test has: the first third in each run, the further ones where they are asked for.
 
-`examples(60)` is 20, the same 20 in each run. With `--further-examples` it is 40 others, the same 40 each time; CI has
-a stage of these. With `--thorough` it is 60, and others each time. Half of a property test's time is what Hypothesis
-takes to think of its examples, so there is little else to save.
+`examples(60)` is 20, the same 20 in each run. With `--further-examples` it is 40 others, the same 40 each time, and the
+simplest one, with which Hypothesis always begins; CI has a stage of these. With `--thorough` it is 60, and others each
+time. Half of a property test's time is what Hypothesis takes to think of its examples, so there is little else to save.
 """
 
 from __future__ import annotations
 
+import zlib
 from enum import Enum
 
+from hypothesis import core
+
 FEWEST = 10
-SEED_OF_FURTHER = "1"
-"""What Hypothesis draws them by. Without one it draws by the test's own name and text, which gives the first ones."""
 
 
 class Asked(Enum):
@@ -36,11 +37,16 @@ def are_first() -> bool:
     return _asked is Asked.FIRST
 
 
+def draw_further(nodeid: str) -> None:
+    """The examples of the next test come of its name and case. The first ones come of its code."""
+    core.global_force_seed = zlib.crc32(nodeid.encode())
+
+
 def examples(number: int, least: int = FEWEST) -> int:
     """How many of `number` this run has: of the first ones never fewer than `least` of what there are.
 
-    `least` is said where a breakage (tests/support/breakages) would go unnoticed with a third. Hypothesis wants one
-    example at least: so many further ones has a test whose first ones are all.
+    `least` is said where a breakage (tests/support/breakages) would go unnoticed with a third. Of a test whose first
+    ones are all, the further one is the simplest of them once more.
     """
     first = max(min(number, least), number // 3)
-    return {Asked.FIRST: first, Asked.FURTHER: max(1, number - first), Asked.ALL: number}[_asked]
+    return {Asked.FIRST: first, Asked.FURTHER: number - first + 1, Asked.ALL: number}[_asked]

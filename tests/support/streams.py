@@ -190,7 +190,11 @@ def served(bootstrap_servers: str, directory: Path) -> Iterator[Service]:
     """Real processes, whose stores and logs are in the directory; they end at the end."""
     ports = free_ports(3)
     server, proxy, http = (f"127.0.0.1:{port}" for port in ports)
-    environ = {**os.environ, "KEYHOLE_CLIENT_PROXY_HTTP": http}
+    environ = {
+        **os.environ,
+        "KEYHOLE_CLIENT_PROXY_HTTP": http,
+        "KEYHOLE_CLIENT_PROXY_DEFAULT_TIMEOUT_SECONDS": str(LONG_SECONDS),
+    }
     children = [
         start_state_server(
             "server-0", ports[0], bootstrap_servers=bootstrap_servers, directory=directory, environ=environ

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
+import operator
 from decimal import Decimal
 from typing import Any
 
@@ -94,6 +96,24 @@ def test_a_filter_becomes_what_servers_can_test_of_it(
         assert asked.columns == columns
 
 
+def test_a_filter_that_is_nested_deep_is_left_to_the_scan_and_takes_no_time() -> None:
+    """Arrow writes forty terms as terabytes."""
+    terms = functools.reduce(operator.or_, (F("n") == number for number in range(40)))
+    assert pushed(terms, SCHEMA, STATE) == (None, None)
+    few = functools.reduce(operator.or_, (F("n") == number for number in range(8)))
+    assert pushed(few & (F("city") == "(" * 40), SCHEMA, STATE).where is not None
+
+
+def test_of_two_lists_that_are_too_long_together_servers_test_the_first() -> None:
+    lists = [F(column).isin(list(range(6_000))) for column in ("n", "small")]
+    assert pushed(lists[0] & lists[1], SCHEMA, STATE).where == field("n").is_in(list(range(6_000)))
+    assert pushed(lists[0] | lists[1], SCHEMA, STATE).where is None
+
+
+def test_a_filter_with_a_text_that_is_none_is_left_to_the_scan() -> None:
+    assert pushed(F("city") == pa.scalar(b"\xff").cast(pa.string(), safe=False), SCHEMA, STATE) == (None, None)
+
+
 def maybe(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | of
 
@@ -109,9 +129,9 @@ ROWS = st.fixed_dictionaries(
 LEAVES = st.one_of(
     st.builds(lambda v: F("n") > v, st.integers(0, 4)),
     st.builds(lambda v: F("n") == v, st.integers(0, 4)),
-    st.builds(lambda v: F("x") <= v, st.sampled_from([0.0, 1.5, math.inf])),
-    st.builds(lambda v: F("x") > v, st.sampled_from([0.0, 1.5])),
-    st.builds(lambda v: F("x") != v, st.sampled_from([0.0, 1.5])),
+    st.builds(lambda v: F("x") <= v, st.sampled_from([0.0, 1.5, math.inf, math.nan])),
+    st.builds(lambda v: F("x") > v, st.sampled_from([0.0, 1.5, math.nan])),
+    st.builds(lambda v: F("x") != v, st.sampled_from([0.0, 1.5, math.nan])),
     st.builds(lambda v: F("city") < v, st.sampled_from(["a", "b"])),
     st.builds(lambda v: F("city").isin(v), st.lists(st.sampled_from(["a", "ä"]), min_size=1)),
     st.builds(lambda v: F("x").isin(v), st.lists(st.sampled_from([0.0, -0.0, 1.5, math.nan]), min_size=1)),

@@ -77,7 +77,7 @@ def add_feed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--key-groups",
         type=count,
         metavar="N",
-        help=f"the parts in which servers share it ({FED_KEY_GROUPS}); they stay for good",
+        help=f"the parts in which servers share it, for good ({FED_KEY_GROUPS}; of one that is there its own)",
     )
     kind.add_argument(
         "--standbys", type=count_or_none, default=0, metavar="N", help="how many servers follow each part (%(default)s)"

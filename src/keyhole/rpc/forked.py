@@ -27,9 +27,10 @@ _log = logging.getLogger(__name__)
 _POLLER = "(_poll_wrapper)"
 
 
-# Of gRPC's threads, as Linux names them: those that it has while anybody uses it, and `grpc_shutdown`, which ends last.
+# Of gRPC's threads, as Linux names them: those that it has while anybody is connected, and `grpc_shutdown`, which ends
+# last. Its timers' thread is none: who has no more than a server's credentials has it, and a child can go on.
 # That one may hold gRPC's lock at a fork, and the child would wait for the lock for ever.
-_THREADS = (b"event_engine", b"lifeguard", b"grpc_global_tim", b"grpc_shutdown")
+_THREADS = (b"event_engine", b"lifeguard", b"grpc_shutdown")
 _TASKS = Path("/proc/self/task")
 # How long a fork waits for the threads of what was closed just now, and how often it looks.
 _END_SECONDS, _LOOK_SECONDS = 0.5, 0.005

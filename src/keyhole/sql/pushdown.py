@@ -6,12 +6,16 @@ does, and never less: the scan tests the filter itself on what comes.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import math
+import re
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
 
 from keyhole.encoding.predicate_binding import bound
 from keyhole.errors import MalformedRequest, ValueMismatch
@@ -19,6 +23,10 @@ from keyhole.model.predicates import Field, Predicate, field
 from keyhole.model.state import StateDescriptor
 from keyhole.v1.arrow_filter_pb2 import ArrowExpression, ArrowFilter
 
+# Arrow writes a call's arguments twice, so that each level of a filter doubles its message: at 12 a megabyte, at 20 two
+# hundred. DuckDB nests an `or` of twenty terms so deep.
+_MOST_DEPTH = 12
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _COMPARED = {"equal": "__eq__", "not_equal": "__ne__", "gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
 _ABOVE = ("gt", "gte")
@@ -49,14 +57,25 @@ def pushed(filter: pc.Expression, schema: pa.Schema, descriptor: StateDescriptor
     """
     message = ArrowFilter()
     try:
+        if _depth(filter) > _MOST_DEPTH:
+            return Pushed(None, None)
         message.ParseFromString(bytes(filter.to_substrait(schema)))
-    except (pa.ArrowException, NotImplementedError):
+    except (pa.ArrowException, NotImplementedError, UnicodeDecodeError, DecodeError):
         return Pushed(None, None)
     names = {of.extension_function.function_anchor: of.extension_function.name for of in message.extensions}
     reading = _FilterReading(names, schema, descriptor)
     expression = message.referred_expr[0].expression
     where = reading.superset(expression)
     return Pushed(where, frozenset(reading.columns(expression)))
+
+
+def _depth(of: pc.Expression) -> int:
+    """How deep its calls are nested: by its text, which is linear in what it has."""
+    depth = most = 0
+    for bracket in re.findall(r"[()]", _QUOTED.sub("", str(of))):
+        depth += 1 if bracket == "(" else -1
+        most = max(most, depth)
+    return most
 
 
 class _FilterReading:
@@ -72,18 +91,21 @@ class _FilterReading:
             found = [part for part in map(self.superset, parts) if part is not None]
             return self._joined(found)
         try:
-            return self._exact(of)
+            return self._checked(self._exact(of))
         except (_NoPredicateError, MalformedRequest, ValueMismatch, OverflowError):
             return None
 
     def _joined(self, parts: list[Predicate]) -> Predicate | None:
+        """As many of them as servers take in one predicate."""
         whole: Predicate | None = None
         for part in parts:
-            whole = part if whole is None else whole & part
+            with contextlib.suppress(MalformedRequest):
+                whole = self._checked(part if whole is None else whole & part)
         return whole
 
     def _exact(self, of: ArrowExpression, *, negated: bool = False) -> Predicate:
-        """True of whatever the expression is true of; where `negated`, of nothing else.
+        """True of whatever the expression is true of. Where `negated`, it is also false, and not null, of whatever the
+        expression is false of.
 
         Raises:
             _NoPredicateError, MalformedRequest, ValueMismatch: There is none.
@@ -112,13 +134,18 @@ class _FilterReading:
             self._check_exact(left)
             if negated and name in _ABOVE and pa.types.is_floating(self._path(left)[1]):
                 raise _NoPredicateError  # to Arrow NaN is not above anything, to servers it is
-            compared: Predicate = getattr(self._field(left), _COMPARED[name])(_literal(right))
+            value = _literal(right)
+            if isinstance(value, float) and math.isnan(value):
+                raise _NoPredicateError  # to Arrow NaN is not equal to itself, to servers it is
+            compared: Predicate = getattr(self._field(left), _COMPARED[name])(value)
             return self._checked(compared)
         raise _NoPredicateError
 
     def _null_where_null(self, of: ArrowExpression, *, negated: bool) -> Predicate:
-        """Of `if column is not null then ... else null`, as DuckDB has its lists. No other choice is one that servers
-        can make: _NoPredicateError.
+        """Of `if column is not null then ... else null`, as DuckDB has its lists.
+
+        Raises:
+            _NoPredicateError: It is another choice: servers can make none.
         """
         last, branches = getattr(of.if_then, "else"), of.if_then.ifs
         name, tested = self._function(getattr(branches[0], "if"))

@@ -8,7 +8,7 @@ from keyhole.model.state import StateDescriptor
 from keyhole.protocol.control import read_control
 
 _OPEN_SECONDS = 30.0
-_DECLARED = "A state is there once the job, or the `keyhole feed`, that declares it has started"
+_DECLARED = "Start the job, or the `keyhole feed`, that declares the state"
 
 
 def recorded_state(bootstrap_servers: str, application: str, state: str) -> StateDescriptor:
