@@ -68,8 +68,10 @@ def _taken_by_others(tmp_path: Path) -> set[int]:
     for of in psutil.net_connections("tcp"):
         if of.status == psutil.CONN_LISTEN and of.pid is not None:
             with contextlib.suppress(psutil.Error):
-                temporary = psutil.Process(of.pid).environ().get("TMPDIR", "")
-                if temporary and not temporary.startswith(str(tmp_path)):
+                # One that dies has given up its environment, and may be ours. A process of tests that holds a port
+                # has one, which need not have a TMPDIR.
+                given = psutil.Process(of.pid).environ()
+                if given and not given.get("TMPDIR", "").startswith(str(tmp_path)):
                     found.add(of.laddr.port)
     return found
 
