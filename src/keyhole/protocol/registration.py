@@ -59,14 +59,16 @@ def _check_unchanged(stored: StateDescriptor, wanted: StateDescriptor) -> None:
         if before != after
     ]
     if differences:
-        in_batches = not stored.updates_topic_id  # no savepoint has the others
         regrouped = (
             "; or have the other number of key groups from a savepoint, in an application of another name: keyhole "
             f"savepoint create, then keyhole savepoint restore ... --key-groups {wanted.state}={wanted.key_groups}"
+            # A savepoint has no state that is fed by updates.
+            if stored.key_groups != wanted.key_groups and not stored.updates_topic_id
+            else ""
         )
         raise StateChanged(
             f"state {name} can't be changed in place: {'; '.join(differences)}. Restore the old declaration, or give "
-            f"the state another name{regrouped if in_batches and stored.key_groups != wanted.key_groups else ''}",
+            f"the state another name{regrouped}",
             state=name,
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import math
 import re
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from keyhole.encoding.predicate_binding import bound
 from keyhole.errors import MalformedRequest, ValueMismatch
-from keyhole.model.predicates import Field, Predicate, field
+from keyhole.model.predicates import Field, Predicate, field, is_nan
 from keyhole.model.state import StateDescriptor
 from keyhole.v1.arrow_filter_pb2 import ArrowExpression, ArrowFilter
 
@@ -100,7 +99,7 @@ class _FilterReading:
         whole: Predicate | None = None
         for part in parts:
             with contextlib.suppress(MalformedRequest):
-                whole = self._checked(part if whole is None else whole & part)
+                whole = part if whole is None else self._checked(whole & part)
         return whole
 
     def _exact(self, of: ArrowExpression, *, negated: bool = False) -> Predicate:
@@ -126,7 +125,7 @@ class _FilterReading:
             return ~self._exact(parts[0], negated=not negated)
         if name in ("is_null", "is_not_null"):
             tested = self._field(parts[0])
-            return self._checked(tested.is_null() if name == "is_null" else tested.is_not_null())
+            return tested.is_null() if name == "is_null" else tested.is_not_null()
         if name in _COMPARED and len(parts) == 2:
             left, right = parts
             if left.HasField("literal"):
@@ -135,10 +134,10 @@ class _FilterReading:
             if negated and name in _ABOVE and pa.types.is_floating(self._path(left)[1]):
                 raise _NoPredicateError  # to Arrow NaN is not above anything, to servers it is
             value = _literal(right)
-            if isinstance(value, float) and math.isnan(value):
+            if is_nan(value):
                 raise _NoPredicateError  # to Arrow NaN is not equal to itself, to servers it is
             compared: Predicate = getattr(self._field(left), _COMPARED[name])(value)
-            return self._checked(compared)
+            return compared
         raise _NoPredicateError
 
     def _null_where_null(self, of: ArrowExpression, *, negated: bool) -> Predicate:
@@ -160,12 +159,12 @@ class _FilterReading:
     def _listed(self, of: ArrowExpression, *, negated: bool) -> Predicate:
         self._check_exact(of.singular_or_list.value)
         values = [_literal(option) for option in of.singular_or_list.options]
-        predicate = self._checked(self._field(of.singular_or_list.value).is_in(values))
         if negated and any(isinstance(value, float) and value == 0 for value in values):
             raise _NoPredicateError  # to Arrow 0.0 is not in a list that has -0.0, to servers it is
-        return predicate
+        return self._field(of.singular_or_list.value).is_in(values)
 
     def _checked(self, predicate: Predicate) -> Predicate:
+        """Once of a whole: binding it looks at each of its values. Raises MalformedRequest, ValueMismatch."""
         bound(predicate, self._descriptor)
         return predicate
 
