@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 _POLLER = "(_poll_wrapper)"
 
 
-# Of gRPC's threads, as Linux names them: those that it has while anybody is connected, and `grpc_shutdown`. That one ends
-# last, and may hold gRPC's lock at a fork: the child would wait for the lock for ever. The thread of its timers is left
-# out: whoever has no more than a server's credentials has it, and a child of theirs can call.
+# Of gRPC's threads, as Linux names them: those that it has while anybody is connected, and `grpc_shutdown`. That one
+# ends last, and may hold gRPC's lock at a fork: the child would wait for the lock for ever. The thread of its timers is
+# left out: whoever has no more than a server's credentials has it, and a child of theirs can call.
 _THREADS = (b"event_engine", b"lifeguard", b"grpc_shutdown")
 _TASKS = Path("/proc/self/task")
 # How long a fork waits for the threads of what was closed just now, and how often it looks.
