@@ -105,13 +105,14 @@ async def test_a_servers_failure_fails_all_pending_requests_and_the_connection_i
                 server.hold.clear()
                 pending = [client.get(APPLICATION, STATE, f"sensor-{number}") for number in range(10)]
                 await eventually(lambda server=server: server.held == 1)
-                late = any(future.done() for future in pending)  # the machine is slow
                 await server.stop()
                 results = await asyncio.gather(*pending, return_exceptions=True)
                 await eventually(lambda server=server: _connections(server.port) == 0)
-        if not late:
+        ended = {type(result) for result in results}
+        # On a slow machine the deadline passes before the server is lost, or while it is asked once more.
+        if errors.DeadlineExceeded not in ended:
             break
-    assert {type(result) for result in results} == {errors.ServerLost}
+    assert ended == {errors.ServerLost}
 
 
 async def test_a_server_that_closes_the_channel_is_found_again_when_it_is_back_f19() -> None:
