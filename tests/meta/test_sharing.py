@@ -35,8 +35,8 @@ def test_a_file_that_begins_to_use_spark_is_refused_until_it_shares_one() -> Non
 
 
 def test_tests_that_wait_more_have_more_processes() -> None:
-    tiers = ("core or smoke", "spark", "processes", "fault", "")
-    assert [workers(tier, 2) for tier in tiers] == [3, 4, 5, 3, 3]
+    tiers = ("core or smoke", "core and hypothesis", "spark", "processes", "fault", "")
+    assert [workers(tier, 2) for tier in tiers] == [4, 4, 4, 5, 3, 3]
 
 
 def test_what_takes_longest_is_begun_first() -> None:

@@ -85,8 +85,8 @@ LONGEST = (
 
 _ALONE = ("tests/fault/", "tests/fuzz/")
 
-# Of two cores, three processes left a third idle in the tier spark, and two fifths in the tier processes.
-_MORE_WORKERS = {"spark": 2, "processes": 3}
+# Of two cores, three processes left a third idle in the tiers core, smoke and spark, and two fifths in processes.
+_MORE_WORKERS = {"core": 2, "smoke": 2, "spark": 2, "processes": 3}
 
 
 def place(nodeid: str) -> int:
@@ -117,8 +117,12 @@ class Sharing(LoadFileScheduling):
 
 
 def workers(tier: str, processors: int) -> int:
-    """How many processes run a tier's tests: more than there are processors, by how long its tests wait for others."""
-    return processors + _MORE_WORKERS.get(tier, 1)
+    """How many processes run a tier's tests: more than there are processors, by how long its tests wait for others.
+
+    Args:
+        tier: An expression of markers; it goes by the first.
+    """
+    return processors + _MORE_WORKERS.get(tier.partition(" ")[0], 1)
 
 
 @pytest.hookimpl(optionalhook=True)
