@@ -17,8 +17,6 @@ from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from keyhole.model.epoch import Position
 
-FORMAT_VERSION = 1
-
 BatchPart = tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]
 """A part of a batch: its puts, and its deletes."""
 

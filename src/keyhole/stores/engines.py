@@ -58,7 +58,7 @@ def _factory(store: str) -> Callable[..., StoreEngine]:
     except ImportError as error:
         raise InvalidConfiguration(
             f"the store {store!r} ({found.value}) can't be imported: {error}; install what it needs "
-            f"(for lmdb and rocksdb {with_extra('server')})"
+            f"(for Keyhole's own {with_extra('server')})"
         ) from error
     except AttributeError as error:
         raise InvalidConfiguration(f"the store {store!r} ({found.value}) does not exist: {error}") from error

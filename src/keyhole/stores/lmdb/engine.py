@@ -19,10 +19,10 @@ from keyhole.encoding.storage_key import prefix_of
 from keyhole.errors import InternalError, KeyholeError, NotReady
 from keyhole.model.epoch import START, Position
 from keyhole.stores import rules
-from keyhole.stores.base import FORMAT_VERSION, Advance, Batch, BatchPart, StoreFiles, StoreLimits, StoreSize
+from keyhole.stores.base import Advance, Batch, BatchPart, StoreFiles, StoreLimits, StoreSize
 from keyhole.stores.disk.engine_on_disk import EngineOnDisk
 from keyhole.stores.disk.identity import Identity, NotUsableError, decode_position, encode_position
-from keyhole.stores.lmdb.environment import OpenEnvironment, open_environment, open_to_read
+from keyhole.stores.lmdb.environment import FORMAT_VERSION, OpenEnvironment, open_environment, open_to_read
 from keyhole.stores.lmdb.errors import errors_translated
 
 # Puts, from which on it pays to make room for them where they go.

@@ -18,13 +18,14 @@ from pathlib import Path
 import lmdb
 
 from keyhole.errors import InvalidConfiguration
-from keyhole.stores.base import FORMAT_VERSION
 from keyhole.stores.disk.identity import Identity, NotUsableError, check_described, described
 from keyhole.stores.disk.open_or_make import check_positions, open_or_make
 from keyhole.stores.disk.store_directory import at_limit
 from keyhole.stores.lmdb.errors import MAX_READERS, errors_translated
 
 DATA_FILE, LOCK_FILE = "data.mdb", "lock.mdb"
+
+FORMAT_VERSION = 1
 
 _log = logging.getLogger(__name__)
 
