@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from keyhole.errors import ChangelogRecreated, ConflictError
-from keyhole.protocol.fed_sources import topic_id_of
+from keyhole.protocol.fed_sources import FEED_AGAIN, topic_id_of
 from keyhole.protocol.updates import BoundaryRecord
 
 _FIRST_WINDOW = 1_000
@@ -129,7 +129,7 @@ def start_positions(
         raise ChangelogRecreated(
             f"the updates topic has a boundary of topic {source.topic} that was meant for another one (its id is "
             f"{found.misplaced}): a feeder ran on while the updates topic was made anew, and rows of it may stand "
-            "ahead of older ones. Stop all feeders, and feed it from the start into a state of another name",
+            f"ahead of older ones. Stop all feeders, {FEED_AGAIN}",
             topic=source.topic,
         )
     if from_earliest:
@@ -194,7 +194,7 @@ def updates_made_anew(topic: str, before: str, now: str) -> ChangelogRecreated:
     """The error for an updates topic that has another id than the one that topic `topic` was fed into."""
     return ChangelogRecreated(
         f"the updates topic that topic {topic} is fed into was deleted and made anew (its id is {now}, it was "
-        f"{before}), and what had been fed is gone with it: feed it from the start into a state of another name",
+        f"{before}), and what had been fed is gone with it: {FEED_AGAIN}",
         topic=topic,
         topic_id=now,
     )

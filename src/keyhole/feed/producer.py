@@ -39,6 +39,7 @@ from keyhole.feed.mapping import RoutedUpdate
 from keyhole.feed.writes import UpdateWrites, WriteToken
 from keyhole.model.state import StateDescriptor
 from keyhole.model.state_path import state_path
+from keyhole.protocol.fed_sources import FEED_AGAIN
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, encode
 
 _log = logging.getLogger(__name__)
@@ -193,7 +194,7 @@ class Producer:
         if descriptor.updates_topic_id not in ("", self._updates.topic_id):
             raise ChangelogRecreated(
                 f"topic {self._topic} was deleted and made anew (its id is {self._updates.topic_id}, it was "
-                f"{descriptor.updates_topic_id}), and nobody applies it: feed a state of another name from the start",
+                f"{descriptor.updates_topic_id}), and nobody applies it: {FEED_AGAIN}",
                 topic=self._topic,
             )
         if not self._updates.bounds(0)[1]:

@@ -16,6 +16,9 @@ from typing import NamedTuple
 from keyhole.errors import StateConflict
 from keyhole.model.state import StateDescriptor
 
+FEED_AGAIN = "drop the query (keyhole drop), and feed it from the start"
+"""What to do where the updates topic is another one, or lost updates that were not applied. A drop deletes it too."""
+
 _OF_BRANCH = "."
 
 

@@ -24,6 +24,7 @@ import msgspec
 
 from keyhole.errors import ChangelogRecreated
 from keyhole.hints import ready
+from keyhole.protocol.fed_sources import FEED_AGAIN
 from keyhole.protocol.updates import MAX_SUB, BoundaryRecord, FeedRules, Record, RulesRecord, SourceRow, UpdateRecord
 
 _SUB_BITS = MAX_SUB.bit_length()
@@ -108,14 +109,13 @@ def resumed(position: FeedPosition, topic: str, start: int) -> FeedPosition:
     """
     if position.topic and position.topic != topic:
         raise ChangelogRecreated(
-            f"the updates topic was deleted and made anew (its id is {topic}, it was {position.topic}): drop the query "
-            "(keyhole drop), and feed it from the start",
+            f"the updates topic was deleted and made anew (its id is {topic}, it was {position.topic}): {FEED_AGAIN}",
             topic_id=topic,
         )
     if position.next < start:
         raise ChangelogRecreated(
             f"updates from offset {position.next} on are needed, and the topic begins at {start}: they were deleted "
-            "before they were applied. Keep them longer; drop the query (keyhole drop), and feed it from the start",
+            f"before they were applied. Keep them longer; {FEED_AGAIN}",
             start=start,
         )
     if position.refill >= start:

@@ -21,6 +21,7 @@ from keyhole.feed.fed_topics import UpdatesTopic
 from keyhole.feed.positions import no_lower
 from keyhole.feed.updates_search import last_boundary
 from keyhole.feed.whole_topic import WholeTopic
+from keyhole.protocol.fed_sources import FEED_AGAIN
 from keyhole.protocol.updates import BoundaryRecord
 
 _VERSION = "v1"
@@ -129,8 +130,7 @@ def write_boundaries(
         if found != updates_id:
             raise ChangelogRecreated(
                 f"the updates topic was deleted and made anew (its id is {found}, it was {updates_id}), and what the "
-                "query had sent is gone with it: drop the query (keyhole drop), and feed it from the start by a "
-                "new checkpoint",
+                f"query had sent is gone with it: {FEED_AGAIN} by a new checkpoint",
                 topic_id=found,
             )
     whole = WholeTopic(updates, clock)
