@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from keyhole.encoding.storage_key import prefix_of
 from keyhole.encoding.watch_token import WatchMark
 from keyhole.model.epoch import START, Position
 from keyhole.rpc.watch_requests import WatchedKeys, WatchedRange
+from services.state_server.read.watch_messages import Sent
 from services.state_server.read.watched_changes import Changes
 from services.state_server.read.watcher import GroupEpoch, Watcher, size_of
 from tests.support.waiting import LONG_SECONDS
@@ -95,6 +97,19 @@ async def test_what_is_kept_is_bounded_and_what_is_not_kept_is_known_to_be_missi
     assert near.lost
     changes.published([epoch(9, {"a": b"again"})], {})
     assert taken(near) == []
+    changes.close()
+
+
+async def test_what_is_made_of_an_epoch_for_all_who_watch_is_kept_of_each_key_groups_last_ones_alone() -> None:
+    changes = begun()
+    elsewhere, epochs = epoch(1, {"b": b"x"}, group=1), [epoch(number, {"a": b"x"}) for number in range(1, 21)]
+    changes.published([elsewhere], {})
+    for of in epochs:
+        changes.published([of], {})
+        of.shared["all"], of.selected["some"] = Sent(0, of.after.stamp, snapshot=False), array("Q")
+    assert [of.recent for of in epochs] == 4 * [False] + 16 * [True]
+    assert [(len(of.shared), len(of.selected)) for of in epochs] == 4 * [(0, 0)] + 16 * [(1, 1)]
+    assert elsewhere.recent
     changes.close()
 
 

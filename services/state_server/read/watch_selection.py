@@ -72,7 +72,9 @@ class WatchSelection:
             return None
         alike = (self._table.codec, self._asked.as_json)
         if (sent := epoch.shared.get(alike)) is None:
-            sent = epoch.shared[alike] = make()
+            sent = make()
+            if epoch.recent:
+                epoch.shared[alike] = sent
         return sent
 
     def _newest(self) -> SelectedChanges | None:
@@ -149,7 +151,7 @@ class WatchSelection:
             found = epoch.selected.get(alike)
             if found is None:
                 given = select.given(shown(batch), known=known)
-                if len(epoch.selected) < most:
+                if epoch.recent and len(epoch.selected) < most:
                     epoch.selected[alike] = array("Q", map(_spelled, given))
             else:
                 of_batch = [(code, batch[(code >> _BITS) - first]) for code in found]

@@ -17,6 +17,8 @@ from services.state_server.read.group_watchers import GroupWatchers
 from services.state_server.read.watcher import MOST_BYTES, GroupEpoch, Watcher
 
 _LINGER_SECONDS = 60.0
+# Of so many epochs of a key group, the last ones, what was made for one who watches is kept for others.
+_RECENT_EPOCHS = 16
 # In one turn of the event loop: a commit is answered before thousands of watchers have had theirs.
 _WOKEN_AT_ONCE = 20
 
@@ -46,6 +48,7 @@ class Changes:
         self._bytes = 0
         # By key group: the ring has all behind this offset.
         self._floors: dict[int, int] = {}
+        self._recent: dict[int, deque[GroupEpoch]] = {}
         self._watchers: set[Watcher] = set()
         # All of them, and those that are not attached yet, or not at the moment.
         self._expected: set[Watcher] = set()
@@ -103,6 +106,7 @@ class Changes:
         if not self._expected:
             self.active = False
             self._ring.clear()
+            self._recent.clear()
             self._bytes = 0
             self._floors, self.positions = {}, {}
 
@@ -208,6 +212,10 @@ class Changes:
         self.positions[epoch.key_group] = epoch.after
         self._ring.append(epoch)
         self._bytes += epoch.size
+        recent = self._recent.setdefault(epoch.key_group, deque())
+        recent.append(epoch)
+        if len(recent) > _RECENT_EPOCHS:
+            recent.popleft().let_made_go()
         while self._bytes > self._most_bytes:
             oldest = self._ring.popleft()
             self._bytes -= oldest.size

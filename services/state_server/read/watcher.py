@@ -40,9 +40,9 @@ class Changed(NamedTuple):
     before: bytes | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class GroupEpoch:
-    """What one epoch has changed in one key group.
+    """What one epoch has changed in one key group. Only `recent` changes.
 
     Attributes:
         before: The changelog's offset where the epoch begins, or a later one than the position before.
@@ -50,6 +50,7 @@ class GroupEpoch:
         changes: (storage key, entry or None), in the order of the changelog. None: too much to be kept.
         befores: The entry before each change; None: nobody has asked.
         size: About what it takes in memory.
+        recent: What is made of it for one who watches is kept for others.
     """
 
     key_group: int
@@ -58,6 +59,13 @@ class GroupEpoch:
     changes: Sequence[tuple[bytes, bytes | None]] | None
     befores: Sequence[bytes | None] | None = None
     size: int = 0
+    recent: bool = True
+
+    def let_made_go(self) -> None:
+        """Newer epochs have come: nearly all who watch have this one. What was made of it takes more than itself."""
+        self.recent = False
+        self.shared.clear()
+        self.selected.clear()
 
     @functools.cached_property
     def index(self) -> Mapping[bytes, int]:
