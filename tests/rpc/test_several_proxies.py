@@ -7,14 +7,18 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keyhole import AsyncClient, Client, errors
+from keyhole.encoding.codec import StateCodec
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import KeyholeError
 from keyhole.local.ports import free_ports
 from keyhole.local.processes import Child
 from keyhole.local.services import start_client_proxy
+from keyhole.security.credentials import Credentials
 from keyhole.testing.fake_server import FakeServer
 from tests.support import entries, figures
 from tests.support.proxies import fake_servers, proxy_of, unused_address
@@ -371,3 +375,56 @@ async def test_threads_have_several_targets_too_and_what_grpc_resolves_is_one_of
         assert min(a.frames, b.frames) > 0
         await a.stop()
         assert await asyncio.to_thread(read) == NUMBERS
+
+
+async def test_no_read_waits_for_one_that_a_proxy_still_has_under_way_as_it_drains() -> None:
+    async with fake_servers("a") as (server,), proxy_of(server.address) as one, proxy_of(server.address) as other:
+        host(server)
+        # Key groups that nobody has for the moment.
+        partial = descriptor("partial", topic_id="topic-2")
+        server.host(partial, {}, range(1))
+        server.changed()
+        elsewhere = [name for name in SENSORS if group_of(StateCodec(partial).storage_key(name)) > 0]
+        async with AsyncClient([one.address, other.address], timeout=LONG_SECONDS) as client:
+            await got(client)
+
+            def busy() -> int:
+                """How many of the proxies have a lookup under way."""
+                sessions = [proxy._servicer._sessions for proxy in (one, other)]
+                return sum(any(of._under_way for of in some) for some in sessions)
+
+            waiting: list[asyncio.Future[Any]] = []
+            for name in elsewhere[:2]:
+                waiting.append(asyncio.ensure_future(client.get(APPLICATION, "partial", name)))
+                await eventually(lambda: busy() == len(waiting), LONG_SECONDS)
+            stopping = asyncio.ensure_future(one.stop(LONG_SECONDS))
+            await eventually(lambda: all(of._draining for of in one._servicer._sessions), LONG_SECONDS)
+            for _ in range(4):
+                await got(client)
+            assert not stopping.done()
+            assert not any(of.done() for of in waiting)
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await stopping
+
+
+async def test_no_read_waits_for_one_that_is_under_way_as_a_newer_token_is_shown(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    shown = Credentials(tls=False, token_file=str(token))
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
+        host(server)
+        partial = descriptor("partial", topic_id="topic-2")
+        server.host(partial, {}, range(1))
+        server.changed()
+        elsewhere = next(name for name in SENSORS if group_of(StateCodec(partial).storage_key(name)) > 0)
+        async with AsyncClient(proxy.address, credentials=shown, timeout=LONG_SECONDS) as client:
+            await got(client)
+            waits = asyncio.ensure_future(client.get(APPLICATION, "partial", elsewhere))
+            await eventually(lambda: any(of._under_way for of in proxy._servicer._sessions), LONG_SECONDS)
+            token.write_text("second\n")
+            async with asyncio.timeout(LONG_SECONDS):
+                while len(proxy._servicer._sessions) < 2:
+                    await got(client)
+            await got(client)
+            assert not waits.done()
+        await asyncio.gather(waits, return_exceptions=True)

@@ -11,7 +11,8 @@ import pytest
 
 from keyhole.client.wire.segments import Answers
 from keyhole.clock import SystemClock
-from keyhole.errors import MalformedRequest, Overloaded
+from keyhole.errors import Draining, MalformedRequest, Overloaded
+from keyhole.rpc import status
 from keyhole.rpc.read_admission import ReadCall
 from keyhole.rpc.read_requests import MAX_KEYS_PER_REQUEST
 from keyhole.v1 import error_pb2, state_pb2
@@ -73,7 +74,7 @@ async def test_a_draining_session_answers_what_is_under_way_and_ends() -> None:
     assert [response async for response in responses] == []
 
 
-async def test_a_draining_session_takes_no_frame_that_comes_later() -> None:
+async def test_a_draining_session_refuses_a_frame_that_comes_later_though_one_is_still_under_way() -> None:
     work, drained, read_on = _Work(), asyncio.Event(), asyncio.Event()
 
     async def requests() -> AsyncIterator[pb.LookupRequest]:
@@ -90,11 +91,12 @@ async def test_a_draining_session_takes_no_frame_that_comes_later() -> None:
     session.drain()
     drained.set()
     await read_on.wait()
-    await asyncio.sleep(0)
+    refused = await first
+    assert refused.frame == 2
+    assert isinstance(status.from_proto(refused.failures[0].error), Draining)
     assert work.started == [1]
     work.answer(1)
-    assert (await first).frame == 1
-    assert [response async for response in responses] == []
+    assert [response.frame async for response in responses] == [1]
     assert work.started == [1]
 
 

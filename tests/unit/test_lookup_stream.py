@@ -47,7 +47,7 @@ class _Full:
 
 
 class _Renewed(_Full):
-    """One whose certificate is renewed: its stream ends, and another one is to begin once it has."""
+    """One whose certificate is renewed: its stream ends, and another one begins."""
 
     def __init__(self) -> None:
         super().__init__(PATIENCE_LOOKUPS)
@@ -95,6 +95,47 @@ class _Answering(_Full):
 
     def cancel(self) -> None:
         self.used.append("cancelled")
+
+
+class _Call:
+    """One stream of `_Renewing`: what it was asked for, and when it breaks."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.ended = self.cancelled = False
+        self.breaks = asyncio.Event()
+
+    async def write(self, request: bytes) -> None:
+        self.taken += query_pb2.LookupRequest.FromString(request).storage_keys
+
+    async def read(self) -> Any:
+        await self.breaks.wait()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "gone")
+
+    async def done_writing(self) -> None:
+        self.ended = True
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class _Renewing:
+    """A channel each of whose streams is another call. What it shows is renewed by who sets `number`."""
+
+    def __init__(self) -> None:
+        self.renewing = self
+        self.number = 0
+        self.calls: list[_Call] = []
+
+    def version(self) -> int:
+        return self.number
+
+    def stream_stream(self, *_: object, **__: object) -> Any:
+        def begun() -> _Call:
+            self.calls.append(_Call())
+            return self.calls[-1]
+
+        return begun
 
 
 class _Failures:
@@ -153,6 +194,36 @@ async def test_a_frame_that_seemed_late_is_sent_again_without_its_time_and_the_n
     assert [list(request.storage_keys) for request in channel.taken] == [[b"first"], [b"first"], [b"next"]]
     assert [request.sent_ms > 0 for request in channel.taken] == [True, False, True]
     await stream.close(ServerLost("it is over"))
+
+
+async def test_what_waits_on_a_stream_that_shows_something_older_holds_up_nothing_and_fails_alone() -> None:
+    channel: Any = _Renewing()
+    stream, loop = LookupStream(channel, "server:1"), asyncio.get_running_loop()
+    older, newer = _Failures(), _Failures()
+    stream.submit(LANE, Segment([b"waits"], older, loop.time() + LONG_SECONDS))
+    await eventually(lambda: channel.calls and channel.calls[0].taken == [b"waits"])
+    channel.number = 1
+    stream.submit(LANE, Segment([b"next"], newer, loop.time() + LONG_SECONDS))
+    await eventually(lambda: len(channel.calls) == 2 and channel.calls[1].taken == [b"next"])
+    assert channel.calls[0].ended
+    assert not channel.calls[0].cancelled
+    assert not older.errors
+    channel.calls[0].breaks.set()
+    await eventually(lambda: older.errors)
+    assert channel.calls[0].cancelled
+    assert not newer.errors
+    # A stream that is refused at once is not opened again while nothing is to be sent, whatever an older one has.
+    channel.number = 2
+    stream.submit(LANE, Segment([b"last"], _Failures(), loop.time() + LONG_SECONDS))
+    await eventually(lambda: len(channel.calls) == 3 and channel.calls[2].taken == [b"last"])
+    channel.calls[2].breaks.set()
+    await eventually(lambda: channel.calls[2].cancelled)
+    await asyncio.sleep(0.1)
+    assert len(channel.calls) == 3
+    assert not newer.errors
+    await stream.close(ServerLost("it is over"))
+    assert newer.errors
+    assert channel.calls[1].cancelled
 
 
 @pytest.mark.parametrize("made", ["takes nothing more", "ends"])

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 from keyhole.client.wire.segments import Answers
-from keyhole.errors import KeyholeError, Overloaded
+from keyhole.errors import Draining, KeyholeError, Overloaded
 from keyhole.rpc import status
 from keyhole.rpc.frames import failures_to_proto
 from keyhole.rpc.read_requests import refused_count
@@ -40,7 +40,7 @@ class LookupSession:
         self._unsent_bytes = 0
         self._taken = asyncio.Event()
         self._under_way = 0
-        self._reading = True
+        self._reading, self._draining = True, False
 
     async def run(self, requests: AsyncIterator[pb.LookupRequest]) -> AsyncGenerator[pb.LookupResponse]:
         """Yields the responses; ends when the client, or `drain`, has ended the requests and all are answered. Once it
@@ -61,17 +61,20 @@ class LookupSession:
                 await reader
 
     def drain(self) -> None:
-        """Takes no more frames; those under way are still answered."""
-        self._reading = False
+        """Those under way are still answered. Frames that come until they are all have a refusal: whoever sent them
+        asks somebody else, and waits for none that is under way.
+        """
+        self._draining = True
         self._end_if_done()
 
     async def _read(self, requests: AsyncIterator[pb.LookupRequest]) -> None:
         try:
             async for request in requests:
-                if not self._reading:
-                    break
                 self._under_way += 1
-                self._handle(request, self._respond)
+                if self._draining:
+                    self._respond(refusal(request, Draining("the client proxy is shutting down; ask another one")))
+                else:
+                    self._handle(request, self._respond)
                 while self._responses.qsize() >= _MOST_UNSENT or self._unsent_bytes >= _MOST_UNSENT_BYTES:
                     self._taken.clear()
                     await self._taken.wait()
@@ -88,7 +91,7 @@ class LookupSession:
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if not self._reading and not self._under_way:
+        if (self._draining or not self._reading) and not self._under_way:
             self._responses.put_nowait(None)
 
 

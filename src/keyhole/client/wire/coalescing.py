@@ -68,6 +68,7 @@ class Frame:
     """One message. `deadline` is that of its most patient segment, `first_deadline` that of the least patient one.
 
     `places`: where several want the same key, which of `keys` each key of the parts is; None: each is its own.
+    `by`: what it was sent by, of several that a connection has; for whoever sends it to say.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Frame:
     sent_at: float
     parts: list[Part] = field(repr=False)
     places: Sequence[int] | None = None
+    by: object = None
 
 
 # What a frame's answer should have: below FRAME_BYTES, so that few keys are asked for in vain. Of the first frame of a
@@ -132,6 +134,11 @@ class Coalescer:
     def keys(self) -> int:
         """How many keys wait or are in flight."""
         return self._keys
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to be sent."""
+        return bool(self._waiting)
 
     @property
     def in_flight(self) -> Collection[Frame]:
@@ -245,14 +252,17 @@ class Coalescer:
             parts = [part for part in frame.parts if part.segment is not GONE]
             self._waiting.setdefault(frame.lane, deque()).extendleft(reversed(parts))
 
-    def lost(self, error: KeyholeError, *, waiting_too: bool) -> None:
+    def lost(self, error: KeyholeError, *, waiting_too: bool, by: object = None) -> None:
         """The connection broke: fails what was in flight.
 
         Args:
             waiting_too: Also what was not sent yet: there is no connection to be had, or wanted.
+            by: Only what was sent by this.
         """
-        parts = [part for frame in self._in_flight.values() for part in frame.parts]
-        self._in_flight.clear()
+        lost = [frame for frame in self._in_flight.values() if by is None or frame.by is by]
+        parts = [part for frame in lost for part in frame.parts]
+        for frame in lost:
+            del self._in_flight[frame.number]
         if waiting_too:
             parts += [part for waiting in self._waiting.values() for part in waiting]
             self._waiting.clear()

@@ -25,11 +25,20 @@ _METHOD = "/keyhole.v1.Query/Lookup"
 _Call: TypeAlias = Any  # grpc.aio.StreamStreamCall; its stub types `read` as object
 
 
+class _Opened:
+    """One stream of the connection: the one that frames are sent by, or one that shows something older and ends."""
+
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.ending = False
+
+
 class LookupStream:
     """Sends segments and hands their answers out. Used from the event loop's thread only.
 
     A stream that breaks fails what was in flight; one that breaks before it answered anything fails what waits too. The
-    next segment opens a new one: how often a connection is tried is the channel's business.
+    next segment opens a new one: how often a connection is tried is the channel's business. Where a newer token or
+    certificate is to be shown, a new one is opened at once, and the old one is read to its end beside it.
 
     Args:
         channel: Stays the caller's to close, after `close`.
@@ -66,8 +75,9 @@ class LookupStream:
         renewing = getattr(channel, "renewing", None)
         self._newest: Callable[[], object] = renewing.version if renewing is not None else lambda: None
         self._shown: object = None
-        self._ending = False
         self._writing = False
+        # Those that end, beside the one that frames are sent by.
+        self._older: set[asyncio.Task[None]] = set()
         self._leaving = False
         self._timer_at = math.inf
 
@@ -118,6 +128,10 @@ class LookupStream:
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
+        if self._older:
+            for reader in list(self._older):
+                reader.cancel()
+            await asyncio.wait(list(self._older))
         self._coalescer.lost(error, waiting_too=True)
         # They know whose stream this is: in a circle it would keep gRPC's thread until it is collected.
         self._heard, self._broken, self._refused = lambda: None, lambda _: None, lambda: None
@@ -134,28 +148,37 @@ class LookupStream:
     async def _run(self) -> None:
         while not self._leaving:
             await self._ready.wait()
-            # Nothing may be left of an expired segment by now.
-            if self._coalescer.keys == 0:
+            # Nothing may be left of an expired segment by now; what an older stream has under way needs no other one.
+            if not self._coalescer.waits:
                 self._ready.clear()
                 continue
-            self._shown, self._ending = self._newest(), False
-            call: _Call = self._lookup()
-            reader = self._loop.create_task(self._read(call))
-            reader.add_done_callback(lambda _: self._ready.set())
+            self._shown = self._newest()
+            opened = _Opened(self._lookup())
+            reader = self._loop.create_task(self._read(opened))
+            reader.add_done_callback(self._over)
+            reader.add_done_callback(lambda _, call=opened.call: call.cancel())  # type: ignore[misc]
             try:
-                await self._write(call, reader)
-                await reader
+                await self._write(opened, reader)
+                if opened.ending and not (self._leaving or reader.done()):
+                    # What it has under way may wait for long, and nothing else is to wait for that.
+                    self._older.add(reader)
+                else:
+                    await reader
             finally:
-                call.cancel()
-                if not reader.done():
+                if reader not in self._older and not reader.done():
                     reader.cancel()
                     await asyncio.wait([reader])
 
-    async def _write(self, call: _Call, reader: asyncio.Task[None]) -> None:
+    def _over(self, reader: asyncio.Task[None]) -> None:
+        self._older.discard(reader)
+        self._ready.set()
+
+    async def _write(self, opened: _Opened, reader: asyncio.Task[None]) -> None:
+        call = opened.call
         while not reader.done():
             if self._leaving or self._newest() != self._shown:
                 # The other side ends streams whose token has expired. What is in flight is still answered.
-                self._ending = True
+                opened.ending = True
                 await call.done_writing()
                 return
             now = self._loop.time()
@@ -168,6 +191,7 @@ class LookupStream:
                 self._ready.clear()
                 await self._ready.wait()
                 continue
+            frame.by = opened
             self._writing = True
             try:
                 await call.write(self._messages.request(frame, now))
@@ -176,8 +200,8 @@ class LookupStream:
             finally:
                 self._writing = False
 
-    async def _read(self, call: _Call) -> None:
-        answered = False
+    async def _read(self, opened: _Opened) -> None:
+        call, answered = opened.call, False
         lost: KeyholeError
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
@@ -195,15 +219,14 @@ class LookupStream:
             # An end without an error still has a status.
             code = await call.code()
             lost = ServerLost(f"server {self._target} ended the stream ({code.name})", address=self._target)
-        if not self._ending:
+        if not opened.ending:
             self._broken(lost)
-        self._coalescer.lost(lost, waiting_too=not (answered or self._ending))
+        self._coalescer.lost(lost, waiting_too=not (answered or opened.ending), by=opened)
 
     def _arm_timer(self) -> None:
         """A timer that is too early only looks again; re-arming it after every frame would cost more."""
-        # No frame goes while another one waits to be taken, nor on a stream that ends: they can only expire.
-        waits = self._writing or self._ending
-        wakeup = self._coalescer.next_expiry() if waits else self._coalescer.next_wakeup()
+        # No frame goes while another one waits to be taken: they can only expire.
+        wakeup = self._coalescer.next_expiry() if self._writing else self._coalescer.next_wakeup()
         if wakeup >= self._timer_at:
             return
         if self._timer is not None:
