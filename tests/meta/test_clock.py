@@ -42,6 +42,7 @@ _MEASURED_ELSEWHERE = {
         "services/client_proxy/console/sql_queries.py",
         "services/client_proxy/directory.py",
         "services/client_proxy/forwarding/watch.py",
+        "services/client_proxy/http/event_stream.py",
         "services/client_proxy/http/request_body.py",
         "services/state_server/read/watcher.py",
     ),

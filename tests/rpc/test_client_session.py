@@ -13,9 +13,9 @@ from keyhole.client.options import ReadOptions
 from keyhole.client.session_epochs import Seen
 from keyhole.errors import EpochNotReached, MalformedRequest
 from keyhole.model.read import ReadBounds
-from tests.support.proxies import fake_servers
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import APPLICATION, STATE, descriptor, rows
-from tests.support.waiting import LONG_SECONDS
+from tests.support.waiting import LONG_SECONDS, eventually
 
 
 async def test_an_answer_is_true_where_the_key_was_found_and_has_no_value_where_not() -> None:
@@ -125,3 +125,20 @@ async def test_a_session_of_threads_does_the_same() -> None:
                 return session.epochs[APPLICATION, STATE]
 
         assert await asyncio.to_thread(read) == 4
+
+
+async def test_a_session_goes_on_with_a_state_that_was_made_anew_whose_epochs_begin_anew() -> None:
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
+        server.host(descriptor(), rows(10)).epoch = 7
+        server.changed()
+        async with AsyncClient(proxy.address, timeout=LONG_SECONDS) as client:
+            session = client.session()
+            assert (await session.get(APPLICATION, STATE, "sensor-1")).epoch == 7
+            server.host(descriptor(topic_id="topic-2"), rows(10, 100.0)).epoch = 1
+            server.changed()
+            await eventually(
+                lambda: proxy._directory.tables[APPLICATION, STATE].descriptor.topic_id == "topic-2", LONG_SECONDS
+            )
+            assert (await client.get(APPLICATION, STATE, "sensor-1")).epoch == 1
+            assert (await session.get(APPLICATION, STATE, "sensor-1")).epoch == 1
+            assert session.epochs == {(APPLICATION, STATE): 1}

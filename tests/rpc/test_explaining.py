@@ -200,3 +200,14 @@ async def test_a_proxy_of_an_earlier_version_is_told_as_such() -> None:
         async with AsyncClient(server.address, timeout=LONG_SECONDS) as client:
             with pytest.raises(Unsupported, match="does not know the method"):
                 await client.explain(APPLICATION, STATE, "sensor-1")
+
+
+async def test_no_address_is_left_in_what_is_told_without_them_however_much_is_told() -> None:
+    address = "10.1.2.3:7410"
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
+        told = pb.ExplainResponse()
+        hop = told.hops.add(address=address)
+        hop.error.message = f"ipv4:{address}"
+        for number in range(100):
+            hop.error.facts[f"fact {number}"] = f"by {address}"
+        assert address not in str(proxy._servicer._explained_reads._by_name(told))

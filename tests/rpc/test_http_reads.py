@@ -566,6 +566,24 @@ async def test_who_does_not_read_the_answer_is_let_go(served: Served) -> None:
         writer.close()
 
 
+async def test_who_does_not_read_a_watch_is_let_go_and_others_are_served(served: Served) -> None:
+    texts = msgspec.structs.replace(
+        descriptor("texts", topic_id="topic-9"), value=ValueSchema(1, (ValueField("text", "string"),))
+    )
+    stored = msgspec.msgpack.encode([1, "x" * 100_000])
+    served.server.host(texts, {f"sensor-{number}": stored for number in range(200)})
+    served.server.changed()
+    await eventually(lambda: (APPLICATION, "texts") in served.proxy._directory.tables)
+    async with port_of(served, HttpLimits(answer_seconds=0.3)) as port:
+        reader, writer = await asyncio.open_connection(*port.address.rsplit(":", 1), limit=1)
+        writer.write(f"GET /v1/{APPLICATION}/texts:watch HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await eventually(lambda: served.proxy._servicer._watching == 1, LONG_SECONDS)
+        await eventually(lambda: not port._connections, LONG_SECONDS)
+        await eventually(lambda: served.proxy._servicer._watching == 0, LONG_SECONDS)
+        assert reader is not None
+        writer.close()
+
+
 POLICY = """
 [[allow]]
 who = ["token:reader"]

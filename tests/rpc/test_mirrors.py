@@ -24,7 +24,7 @@ from services.state_server.read.watch_parts import WatchLimits
 from services.state_server.read.watched_changes import Changes
 from services.state_server.read.watcher import Watcher
 from tests.support.entries import hourly
-from tests.support.proxies import proxy_of
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import descriptor, row, rows, values
 from tests.support.refusals import raised_at_deadline
 from tests.support.state_servers import state_server
@@ -467,3 +467,20 @@ async def test_where_changes_are_gone_or_came_too_fast_another_copy_takes_the_pl
             # Never a copy that is not whole.
             assert len(seen) > 30
             assert set(seen) == {30, 29}
+
+
+async def test_a_mirror_of_some_keys_waits_for_their_key_groups_and_for_no_others_that_a_token_names() -> None:
+    fed = descriptor("fed", topic_id="topic-3", updates_topic_id="updates-1")
+    groups = {name: group_of(StateCodec(fed).storage_key(name)) for name in rows(10)}
+    its_own = groups["sensor-1"]
+    other = next(group for group in groups.values() if group != its_own)
+    async with fake_servers("a") as (server,), proxy_of(server.address) as proxy:
+        server.host(fed, rows(10)).epoch = 7
+        server.changed()
+        async with (
+            AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+            client.mirror(f"{fed.application}/fed", "sensor-1") as mirror,
+        ):
+            await mirror.wait_for({its_own: 7, other: 9}, timeout=LONG_SECONDS)
+            with pytest.raises(errors.EpochNotReached):
+                await mirror.wait_for({its_own: 8, other: 1}, timeout=0.05)

@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from keyhole import errors
+from keyhole import AsyncClient, errors
 from keyhole.testing.changelog import MemoryKafka
 from services.state_server.read.watcher import Watcher
 from tests.support import figures
-from tests.support.proxies import proxy_of
+from tests.support.proxies import fake_servers, proxy_of
 from tests.support.readings import KEY_GROUPS, descriptor, row, rows, values
 from tests.support.state_servers import state_server
-from tests.support.waiting import eventually
+from tests.support.waiting import LONG_SECONDS, eventually
 from tests.support.watches import WatchReader, refused_watch
 
 
@@ -106,3 +106,21 @@ async def test_a_watch_that_ends_is_no_read_that_fails(monkeypatch: pytest.Monke
         of_server, of_proxy = await figures.read_stats(server.address), await figures.read_stats(proxy.address)
         assert "keyhole_state_server_failed_reads_total" not in figures.names(of_server)
         assert "keyhole_client_proxy_failed_reads_total" not in figures.names(of_proxy)
+
+
+async def test_the_epoch_up_to_which_all_was_given_is_no_lower_while_an_owner_is_away() -> None:
+    async with fake_servers("a", "b") as (a, b), proxy_of(a.address, b.address) as proxy:
+        for number, server in enumerate((a, b)):
+            server.host(descriptor(), {}, range(number, KEY_GROUPS, 2)).epoch = 7
+            server.changed()
+        of = descriptor()
+        async with (
+            AsyncClient(proxy.address, timeout=LONG_SECONDS) as client,
+            client.watch(of.application, of.state) as changes,
+        ):
+            while changes.epoch != 7:
+                await changes.page()
+            await b.stop()
+            for _ in range(3):
+                await changes.page()
+                assert changes.epoch == 7

@@ -164,7 +164,8 @@ class ExplainedReads:
             copy.unreachable = "it can't be reached" if copy.unreachable else ""
         for error in errors:
             error.message = named(error.message)
-            for fact, text in error.facts.items():
+            # A list: of a map that is changed meanwhile protobuf passes over some.
+            for fact, text in list(error.facts.items()):
                 error.facts[fact] = named(text)
         response.missing = named(response.missing)
         return response

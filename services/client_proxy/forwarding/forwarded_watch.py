@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from keyhole.encoding.watch_token import NOT_BEGUN, WatchMark, WatchPlace, watch_place
+from keyhole.model.epoch import NO_EPOCH, EpochStamp
 from keyhole.model.state import StateDescriptor
 from keyhole.rpc.watch_requests import WatchAsked
 
@@ -14,6 +15,7 @@ class ForwardedWatch:
 
     Attributes:
         as_of_ms: All that was committed by then was forwarded: milliseconds since 1970; 0: not known.
+        stamp: All up to this epoch was forwarded.
         told_done: Its reader knows that all rows were forwarded.
     """
 
@@ -26,6 +28,7 @@ class ForwardedWatch:
         elif asked.snapshot:
             self._marks = dict.fromkeys(asked.key_groups, NOT_BEGUN)
         self.as_of_ms = 0 if asked.place is None else asked.place.as_of_ms
+        self.stamp = NO_EPOCH
         self.told_done = asked.place is not None and self._rows_done
 
     @property
@@ -41,6 +44,13 @@ class ForwardedWatch:
     def reach(self, as_of_ms: int) -> None:
         """All that was committed by then was forwarded, also where it was more before."""
         self.as_of_ms = max(self.as_of_ms, as_of_ms)
+
+    def complete(self, stamp: EpochStamp) -> EpochStamp:
+        """All up to this epoch was forwarded, also where it was more before: a part that is asked anew says of none
+        yet. Returns the last of them.
+        """
+        self.stamp = max(self.stamp, stamp, key=lambda of: of.epoch)
+        return self.stamp
 
     def take_done(self) -> bool:
         """Whether its reader is to hear now that all rows were forwarded, which is said once."""

@@ -317,6 +317,7 @@ class FannedWatch:
             # A server that was asked behind the last row doesn't say it.
             self._settle(part)
         response.snapshot_done = self._forwarded.take_done()
+        put_watched_stamp(self._forwarded.complete(part.stamp), response)
         return response
 
     def _joined(self, response: pb.WatchResponse) -> pb.WatchResponse:
@@ -331,8 +332,8 @@ class FannedWatch:
             as_of_ms=self._forwarded.as_of_ms,
             selected=self._request.HasField("selection"),
         )
-        if not self._homeless:
-            put_watched_stamp(min((part.stamp for part in self._parts), key=lambda stamp: stamp.epoch), joined)
+        stamp = NO_EPOCH if self._homeless else min((part.stamp for part in self._parts), key=lambda of: of.epoch)
+        put_watched_stamp(self._forwarded.complete(stamp), joined)
         return joined
 
     def _settle(self, part: _ServerPart) -> None:

@@ -9,6 +9,7 @@ Each event has an id: whoever comes back with the last one gets the rest, and no
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -109,6 +110,7 @@ async def stream(
     check: _MayStillWatch,
     *,
     integers_as_text: bool,
+    most_seconds: float,
 ) -> web.StreamResponse:
     """Sends a watch as events, for as long as it is read. What is wrong before its first event is raised.
 
@@ -116,6 +118,7 @@ async def stream(
         responses: Of the watch. Closed at the end.
         codec: By the newest descriptor that is known.
         check: Is called before each event: rights and tokens end while a stream is open.
+        most_seconds: Whoever takes an event for so long loses the connection. It comes back behind the last one.
 
     Raises:
         KeyholeError: The watch has not begun.
@@ -124,6 +127,16 @@ async def stream(
     # For proxies that gather what they pass on.
     answer.headers["X-Accel-Buffering"] = "no"
     begun, before = False, pb.WatchResponse()
+
+    async def send(event: bytes) -> None:
+        try:
+            async with asyncio.timeout(most_seconds):
+                await answer.write(event)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("it is not read") from None
+
     # A reader that has gone away is noticed as it is written to, at the next event at the latest.
     with suppress(ConnectionResetError):
         async with aclosing(responses):
@@ -133,16 +146,16 @@ async def stream(
                     if not begun:
                         begun = True
                         await answer.prepare(request)
-                        await answer.write(f"retry: {_AGAIN_MS}\n\n".encode())
+                        await send(f"retry: {_AGAIN_MS}\n\n".encode())
                     for event in await _events(response, before, codec, integers_as_text=integers_as_text):
-                        await answer.write(event)
+                        await send(event)
                     before = pb.WatchResponse(
                         token=response.token or before.token, as_of_ms=response.as_of_ms, epoch=response.epoch
                     )
             except KeyholeError as error:
                 if not begun:
                     raise
-                await answer.write(_event("error", problem(discreet(current(), error))))
+                await send(_event("error", problem(discreet(current(), error))))
             if not begun:
                 raise Draining("the watch ended before it began; ask again")
         await answer.write_eof()

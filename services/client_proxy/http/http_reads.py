@@ -202,7 +202,9 @@ class HttpReads:
         asked.state.CopyFrom(_ref(name))
         watch: Any = self._servicer.Watch(asked, deadline)
         newest = functools.partial(self._servicer.codec, name, deadline)
-        return await event_stream.stream(request, watch, newest, check, integers_as_text=as_text)
+        return await event_stream.stream(
+            request, watch, newest, check, integers_as_text=as_text, most_seconds=self._limits.answer_seconds
+        )
 
     async def _aggregates(self, request: web.Request) -> web.Response:
         caller, name = self.caller_of(request), _name(request)

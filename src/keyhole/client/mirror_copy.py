@@ -75,10 +75,13 @@ class MirrorCopy(MirrorIntake):
         return self._codec or self._nothing_yet(None)
 
     def holds(self, epochs: int | Mapping[int, int]) -> bool:
-        """Whether all its key groups have this epoch, or those that are named the epochs that they are named with."""
+        """Whether all its key groups have this epoch, or those that are named the epochs that they are named with. Key
+        groups that it has no key of are passed over, as a read of its keys passes over them.
+        """
         with self._lock:
             if isinstance(epochs, Mapping):
-                return all(self._epoch_of(group) >= epoch for group, epoch in epochs.items())
+                mine = {group: epoch for group, epoch in epochs.items() if group in self._epochs}
+                return bool(self._epochs) and all(self._epoch_of(group) >= epoch for group, epoch in mine.items())
             return self._complete.epoch >= epochs or all(self._epoch_of(group) >= epochs for group in self._epochs)
 
     def reaches(self, other: MirrorCopy) -> bool:

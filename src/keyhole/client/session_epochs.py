@@ -34,7 +34,7 @@ class Seen:
         self._whole: dict[StateName, int] = {}
         self._groups: dict[StateName, dict[int, int]] = {}
         # The updates topic whose epochs they are, where a read has said; empty: the state has none.
-        self._topics: dict[StateName, str] = {}
+        self._topics: dict[StateName, tuple[str, str]] = {}
         for name, of in _checked(epochs):
             if isinstance(of, Mapping):
                 self._groups[name] = dict(of)
@@ -118,14 +118,15 @@ class Seen:
                 seen[group] = max(epoch, seen.get(group, 0))
 
     def _forget_another(self, name: StateName, codec: StateCodec | None) -> None:
-        """What was seen of a state of that name that was fed by another updates topic, or in the other lane."""
+        """What was seen of a state of that name that was another one, as its topics say, or in the other lane."""
         if codec is None:
             return
-        topic = codec.descriptor.updates_topic_id
-        if self._topics.get(name, topic) != topic or (not topic and name in self._groups):
+        descriptor = codec.descriptor
+        topics = descriptor.topic_id, descriptor.updates_topic_id
+        if self._topics.get(name, topics) != topics or (not descriptor.updates_topic_id and name in self._groups):
             self._whole.pop(name, None)
             self._groups.pop(name, None)
-        self._topics[name] = topic
+        self._topics[name] = topics
 
 
 def _checked(epochs: Epochs) -> Iterable[tuple[StateName, int | Mapping[int, int]]]:

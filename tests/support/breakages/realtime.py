@@ -551,7 +551,7 @@ REALTIME: tuple[Breakage, ...] = (
         "a session asks of a state that was made anew what it has seen of the one before",
         "realtime",
         "src/keyhole/client/session_epochs.py",
-        "if self._topics.get(name, topic) != topic or",
+        "if self._topics.get(name, topics) != topics or",
         "if",
         ("test_epochs_by_key_group.py",),
     ),
