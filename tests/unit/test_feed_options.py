@@ -99,6 +99,8 @@ def test_the_kind_follows_from_what_is_given(made: FeedOptions, kind: StateKind)
         (options(ttl_ms=-1), "below 0"),
         (options(order_by="at"), "'at', which is no value column"),
         (options(order_by="note", max_length=1), "a list state has no order_by"),
+        (options(value=value_columns(["at:struct<s:int>"]), order_by="at"), "'at' is of type struct.*have no highest"),
+        (options(value=value_columns(["at:array<int>"]), order_by="at"), "'at' is of type array"),
         (options(max_length=1, map_key=key_columns(["m"])), "neither a map key nor reducers"),
         (reducing("amount=median"), "has the reducer 'median'"),
         (reducing("who=max_by(at)"), "must be among the reducers"),

@@ -16,7 +16,7 @@ from keyhole.model.state import StateKind, ValueField, ValueSchema
 from keyhole.protocol.updates import BoundaryRecord, EndRecord, Record, UpdateRecord, decode
 from keyhole.testing.clock import ManualClock
 from tests.support.states import KEY_GROUPS, descriptor
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 SUM = descriptor(
     kind=StateKind.REDUCING, reducers=("sum",), value=ValueSchema(1, (ValueField("n", "bigint"),)), topic_id=""
@@ -109,14 +109,28 @@ def test_a_boundary_names_the_updates_topic_that_has_its_rows(producer: Producer
     assert {(one.ends[0], one.topic, one.updates_id) for one in boundaries} == {(2, "", "updates-1")}
 
 
+def test_one_that_writes_no_more_has_its_boundary_all_the_same(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Owners remember all rows above the last one, and read the topic again from there."""
+    monkeypatch.setattr("keyhole.feed.producer._BOUNDARY_SECONDS", 0.05)
+    producer.add("a", {"n": 1})
+    producer.flush()
+    until(lambda: len(FakeUpdates.made.of(BoundaryRecord)) == KEY_GROUPS)
+    producer.flush()
+    assert producer._bounding is None, "there is nothing more to say"
+    assert {one.ends[0] for one in FakeUpdates.made.of(BoundaryRecord)} == {1}
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
         ({"topic_id": "updates-2"}, ChangelogRecreated),
         ({"bounds": lambda self, partition: (0, 0)}, InvalidConfiguration),
+        ({"bounds": lambda self, partition: (0, int(partition < KEY_GROUPS - 1))}, InvalidConfiguration),
         ({"bounds": lambda self, partition: 1 // 0}, ZeroDivisionError),
     ],
-    ids=["made anew", "no rules", "a bug"],
+    ids=["made anew", "no rules", "no rules in one partition", "a bug"],
 )
 def test_a_topic_that_does_not_fit_is_refused_and_closed(
     fed: None, wrong: dict[str, object], error: type[Exception], monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from keyhole.changelog.base import Partition
+from keyhole.encoding.storage_key import group_of
 from keyhole.errors import EpochNotReached, NotReady, StateConflict, TooStale
 from keyhole.model.epoch import START
 from keyhole.model.read import ReadBounds
@@ -382,3 +383,55 @@ async def test_a_key_group_that_is_released_and_owned_again_begins_where_its_cha
     assert state.position(0) != START
     await closed(fed)
     await closed(other)
+
+
+async def test_an_update_whose_row_is_too_large_once_it_is_merged_is_a_dead_letter_and_all_others_are_committed() -> (
+    None
+):
+    texts = ValueSchema(1, (ValueField("a", "string"), ValueField("b", "string")))
+    fed = await begun(value=texts, reducers=("max", "max"))
+    group, large = group_of(key(NAMES[0])), "x" * (9 << 20)
+    fed.send(group, UpdateRecord("s", 0, 0, 0, PUT, 1, [NAMES[0]], None, [large, None]))
+    await fed.steps()
+    fed.send(group, UpdateRecord("s", 0, 1, 0, PUT, 1, [NAMES[0]], None, [None, large]))
+    fed.send(group, UpdateRecord("s", 0, 2, 0, PUT, 1, [NAMES[0]], None, [None, "y"]))
+    other = group_of(key(NAMES[1]))
+    fed.send(other, UpdateRecord("s", 0, 3, 0, PUT, 1, [NAMES[1]], None, ["v", "w"]))
+    await fed.steps()
+    await fed.host.feeding.commit()
+    for of, next_ in ((group, fed.kafka.end(TOPIC, group)), (other, fed.kafka.end(TOPIC, other))):
+        assert fed.host._states.state(STATE).position(of).epoch == next_
+    assert fed.kafka.end(f"{TOPIC}.dead-letter", 0) == 1
+    row = fed.table.lookup([key(NAMES[0])], ReadBounds()).rows[0]
+    assert fed.table.codec.decode_row(row or b"")["b"] == "y"
+    await closed(fed)
+
+
+async def test_values_that_can_not_be_compared_and_rules_that_can_not_be_followed_stop_no_key_group() -> None:
+    structs = ValueSchema(1, (ValueField("n", "struct<a:int>"),))
+    fed = await begun(value=structs, reducers=(), kind=StateKind.VALUE, order_by="n")
+    group = group_of(key(NAMES[0]))
+    for number in range(3):
+        value = [{"a": number}] if number < 2 else [None]
+        fed.send(group, UpdateRecord("s", 0, number, 0, PUT, 1, [NAMES[0]], None, value))
+    fed.send(group, RulesRecord(99, FeedRules(reducers=("bogus",))))
+    await fed.steps()
+    await fed.host.feeding.commit()
+    assert fed.host._states.state(STATE).position(group).epoch == fed.kafka.end(TOPIC, group)
+    assert fed.kafka.end(f"{TOPIC}.dead-letter", 0) >= 2
+    await closed(fed)
+
+
+async def test_rules_of_a_reducer_that_there_is_not_are_a_dead_letter() -> None:
+    fed = await begun(value=ValueSchema(1, (ValueField("n", "string"),)), reducers=("max",))
+    group = group_of(key(NAMES[0]))
+    for number, reducer in enumerate(("bogus", "max_by(zz)", "sum()")):
+        fed.send(group, RulesRecord(99 + number, FeedRules(reducers=(reducer,))))
+    fed.send(group, UpdateRecord("s", 0, 1, 0, PUT, 1, [NAMES[0]], None, ["1.5"]))
+    await fed.steps()
+    await fed.host.feeding.commit()
+    assert fed.host._states.state(STATE).position(group).epoch == fed.kafka.end(TOPIC, group)
+    assert fed.kafka.end(f"{TOPIC}.dead-letter", 0) == 3
+    row = fed.table.lookup([key(NAMES[0])], ReadBounds()).rows[0]
+    assert fed.table.codec.decode_row(row or b"")["n"] == "1.5"
+    await closed(fed)

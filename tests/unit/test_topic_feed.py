@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
+from keyhole.changelog.kafka.absences import APART_SECONDS
 from keyhole.errors import ChangelogRecreated, Fenced, KafkaUnreachable, MalformedRequest
 from keyhole.feed.feed_options import RecordFormat
 from keyhole.feed.feeder import Feeder
+from keyhole.feed.kafka.source import KafkaSource
 from keyhole.feed.record_encoding import JsonEncoding, RegistryAway
 from keyhole.feed.topic_feed import Behind, FeedFigures, TopicFeed
+from keyhole.testing.clock import ManualClock
 from tests.support.feeder_world import STATE, TOPIC, FeederProcess, World
 
 ROWS = 40
@@ -290,3 +294,39 @@ def test_a_strict_one_that_comes_past_where_another_was_ends_at_the_next() -> No
     stop.clear()
     with pytest.raises(MalformedRequest, match="offset 5 of partition 0"):
         WorldFeed(world, stop, strict=True).run(stop)
+
+
+class _Unheard:
+    """A broker that has heard of no topic."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def describe(self, *_: object) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_topic_is_gone_once_two_looks_in_turn_have_not_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just started may not have heard of every topic yet."""
+    for module in ("source", "updates_topic"):
+        monkeypatch.setattr(f"keyhole.feed.kafka.{module}.Topics", _Unheard)
+    clock = ManualClock()
+    fed = msgspec.structs.replace(STATE, updates_topic_id="updates-1")
+    feed = TopicFeed("kafka:1", fed, TOPIC, RecordFormat.JSON, clock)
+    with ExitStack() as opened:
+        with pytest.raises(KafkaUnreachable, match="has not heard of it"):
+            feed._opened_topics(opened, feed._is_gone)
+        source = opened.enter_context(closing(KafkaSource("kafka:1", TOPIC, feed._is_gone)))
+        with pytest.raises(KafkaUnreachable, match="has not heard of it"):
+            source.look()
+        clock.advance(APART_SECONDS)
+        with pytest.raises(ChangelogRecreated, match=r"does not exist any more.*keyhole drop"):
+            feed._opened_topics(opened, feed._is_gone)
+        with pytest.raises(ChangelogRecreated, match="does not exist"):
+            source.look()
+        # Who looks once is told so at once.
+        with pytest.raises(ChangelogRecreated):
+            feed._opened_topics(opened)

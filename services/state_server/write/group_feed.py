@@ -206,14 +206,16 @@ class GroupFeed:
     def _rule(self, record: RulesRecord, update: LoggedUpdate, done: AppliedUpdates) -> None:
         if not self._are_newer(record):
             return
-        why = record.rules.misfit(self._descriptor)
-        if self._rules is not None and record.rules.schema_version < self._rules.rules.schema_version:
-            why = f"schema version {self._rules.rules.schema_version} is in force: stored rows may be of it"
         try:
+            why = record.rules.misfit(self._descriptor)
+            if self._rules is not None and record.rules.schema_version < self._rules.rules.schema_version:
+                why = f"schema version {self._rules.rules.schema_version} is in force: stored rows may be of it"
             if why is None:
                 self._obey(record)
         except KeyholeError as error:
             why = str(error)
+        except Exception as error:  # noqa: BLE001 - one record must not stop its key group, whatever it holds
+            why = f"they can't be followed ({type(error).__name__}: {error})"
         if why is not None:
             done.refused.append(RefusedUpdate(update, MalformedRequest(f"rules of state {self._name}: {why}")))
             return
@@ -285,6 +287,9 @@ class GroupFeed:
                 bytes=len(key),
                 limit=self._limits.key_bytes,
             )
+        self._check_row(row)
+
+    def _check_row(self, row: StoredValue) -> None:
         if row is not None and len(row) > self._limits.row_bytes:
             raise TooLarge(
                 f"a row of state {self._name} takes {len(row)} bytes; the changelog takes {self._limits.row_bytes}",
@@ -300,18 +305,28 @@ class GroupFeed:
         try:
             done.overlay = self._merged(rows, stored, done.overlay)
             done.applied += len(rows)
-        except RequestError:
-            # One of them can't be merged with what is stored (a sum leaves its type): it is refused, the others count.
-            # A store that can't be read says nothing of any of them: that goes up.
+        except (RequestError, TypeError):
+            # One of them can't be merged with what is stored (a sum leaves its type, an order compares a null): it is
+            # refused, the others count. A store that can't be read says nothing of any of them: that goes up.
             for (key, row), update in zip(rows.items(), updates, strict=True):
                 try:
                     done.overlay = self._merged({key: row}, stored, done.overlay)
                     done.applied += 1
                 except RequestError as error:
                     done.refused.append(RefusedUpdate(update, error))
+                except TypeError:
+                    why = ValueMismatch(
+                        f"an update of state {self._name} can't be merged with what is stored: its values can't be "
+                        "compared"
+                    )
+                    done.refused.append(RefusedUpdate(update, why))
 
     def _merged(self, rows: dict[bytes, StoredValue], stored: Snapshot, overlay: Overlay) -> Overlay:
-        return overlay.changed(self._merge.with_stored(rows, OverlaySnapshot(stored, overlay), self.time_ms))
+        changes = self._merge.with_stored(rows, OverlaySnapshot(stored, overlay), self.time_ms)
+        # Several small updates may come to a large row, which no commit could write.
+        for _, row in changes:
+            self._check_row(row)
+        return overlay.changed(changes)
 
 
 def _records(log: Iterable[LoggedUpdate]) -> Iterator[Record]:

@@ -35,6 +35,7 @@ _MOST_TTL_MS = 1000 * 365 * 86_400_000
 _MOST_LENGTH = (1 << 63) - 1
 
 _RESERVED_PREFIX = "_keyhole_"
+_WITHOUT_ORDER = ("array", "map", "struct")
 _SUMMED = ("sum", "min", "max")
 _BOOLEANS = ("any", "all")
 # What can be taken back of a reduced field: all else would need the rows that are left.
@@ -247,6 +248,12 @@ def _problems(options: FeedOptions) -> Iterator[str]:
         yield f"max_length is {options.max_length}; it is at most {_MOST_LENGTH}"
     if options.order_by and options.order_by not in {field.name for field in options.value}:
         yield f"order_by names {options.order_by!r}, which is no value column"
+    for field in options.value:
+        if field.name == options.order_by and field.type.partition("<")[0].strip().lower() in _WITHOUT_ORDER:
+            yield (
+                f"order_by column {field.name!r} is of type {field.type}, whose values have no highest; take a number, "
+                "a string, a date or a timestamp"
+            )
     if options.order_by and options.kind not in (StateKind.VALUE, StateKind.MAP):
         yield f"a {options.kind} state has no order_by"
     if options.max_length and (options.map_key or options.reducers):

@@ -88,8 +88,10 @@ class Producer:
         self._sends = 0
         # The numbers of the sends under way, in their order.
         self._waiting: dict[int, None] = {}
-        self._bounded = 0
+        # How many rows are known to be durable, and how many a boundary says.
+        self._durable = self._bounded = 0
         self._bounded_at = self._clock.monotonic()
+        self._bounding: threading.Timer | None = None
         self._closed = False
         self._given_up = threading.Event()
 
@@ -159,12 +161,39 @@ class Producer:
             token = WriteToken(dict(self._epochs))
         with self._lock:
             self._check_open()
-            if self._clock.monotonic() - self._bounded_at >= _BOUNDARY_SECONDS and self._bounded < rows:
-                self._bounded, self._bounded_at = rows, self._clock.monotonic()
-                # In a topic that was made anew meanwhile these rows are not: by its id the boundary is refused there.
-                updates_id = self._updates.topic_id
-                self._send_everywhere(BoundaryRecord(self._source, self._clock.now_ms(), {0: rows}, "", updates_id))
+            self._durable = max(self._durable, rows)
+            if self._clock.monotonic() - self._bounded_at >= _BOUNDARY_SECONDS:
+                self._bound()
+            elif self._bounded < self._durable and self._bounding is None:
+                # One that writes no more for now has its boundary all the same: owners remember all rows above it.
+                self._bounding = threading.Timer(_BOUNDARY_SECONDS, self._bound_later)
+                self._bounding.name, self._bounding.daemon = "keyhole-producer-boundary", True
+                self._bounding.start()
         return token
+
+    def _bound(self) -> None:
+        """Says that all durable rows stand in the topic. With the lock held."""
+        if self._bounded == self._durable:
+            return
+        self._bounded, self._bounded_at = self._durable, self._clock.monotonic()
+        # In a topic that was made anew meanwhile these rows are not: by its id the boundary is refused there.
+        updates_id = self._updates.topic_id
+        self._send_everywhere(BoundaryRecord(self._source, self._clock.now_ms(), {0: self._bounded}, "", updates_id))
+
+    def _bound_later(self) -> None:
+        with self._lock:
+            self._bounding = None
+            if self._closed:
+                return
+            try:
+                self._bound()
+                self._updates.poll(0.0)
+            except KeyholeError as error:
+                # The next flush says it, or has another try.
+                self._bounded = 0
+                _log.warning(
+                    "a producer could not write its boundary", extra={"topic": self._topic, "why": error.message}
+                )
 
     def close(self) -> None:
         """Waits for what is under way, and tells the state's owners that no more comes. Idempotent; blocks.
@@ -175,6 +204,8 @@ class Producer:
             if self._closed:
                 return
             self._closed = True
+            if self._bounding is not None:
+                self._bounding.cancel()
             try:
                 deadline = Deadline(_CLOSE_SECONDS)
                 self._wait(self._sends, deadline)
@@ -190,16 +221,18 @@ class Producer:
                 self._updates.close()
 
     def _check_updates(self, descriptor: StateDescriptor) -> None:
-        """Passes where it is the topic that the state is fed by, and somebody has begun to."""
+        """Passes where it is the topic that the state is fed by, and each partition has rules: somebody feeds it."""
         if descriptor.updates_topic_id not in ("", self._updates.topic_id):
             raise ChangelogRecreated(
                 f"topic {self._topic} was deleted and made anew (its id is {self._updates.topic_id}, it was "
                 f"{descriptor.updates_topic_id}), and nobody applies it: {FEED_AGAIN}",
                 topic=self._topic,
             )
-        if not self._updates.bounds(0)[1]:
+        # All of them: a feed that is starting writes them one by one, and may end in between.
+        if bare := [group for group in range(descriptor.key_groups) if not self._updates.bounds(group)[1]]:
             raise InvalidConfiguration(
-                f"topic {self._topic} has no rules yet, and updates ahead of them are refused: start the state's feed",
+                f"topic {self._topic} has no rules yet in {len(bare)} of {descriptor.key_groups} partitions, and "
+                "updates ahead of them are refused: start the state's feed, and wait until it feeds",
                 topic=self._topic,
             )
 

@@ -9,9 +9,10 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
 from keyhole.backoff import Backoff
+from keyhole.changelog.kafka.absences import Absences, IsGone, gone_at_once
 from keyhole.changelog.settings import updates_topic_name
 from keyhole.clock import Clock
-from keyhole.errors import KafkaUnreachable, MalformedRequest
+from keyhole.errors import ChangelogRecreated, InvalidConfiguration, KafkaUnreachable, MalformedRequest
 from keyhole.feed.deleting_records import NO_ROWS, Deletions
 from keyhole.feed.earlier_sources import check_earlier
 from keyhole.feed.feed_options import RecordFormat
@@ -25,7 +26,7 @@ from keyhole.feed.mapping import RecordMapper
 from keyhole.feed.positions import updates_made_anew
 from keyhole.feed.record_encoding import JSON, RecordEncoding, RegistryAway
 from keyhole.model.state import StateDescriptor
-from keyhole.protocol.fed_sources import unrecorded
+from keyhole.protocol.fed_sources import FEED_AGAIN, unrecorded
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class TopicFeed:
         self._lease = f"keyhole.{descriptor.application}.{descriptor.state}.feed.{topic}"
         self._figures = FeedFigures()
         self._told_at = 0.0
+        self._absences = Absences()
 
     @property
     def figures(self) -> FeedFigures:
@@ -218,7 +220,7 @@ class TopicFeed:
     @contextmanager
     def _opened(self) -> Iterator[tuple[Feeder, Behind]]:
         with ExitStack() as opened:
-            updates, source = self._opened_topics(opened)
+            updates, source = self._opened_topics(opened, self._is_gone)
             letters = opened.enter_context(closing(KafkaDeadLetterTopic(self._bootstrap_servers, self._topic)))
             feeder = Feeder(
                 self._topic,
@@ -237,11 +239,23 @@ class TopicFeed:
             )
             yield feeder, source.behind
 
-    def _opened_topics(self, opened: ExitStack) -> tuple[KafkaUpdates, KafkaSource]:
+    def _is_gone(self, topic: str) -> bool:
+        """A broker that is just back may not have heard of every topic yet."""
+        return self._absences.is_gone(topic, self._clock.monotonic())
+
+    def _opened_topics(self, opened: ExitStack, is_gone: IsGone = gone_at_once) -> tuple[KafkaUpdates, KafkaSource]:
         topic = updates_topic_name(self._descriptor.application, self._descriptor.state)
-        updates = opened.enter_context(closing(KafkaUpdates(self._bootstrap_servers, topic)))
+        try:
+            updates = opened.enter_context(closing(KafkaUpdates(self._bootstrap_servers, topic, is_gone)))
+        except InvalidConfiguration as error:
+            if not self._updates_id:
+                raise
+            raise ChangelogRecreated(
+                f"topic {topic} does not exist any more, and what had been fed is gone with it: {FEED_AGAIN}",
+                topic=topic,
+            ) from error
         # A feeder that begins again after an outage must not take an empty topic for one that was never fed.
         if self._updates_id not in ("", updates.topic_id):
             raise updates_made_anew(self._topic, self._updates_id, updates.topic_id)
         self._updates_id = updates.topic_id
-        return updates, opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic)))
+        return updates, opened.enter_context(closing(KafkaSource(self._bootstrap_servers, self._topic, is_gone)))

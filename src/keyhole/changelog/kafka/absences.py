@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
+from keyhole.changelog.kafka.clients import unreachable
+from keyhole.errors import KafkaUnreachable
+
 APART_SECONDS = 2.0
 """A broker that has just started may not have heard of every topic yet: two looks so far apart count."""
 
@@ -27,3 +33,17 @@ class Absences:
             first = now_monotonic
         self._looks[topic] = first, now_monotonic
         return now_monotonic - first >= APART_SECONDS
+
+
+IsGone: TypeAlias = Callable[[str], bool]
+"""Whether a topic is gone that a look has not found just now, as Absences.is_gone."""
+
+
+def gone_at_once(topic: str) -> bool:
+    """An IsGone for who looks once: what is not found is not there."""
+    return True
+
+
+def unheard_of(bootstrap_servers: str, *topics: str) -> KafkaUnreachable:
+    """The error for topics that a look has not found, and that may be there."""
+    return unreachable(bootstrap_servers, f"describe topic {', '.join(topics)}", "the broker has not heard of it")

@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 
 from keyhole.changelog.base import LogExtent, Partition, RefusedRecord
-from keyhole.changelog.kafka.absences import Absences
+from keyhole.changelog.kafka.absences import Absences, unheard_of
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline, unreachable
 from keyhole.changelog.kafka.dead_letter_topics import KafkaLetters
@@ -81,9 +81,7 @@ class KafkaUpdatesTopics:
             else:
                 absent.append(topic)
         if absent and not lost:
-            raise unreachable(
-                self._bootstrap_servers, f"describe topic {', '.join(absent)}", "the broker has not heard of it"
-            )
+            raise unheard_of(self._bootstrap_servers, *absent)
         return lost
 
     def write(self, state: str, key_groups: int, value: bytes, deadline_seconds: float) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import TopicDescription
 
+from keyhole.changelog.kafka.absences import IsGone, gone_at_once, unheard_of
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, is_unanswered, unreachable
 from keyhole.changelog.kafka.consumer import following_settings, offset_of
@@ -26,11 +27,15 @@ class KafkaSource:
     """SourceTopic (keyhole.feed.fed_topics) on a consumer that belongs to no group. One thread; close it.
 
     Records of transactions are read once they are committed.
+
+    Args:
+        is_gone: Asked where a look does not find it; until then Kafka counts as unreachable.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, is_gone: IsGone = gone_at_once) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
+        self._is_gone = is_gone
         self._topics = Topics(bootstrap_servers)
         self._consumer = Consumer(
             {
@@ -61,6 +66,8 @@ class KafkaSource:
     def _described(self) -> TopicDescription:
         found = self._topics.describe(self._topic, Deadline(_ASK_SECONDS))
         if found is None:
+            if not self._is_gone(self._topic):
+                raise unheard_of(self._bootstrap_servers, self._topic)
             raise ChangelogRecreated(f"topic {self._topic} does not exist (any more)", topic=self._topic)
         return found
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from keyhole.changelog.kafka.absences import IsGone, gone_at_once, unheard_of
 from keyhole.changelog.kafka.admin import Topics
 from keyhole.changelog.kafka.admin_client import Admin, answer
 from keyhole.changelog.kafka.clients import Deadline, as_ours, error_of, unreachable
@@ -30,19 +31,22 @@ class KafkaUpdates:
 
     Args:
         topic: Its name. It exists: who runs the state's feed makes it.
+        is_gone: Asked where a look does not find it; until then Kafka counts as unreachable.
 
     Raises:
         InvalidConfiguration: There is no such topic.
         KafkaUnreachable: Kafka does not answer.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, is_gone: IsGone = gone_at_once) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
+        self._is_gone = is_gone
         with ExitStack() as opened:
             self._topics = opened.enter_context(closing(Topics(bootstrap_servers)))
             found = self._topics.describe(topic, Deadline(_ASK_SECONDS))
             if found is None:
+                self._check_gone()
                 raise InvalidConfiguration(
                     f"Kafka at {bootstrap_servers} has no topic {topic}: the state is not fed by updates", topic=topic
                 )
@@ -68,8 +72,14 @@ class KafkaUpdates:
     def look(self) -> str:
         found = self._topics.describe(self._topic, Deadline(_ASK_SECONDS))
         if found is None:
+            self._check_gone()
             raise ChangelogRecreated(f"topic {self._topic} does not exist any more", topic=self._topic)
         return str(found.topic_id)
+
+    def _check_gone(self) -> None:
+        """Raises KafkaUnreachable: It may be there."""
+        if not self._is_gone(self._topic):
+            raise unheard_of(self._bootstrap_servers, self._topic)
 
     def bounds(self, partition: int) -> tuple[int, int]:
         with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
