@@ -59,7 +59,8 @@ def main() -> None:
     parser.add_argument("--reader", nargs=2, metavar=("PROXY", "STATE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.reader:
-        run(read(*options.reader, options.ways))
+        proxy, state = options.reader
+        run(read(proxy, state, options.ways))
         return
     with cluster(options.servers) as running, feeding(running, standbys=1) as state:
         wait_until(lambda: _owned(running, state) == KEY_GROUPS, "owner of each key group")
