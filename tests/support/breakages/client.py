@@ -225,4 +225,28 @@ CLIENT = (
         "as_of=None,",
         ("test_sql.py::test_states_of_one_query_are_read_as_of_one_epoch_though_others_are_committed_meanwhile",),
     ),
+    Breakage(
+        "reads wait until a stream that shows an older token has ended",
+        "client",
+        "src/keyhole/client/wire/lookup_stream.py",
+        "                if opened.ending and not (self._leaving or reader.done()):\n",
+        "                if False:\n",
+        ("test_lookup_stream.py",),
+    ),
+    Breakage(
+        "a stream that breaks fails what another one has under way",
+        "client",
+        _COALESCING,
+        "if by is None or frame.by is by]",
+        "if True]",
+        ("test_lookup_stream.py",),
+    ),
+    Breakage(
+        "a mirror of some keys waits for key groups that it has no key of",
+        "client",
+        "src/keyhole/client/mirror_copy.py",
+        " for group, epoch in epochs.items() if group in self._epochs}",
+        " for group, epoch in epochs.items()}",
+        ("test_mirrors.py",),
+    ),
 )

@@ -268,4 +268,28 @@ FEEDING: tuple[Breakage, ...] = (
         "        raise MalformedRequest(f\"protoc can't be run here now",
         ("test_feed_protoc.py::test_where_protoc_can_t_be_run_nothing_is_said_of_the_schema",),
     ),
+    Breakage(
+        "a producer begins where the first partition alone has rules",
+        "realtime",
+        _PRODUCER,
+        "for group in range(descriptor.key_groups) if not",
+        "for group in range(1) if not",
+        ("test_feed_producer_threads.py",),
+    ),
+    Breakage(
+        "a producer that is idle has no boundary",
+        "realtime",
+        _PRODUCER,
+        "                self._bounding.start()\n",
+        "",
+        ("test_feed_producer_threads.py",),
+    ),
+    Breakage(
+        "one look that does not find a topic ends the feed",
+        "realtime",
+        "src/keyhole/feed/topic_feed.py",
+        "return self._absences.is_gone(topic, self._clock.monotonic())",
+        "return True",
+        ("test_topic_feed.py",),
+    ),
 )

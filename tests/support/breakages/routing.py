@@ -397,8 +397,8 @@ ROUTING = (
         "a proxy that drains takes frames on",
         "routing",
         "services/client_proxy/grpc/lookup_session.py",
-        "                if not self._reading:\n                    break\n",
-        "",
+        "                if self._draining:\n",
+        "                if False:\n",
         ("test_lookup_session.py",),
     ),
     Breakage(

@@ -247,4 +247,28 @@ WATCHES = (
         "if self._codec is not None:",
         ("test_protocol_schemas.py",),
     ),
+    Breakage(
+        "a watch says of a lower epoch than before that all was given",
+        "watch",
+        "services/client_proxy/forwarding/forwarded_watch.py",
+        "        self.stamp = max(self.stamp, stamp, key=lambda of: of.epoch)\n",
+        "        self.stamp = stamp\n",
+        ("test_watching_through_a_proxy.py",),
+    ),
+    Breakage(
+        "who does not read a watch over HTTP keeps its connection",
+        "watch",
+        "services/client_proxy/http/event_stream.py",
+        "            async with asyncio.timeout(most_seconds):\n",
+        "            async with asyncio.timeout(None):\n",
+        ("test_http_reads.py::test_who_does_not_read_a_watch_is_let_go_and_others_are_served",),
+    ),
+    Breakage(
+        "what was made of an epoch for all who watch is kept as long as the epoch",
+        "watch",
+        _CHANGES,
+        "            recent.popleft().let_made_go()\n",
+        "            recent.popleft()\n",
+        ("test_watchers.py",),
+    ),
 )
