@@ -17,6 +17,7 @@ from keyhole.client.wire import link as client_link
 from keyhole.client.wire.each_address import addresses_of, misplaced
 from keyhole.client.wire.link import Link
 from keyhole.client.wire.links import Links
+from keyhole.client.wire.lookup_stream import _Opened
 from keyhole.errors import Draining, KeyholeError, PermissionDenied, ServerLost, Unsupported
 from keyhole.rpc import channels, status
 from tests.support.proxies import fake_servers
@@ -130,7 +131,7 @@ async def test_a_stream_that_a_proxy_ends_with_an_error_says_that_there_is_one(n
     links = Links((f"ipv4:127.0.0.1:1,{nobody}",), (None,))
     (link,) = links._links
     link._misplaced = link.cause = ServerLost("speaks HTTP")
-    await link.stream._read(Ended())
+    await link.stream._read(_Opened(Ended()))
     assert (link._has_answered, link._misplaced, link.cause) == (True, None, None)
     await links.close(ServerLost("closed"))
 
