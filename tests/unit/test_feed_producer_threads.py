@@ -52,6 +52,9 @@ class FakeUpdates:
     def bounds(self, partition: int) -> tuple[int, int]:
         return 0, 1
 
+    def ends(self) -> dict[int, int]:
+        return {partition: self.bounds(partition)[1] for partition in range(self.partitions)}
+
     def send_record(
         self, partition: int, value: bytes, done: Callable[[Acknowledgement], None], deadline: Deadline
     ) -> None:

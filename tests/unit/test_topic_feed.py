@@ -327,6 +327,11 @@ def test_a_topic_is_gone_once_two_looks_in_turn_have_not_found_it(monkeypatch: p
             feed._opened_topics(opened, feed._is_gone)
         with pytest.raises(ChangelogRecreated, match="does not exist"):
             source.look()
+        # Once it was found, one look that misses it is the first again.
+        feed._absences.found(TOPIC)
+        clock.advance(30.0)
+        with pytest.raises(KafkaUnreachable):
+            source.look()
         # Who looks once is told so at once.
         with pytest.raises(ChangelogRecreated):
             feed._opened_topics(opened)

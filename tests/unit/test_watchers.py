@@ -111,6 +111,13 @@ async def test_what_is_made_of_an_epoch_for_all_who_watch_is_kept_of_each_key_gr
     assert [(len(of.shared), len(of.selected)) for of in epochs] == 4 * [(0, 0)] + 16 * [(1, 1)]
     assert elsewhere.recent
     changes.close()
+    # What is too much to be kept is not kept for that.
+    small = begun(most_bytes=1000)
+    for number in range(1, 11):
+        small.published([epoch(number, {"a": b"x" * 400})], {})
+    assert list(small._recent[0]) == list(small._ring)
+    assert len(small._ring) < 3
+    small.close()
 
 
 @pytest.mark.parametrize("latest_only", [False, True])

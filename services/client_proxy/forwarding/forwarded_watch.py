@@ -49,7 +49,7 @@ class ForwardedWatch:
         """All up to this epoch was forwarded, also where it was more before: a part that is asked anew says of none
         yet. Returns the last of them.
         """
-        self.stamp = max(self.stamp, stamp, key=lambda of: of.epoch)
+        self.stamp = max(self.stamp, stamp)
         return self.stamp
 
     def take_done(self) -> bool:

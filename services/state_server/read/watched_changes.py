@@ -219,6 +219,9 @@ class Changes:
         while self._bytes > self._most_bytes:
             oldest = self._ring.popleft()
             self._bytes -= oldest.size
+            # Else it would be kept though its bytes count no more.
+            if (kept := self._recent.get(oldest.key_group)) and kept[0] is oldest:
+                kept.popleft()
             self._floors[oldest.key_group] = max(self._floors[oldest.key_group], oldest.after.offset)
         for watcher, pending in self._of(epoch.key_group).given(epoch):
             watcher.give(pending)

@@ -175,10 +175,11 @@ class Producer:
         """Says that all durable rows stand in the topic. With the lock held."""
         if self._bounded == self._durable:
             return
-        self._bounded, self._bounded_at = self._durable, self._clock.monotonic()
+        rows, now_ms = self._durable, self._clock.now_ms()
         # In a topic that was made anew meanwhile these rows are not: by its id the boundary is refused there.
         updates_id = self._updates.topic_id
-        self._send_everywhere(BoundaryRecord(self._source, self._clock.now_ms(), {0: self._bounded}, "", updates_id))
+        self._send_everywhere(BoundaryRecord(self._source, now_ms, {0: rows}, "", updates_id))
+        self._bounded, self._bounded_at = rows, self._clock.monotonic()
 
     def _bound_later(self) -> None:
         with self._lock:
@@ -189,8 +190,6 @@ class Producer:
                 self._bound()
                 self._updates.poll(0.0)
             except KeyholeError as error:
-                # The next flush says it, or has another try.
-                self._bounded = 0
                 _log.warning(
                     "a producer could not write its boundary", extra={"topic": self._topic, "why": error.message}
                 )
@@ -229,7 +228,8 @@ class Producer:
                 topic=self._topic,
             )
         # All of them: a feed that is starting writes them one by one, and may end in between.
-        if bare := [group for group in range(descriptor.key_groups) if not self._updates.bounds(group)[1]]:
+        ends = self._updates.ends()
+        if bare := [group for group in range(descriptor.key_groups) if not ends[group]]:
             raise InvalidConfiguration(
                 f"topic {self._topic} has no rules yet in {len(bare)} of {descriptor.key_groups} partitions, and "
                 "updates ahead of them are refused: start the state's feed, and wait until it feeds",

@@ -169,6 +169,11 @@ class TopicFeed:
             try:
                 with self._opened() as (feeder, behind):
                     feeder.start()
+                    for topic in (
+                        self._topic,
+                        updates_topic_name(self._descriptor.application, self._descriptor.state),
+                    ):
+                        self._absences.found(topic)
                     self._from_earliest = False
                     backoff.reset()
                     before = self._figures

@@ -192,8 +192,8 @@ FEEDING: tuple[Breakage, ...] = (
         "a program's boundary may belong to any updates topic",
         "realtime",
         _PRODUCER,
-        '{0: self._bounded}, "", updates_id)',
-        "{0: self._bounded})",
+        '{0: rows}, "", updates_id)',
+        "{0: rows})",
         ("test_feed_producer_threads.py::test_a_boundary_names_the_updates_topic_that_has_its_rows",),
     ),
     Breakage(

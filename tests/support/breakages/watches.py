@@ -251,7 +251,7 @@ WATCHES = (
         "a watch says of a lower epoch than before that all was given",
         "watch",
         "services/client_proxy/forwarding/forwarded_watch.py",
-        "        self.stamp = max(self.stamp, stamp, key=lambda of: of.epoch)\n",
+        "        self.stamp = max(self.stamp, stamp)\n",
         "        self.stamp = stamp\n",
         ("test_watching_through_a_proxy.py",),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 
 from confluent_kafka import KafkaException
@@ -88,6 +88,14 @@ class KafkaUpdates:
         if name not in start or name not in end:
             raise unreachable(self._bootstrap_servers, f"tell the ends of topic {self._topic}", "it has no leader")
         return start[name], end[name]
+
+    def ends(self) -> Mapping[int, int]:
+        """By partition, the offset behind its last record. Raises KafkaUnreachable."""
+        with closing(TopicOffsets(self._bootstrap_servers)) as offsets:
+            found = offsets.ends({self._topic: range(self.partitions)}, _ASK_SECONDS)
+        if len(found) < self.partitions:
+            raise unreachable(self._bootstrap_servers, f"tell the ends of topic {self._topic}", "partitions lack")
+        return {partition: end for (_, partition), end in found.items()}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[bytes | None]:
         bounds = {(self._topic, partition): (start, end)}
